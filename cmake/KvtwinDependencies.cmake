@@ -1,0 +1,43 @@
+# Finds what kvtwin builds on. Debian's package names are in ./dev, which installs them.
+#
+# kvtwin_optional(NAME FOUND HINT): turns a three-state switch and a search result into
+# KVTWIN_HAVE_<NAME>, or stops with the way out.
+function(kvtwin_optional name found hint)
+  set(have OFF)
+  if(NOT KVTWIN_${name} STREQUAL "OFF")
+    if(found)
+      set(have ON)
+    elseif(KVTWIN_${name} STREQUAL "ON")
+      message(FATAL_ERROR "KVTWIN_${name}=ON, but ${hint}, or configure with -DKVTWIN_${name}=OFF.")
+    else()
+      message(STATUS "KVTWIN_${name}: off, because ${hint}.")
+    endif()
+  endif()
+  set(KVTWIN_HAVE_${name} ${have} PARENT_SCOPE)
+endfunction()
+
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(Boost 1.74 REQUIRED)            # Boost.Graph, headers only
+find_package(Protobuf REQUIRED)
+find_package(fmt REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(tl-expected REQUIRED)           # Debian: libexpected-dev
+
+# Debian's libsimgrid-dev (3.32) ships no CMake package, only a pkg-config file.
+if(NOT KVTWIN_SIMGRID STREQUAL "OFF")
+  pkg_check_modules(SimGrid IMPORTED_TARGET simgrid>=3.32)
+endif()
+kvtwin_optional(SIMGRID "${SimGrid_FOUND}" "SimGrid >= 3.32 was not found: install libsimgrid-dev")
+
+if(NOT KVTWIN_ARCHIVE STREQUAL "OFF")
+  find_package(LibArchive)
+endif()
+kvtwin_optional(ARCHIVE "${LibArchive_FOUND}" "libarchive was not found: install libarchive-dev")
+
+if(NOT KVTWIN_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+endif()
+kvtwin_optional(CUDA "${CMAKE_CUDA_COMPILER}" "no CUDA compiler was found: put nvcc on PATH or set CUDACXX")

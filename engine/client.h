@@ -1,0 +1,35 @@
+// The Client: whoever sends calls. It owns sessions (DAGs of calls and tools), think times, token
+// triggers and arrivals, is deterministic, and is driven by the same loop as the Core (TRACES 8).
+//
+// traces/replay implements it for recorded and synthesised agent traces.
+
+#ifndef KVTWIN_ENGINE_CLIENT_H_
+#define KVTWIN_ENGINE_CLIENT_H_
+
+#include <vector>
+
+#include "engine/policy/events.h"
+
+namespace kvtwin {
+
+// CallReady, CallCancelled and SessionHint, to be delivered now, in this order.
+using ClientEvents = std::vector<Event>;
+
+class Client {
+ public:
+  virtual ~Client() = default;
+
+  // When the Client next wants wake(), whatever else happens before. kNever: only after an answer.
+  virtual Instant wake_at() const = 0;
+  // Appends what is due at `now`. Called at wake_at() or later, and once at the start with Instant{0}.
+  // Spans in *events stay valid until the next call of any member that takes `events`.
+  virtual void wake(Instant now, ClientEvents* events) = 0;
+
+  virtual void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) = 0;
+  virtual void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled, ClientEvents* events) = 0;
+  virtual void call_rejected(Instant now, CallId call, ClientEvents* events) = 0;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_CLIENT_H_

@@ -1,0 +1,47 @@
+// The one loop that joins Client, Router, Cores and a world. All worlds run it; none has a copy.
+
+#ifndef KVTWIN_ENGINE_DRIVER_H_
+#define KVTWIN_ENGINE_DRIVER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/backend.h"
+#include "engine/client.h"
+#include "engine/policy/core.h"
+#include "engine/policy/router.h"
+
+namespace kvtwin {
+
+// Watches a run: metrics, recorder, timeline. Sees everything in the order it was applied and decides
+// nothing. Spans are valid during the call only.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  // `engine` is where the event was applied; CallReady is seen after it was placed.
+  virtual void saw_event(Instant now, EngineId engine, const Event& event) { (void)now, (void)engine, (void)event; }
+  virtual void saw_command(Instant now, const Command& command) { (void)now, (void)command; }
+  // After each apply, when all its commands were seen.
+  virtual void saw_state(Instant now, EngineId engine, const Core& core) { (void)now, (void)engine, (void)core; }
+};
+
+struct RunOptions {
+  RoutingKind routing = RoutingKind::kRoundRobin;
+  std::vector<CoreConfig> engines;     // at least one; engines[i].engine == EngineId{i}
+  bool check_invariants = false;       // after every apply: tests
+};
+
+struct RunEnd {
+  Instant ended_at{};
+  uint64_t digest = 0;                 // Cores in engine order, then the Router
+  uint64_t events = 0;
+  bool idle = false;                   // every call was answered
+};
+
+// Runs until the world has nothing more to say. Ends early, with idle == false, only if a Core is left
+// waiting for something that never happens.
+RunEnd run(const RunOptions& options, Client* client, Backend* world, const std::vector<Observer*>& observers);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_DRIVER_H_

@@ -1,0 +1,125 @@
+// What the policy asks for. Commands carry no times and no durations: a world decides how and how
+// fast, never what.
+//
+// Spans point into the Core's buffers and are valid until its next apply().
+
+#ifndef KVTWIN_ENGINE_POLICY_COMMANDS_H_
+#define KVTWIN_ENGINE_POLICY_COMMANDS_H_
+
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "engine/base/units.h"
+
+namespace kvtwin {
+
+enum class Tier : uint8_t { kGpu, kHost, kDisk };
+
+enum class EntryKind : uint8_t {
+  kChunk,     // `tokens` known tokens are computed; the last chunk samples one token
+  kDecode,    // one token in, one token out
+  kProbe,     // rows that capture queries and keep nothing (Judge Q, KVzip)
+  kMaintain,  // requantise, re-pack, copy on write
+};
+
+// One call's share of a step.
+struct PlanEntry {
+  CallId call{};
+  EntryKind kind{};
+  bool first = false;    // the call's first entry since it was admitted (or re-admitted): context was reused
+  bool samples = false;  // the call's next output token leaves this step
+  uint32_t tokens = 0;   // computed in this step
+  uint32_t context = 0;  // tokens whose KV is readable before this step
+};
+
+// `page` becomes the next page of entries[entry]'s call, before single step `step + offset` runs.
+struct PageGrant {
+  uint32_t offset = 0;
+  uint32_t entry = 0;
+  PageId page{};
+};
+
+// The call starts with these pages already filled (a cached prefix), in order of position.
+struct Adoption {
+  CallId call{};
+  std::span<const PageId> pages;
+};
+
+// Run single steps [step, step + repeat). In each step after the first, every entry is a decode of one
+// token with one more token of context than in the step before; repeat > 1 only if all entries are.
+// `repeat` is an upper bound: see Backend::interrupt. Answered by StepDone, in one piece or several.
+struct LaunchStep {
+  EngineId engine{};
+  StepId step{};
+  uint32_t repeat = 1;
+  uint32_t tokens = 0;         // sum over entries
+  uint32_t tokens_padded = 0;  // what dense kernels run on (CUDA-graph capture sizes)
+  std::span<const PlanEntry> entries;
+  std::span<const PageGrant> grants;      // ascending by (offset, entry)
+  std::span<const Adoption> adoptions;    // of entries with first == true
+};
+
+enum class TransferKind : uint8_t { kRecall, kDemote };
+
+// Copy pages between tiers, in this order. Both sides are reserved until TransferDone/TransferFailed.
+struct StartTransfer {
+  EngineId engine{};
+  TransferId transfer{};
+  TransferKind kind{};
+  Tier source_tier{};
+  Tier target_tier{};
+  std::span<const PageId> source;
+  std::span<const PageId> target;
+};
+
+struct SetTimer {
+  EngineId engine{};  // kClient: asked for by the Client
+  TimerId timer{};
+  Instant at{};
+};
+
+// To the Client: `tokens` output tokens exist now. Sent for the first token and for each trigger.
+struct TokensEmitted {
+  EngineId engine{};
+  CallId call{};
+  uint32_t tokens = 0;
+};
+
+// To the Client: the call has ended; `tokens` output tokens exist.
+struct FinishCall {
+  EngineId engine{};
+  CallId call{};
+  uint32_t tokens = 0;
+  bool cancelled = false;
+};
+
+// To the Client: the call can never run here. Final.
+struct RejectCall {
+  enum class Reason : uint8_t { kLongerThanWindow, kLargerThanPool, kPromptEmpty };
+  EngineId engine{};
+  CallId call{};
+  Reason reason{};
+  uint64_t needed = 0;  // tokens or pages, by reason
+  uint64_t limit = 0;
+};
+
+// To the world: what it keeps for this call (masks, accumulators, page table) is no longer needed.
+struct DropCallState {
+  enum class Reason : uint8_t { kFinished, kPreempted, kCancelled };
+  EngineId engine{};
+  CallId call{};
+  Reason reason{};
+};
+
+struct DropSessionState {
+  EngineId engine{};
+  SessionId session{};
+};
+
+using Command = std::variant<LaunchStep, StartTransfer, SetTimer, TokensEmitted, FinishCall, RejectCall,
+                             DropCallState, DropSessionState>;
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_COMMANDS_H_

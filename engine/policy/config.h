@@ -1,0 +1,73 @@
+// Every limit and choice of one engine's Core, with its unit. Plain data: scenarios/ fills it.
+
+#ifndef KVTWIN_ENGINE_POLICY_CONFIG_H_
+#define KVTWIN_ENGINE_POLICY_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/base/units.h"
+
+namespace kvtwin {
+
+enum class BatchOrder : uint8_t {
+  kDecodeFirst,   // running calls first, then waiting ones (vLLM v1)
+  kPrefillFirst,  // prompts first; decodes take what is left of the budget
+  kMixed,         // a prompt may take at most half of the budget while anything decodes
+};
+
+enum class AdmissionKind : uint8_t {
+  kWatermark,          // the next chunk's pages, and watermark_pages must stay free
+  kFullPrompt,         // the whole prompt's pages must be free (vLLM scheduler_reserve_full_isl)
+  kFullReservation,    // pages for prompt and output are set aside: never preempts
+};
+
+enum class PageOrder : uint8_t {
+  kLowestFirst,  // the free page with the lowest number
+  kOldestFirst,  // one queue of free and cached pages in the order they were let go (vLLM)
+};
+
+enum class PreemptionKind : uint8_t {
+  kRecompute,  // pages are let go (and stay findable until reused); the prompt is computed again
+};
+
+// One name per axis (DESIGN 4). The first choice of each axis is its identity.
+struct PolicySet {
+  std::string scorer = "none";
+  std::string budget = "all";
+  std::string layout = "paged";
+  std::string precision = "bf16";
+  std::string placement = "gpu";
+  std::string retrieval = "all";
+  std::string partition = "uniform";
+  std::string identity = "shared";
+};
+
+struct CoreConfig {
+  EngineId engine{};
+  uint32_t page_tokens = 16;
+  uint32_t unit_tokens = 16;          // divides page_tokens
+  uint32_t pages_gpu = 0;
+  uint32_t pages_host = 0;            // 0: no host tier
+  uint32_t calls_max = 256;           // running at once (vLLM max_num_seqs)
+  uint32_t step_tokens_max = 2048;    // budget of one step (vLLM max_num_batched_tokens)
+  uint32_t chunk_tokens_max = 0;      // of one prompt in one step; 0: the budget
+  uint32_t context_tokens_max = 0;    // the model's window, prompt + output; 0: no limit
+  uint32_t steps_in_flight_max = 1;   // 2: step n+1 is planned while n runs (vLLM async_scheduling)
+  uint32_t repeat_max = 1u << 20;     // longest quiet stretch; 1: never fold
+  BatchOrder batch_order = BatchOrder::kDecodeFirst;
+  AdmissionKind admission = AdmissionKind::kWatermark;
+  uint32_t watermark_pages = 0;
+  PageOrder page_order = PageOrder::kLowestFirst;
+  PreemptionKind preemption = PreemptionKind::kRecompute;
+  bool prefix_cache = true;
+  std::string prefix_eviction = "lru";
+  uint32_t evict_batch_pages = 64;    // evict at least this many at once when any are needed
+  std::vector<uint32_t> capture_sizes;  // ascending; steps of at most the largest are padded up to the next one
+  PolicySet policies;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_CONFIG_H_

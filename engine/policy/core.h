@@ -1,0 +1,59 @@
+// Core is the whole policy of one serving engine as one deterministic state machine.
+//
+// It is handed events and answers with commands. It reads no clock, opens no file, starts no thread,
+// draws no random number and uses no floating point, so the simulator, a real engine and a replay run
+// this very code. Time is an argument, not a service.
+
+#ifndef KVTWIN_ENGINE_POLICY_CORE_H_
+#define KVTWIN_ENGINE_POLICY_CORE_H_
+
+#include <memory>
+#include <vector>
+
+#include "engine/policy/commands.h"
+#include "engine/policy/config.h"
+#include "engine/policy/events.h"
+
+namespace kvtwin {
+
+// Exact counts of what one engine holds, for metrics and tests.
+struct CoreGauges {
+  uint32_t calls_running = 0;
+  uint32_t calls_waiting = 0;
+  uint32_t pages_gpu_total = 0;
+  uint32_t pages_gpu_free = 0;      // nobody's
+  uint32_t pages_gpu_cached = 0;    // only the prefix index holds them: can be had by evicting
+  uint32_t pages_gpu_held = 0;      // calls or transfers need them
+  uint32_t pages_host_total = 0;
+  uint32_t pages_host_free = 0;
+  uint64_t cells_held = 0;          // tokens of KV that running calls can read, shared ones once per call
+  uint64_t slots_held = 0;          // token slots in the pages of running calls, likewise
+};
+
+class Core {
+ public:
+  // REQUIRES: validate_core_config(config) found nothing wrong.
+  explicit Core(const CoreConfig& config);
+  ~Core();
+  Core(Core&&) noexcept;
+
+  // Applies `event`, which happened at `now`, and appends what should happen next to *commands.
+  // REQUIRES: `now` is not before the `now` of the previous call.
+  void apply(Instant now, const Event& event, std::vector<Command>* commands);
+
+  // No call is known and nothing is in flight.
+  bool idle() const;
+  CoreGauges gauges() const;
+  // Fingerprint of all decisions so far, without times; the same whether steps were folded or not.
+  uint64_t digest() const;
+  // Verifies every numbered invariant (G-5, X-3, X-4 of METHODS, and those of the parts).
+  void check_invariants() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_CORE_H_

@@ -1,0 +1,87 @@
+// What happens. Together with CoreConfig, the sequence of (Instant, Event) is the *whole* input of
+// the policy: a recorded sequence replays bit for bit.
+//
+// Structs are small and of fixed size; spans point into the sender's buffers and are valid until the
+// sender is called again.
+
+#ifndef KVTWIN_ENGINE_POLICY_EVENTS_H_
+#define KVTWIN_ENGINE_POLICY_EVENTS_H_
+
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "engine/base/units.h"
+#include "engine/policy/identity.h"
+
+namespace kvtwin {
+
+// A call may start: everything it waits for has happened. Sent by the Client, placed by the Router.
+// output_tokens is forced (replay); a policy may use it to know when the call ends, never to rank.
+struct CallReady {
+  CallId call{};
+  SessionId session{};
+  uint32_t prompt_tokens = 0;
+  uint32_t output_tokens = 0;
+  // Positions [0, prompt_tokens + output_tokens) in whole units, a last partial unit left out.
+  std::span<const UnitRun> identity;
+  // Output token counts, ascending, at which the Client must be told (TokensEmitted). 1 is implied.
+  std::span<const uint32_t> triggers;
+};
+
+// The client no longer wants the call. The call ends at the next step boundary; FinishCall answers.
+struct CallCancelled {
+  CallId call{};
+};
+
+struct SessionHint {
+  enum class Kind : uint8_t { kSessionEnds, kNextCallExpected };
+  SessionId session{};
+  Kind kind{};
+  Duration expected_gap{};  // kNextCallExpected: the client's own estimate, not an oracle
+};
+
+// Data-dependent answers of one step, summed over its calls (DESIGN 3, "Outcomes").
+struct StepOutcome {
+  Duration host{};       // part of the step's time in which the device waited for the host
+  Duration exposed{};    // part in which compute waited for a transfer of this step
+  Duration hidden{};     // transfer time of this step that ran beside compute
+  uint64_t bytes_in = 0;   // host to gpu, in-step operations
+  uint64_t bytes_out = 0;  // gpu to host
+};
+
+// Single steps [step, step + ends.size()) of `engine` have ended, at the instants `ends`; the event's
+// own instant is the last of them.
+struct StepDone {
+  EngineId engine{};
+  StepId step{};
+  std::span<const Instant> ends;
+  StepOutcome outcome;                 // summed over the steps
+  std::span<const CallId> eos;         // calls that sampled end-of-sequence in the last of the steps
+};
+
+struct TransferDone {
+  EngineId engine{};
+  TransferId transfer{};
+};
+
+// Nothing was written that anyone may read. The policy decides what becomes of the calls that wait.
+struct TransferFailed {
+  EngineId engine{};
+  TransferId transfer{};
+};
+
+struct Timer {
+  EngineId engine{};  // kClient: the Client's own
+  TimerId timer{};
+};
+
+// The Client is addressed like an engine where only worlds look (timers).
+constexpr EngineId kClient{UINT16_MAX};
+
+using Event =
+    std::variant<CallReady, CallCancelled, SessionHint, StepDone, TransferDone, TransferFailed, Timer>;
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_EVENTS_H_

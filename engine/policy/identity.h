@@ -1,0 +1,25 @@
+// What tokens are, without saying what they mean.
+//
+// The identity of a prompt is a list of runs over *units*: a unit is CoreConfig::unit_tokens tokens
+// (the greatest common divisor of the source's hash block and our page). Two units are the same
+// tokens in the same place exactly when space and number are equal. The Client makes the runs
+// (TRACES 5.1) and gives every position without a known identity a space of its own.
+
+#ifndef KVTWIN_ENGINE_POLICY_IDENTITY_H_
+#define KVTWIN_ENGINE_POLICY_IDENTITY_H_
+
+#include <cstdint>
+
+namespace kvtwin {
+
+// Units first, first+1, ..., first+count-1 of `space`, in this order.
+struct UnitRun {
+  uint64_t space = 0;
+  uint64_t first = 0;
+  uint32_t count = 0;
+  friend bool operator==(const UnitRun&, const UnitRun&) = default;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_IDENTITY_H_

@@ -1,0 +1,56 @@
+// CostModel says how long one step of one engine takes on one device, and how sure that is.
+//
+// Times are integers in 1/1024 ns, so that sums over many steps stay exact and a folded stretch gives
+// the same instants as single steps (DESIGN 5). Doubles live inside the models only.
+
+#ifndef KVTWIN_MODELS_COST_MODEL_H_
+#define KVTWIN_MODELS_COST_MODEL_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace kvtwin {
+
+// 1/1024 ns. Rounded to ns only when an instant is read.
+using Ticks = int64_t;
+constexpr Ticks kTicksPerNs = 1024;
+
+// One prompt's share of a step: `tokens` are computed while `context` earlier ones are readable.
+struct ChunkShape {
+  uint32_t tokens = 0;
+  uint32_t context = 0;
+};
+
+// What the device computes in one step. All that its duration may depend on.
+struct StepShape {
+  uint32_t decodes = 0;              // calls that decode one token
+  uint64_t decode_context_sum = 0;   // tokens read by them, together (the new token not counted)
+  uint32_t decode_context_max = 0;   // by the longest of them
+  std::span<const ChunkShape> chunks;
+  uint32_t tokens = 0;               // computed: decodes + sum of chunk tokens
+  uint32_t tokens_padded = 0;        // what dense kernels run on
+  uint32_t logits_rows = 0;          // rows that sample
+};
+
+// Where a prediction comes from, worst first where several took part.
+enum class Evidence : uint8_t { kExtrapolated, kRoofline, kInterpolated, kMeasured };
+constexpr int kEvidenceKinds = 4;
+
+struct StepCost {
+  Ticks device = 0;   // the device computes
+  Ticks host = 0;     // the device waits for the host, when only one step may be in flight
+  // Share of `device` by evidence: ticks that came from each kind. Sums to `device`.
+  std::array<Ticks, kEvidenceKinds> by_evidence{};
+};
+
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  // Deterministic and monotone in nothing: a table is a table. Not thread-safe (models may memoise).
+  virtual StepCost step(const StepShape& shape) = 0;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_COST_MODEL_H_

@@ -1,0 +1,27 @@
+// TraceSink takes a canonical trace piece by piece, so that nobody has to hold a whole one.
+//
+// Everything that makes sessions (reader, importers, synthesisers) pushes into one; everything that
+// uses them (writer, replay, inspect, exporters, cut) is one. Order: header once, then shared tables
+// and sessions in any order, then done() once. A sink that finds a mistake returns it; the source
+// stops and hands it up.
+
+#ifndef KVTWIN_TRACES_SINK_H_
+#define KVTWIN_TRACES_SINK_H_
+
+#include "engine/base/result.h"
+#include "traces/proto/agent_trace.pb.h"
+
+namespace kvtwin {
+
+class TraceSink {
+ public:
+  virtual ~TraceSink() = default;
+  virtual Result<void> header(const v1::TraceHeader& header) = 0;
+  virtual Result<void> shared_spans(const v1::SharedSpanTable& table) = 0;
+  virtual Result<void> session(const v1::Session& session) = 0;
+  virtual Result<void> done() { return {}; }
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_SINK_H_
