@@ -25,7 +25,9 @@ class Router {
   EngineId place(const CallReady& call);
   // Where a live call was placed. REQUIRES: placed and not yet ended.
   EngineId engine_of(CallId call) const;
+  // REQUIRES: knows(session).
   EngineId engine_of_session(SessionId session) const;
+  bool knows(SessionId session) const { return raw(session) < homes_.size() && homes_[raw(session)].known; }
   // The call has finished or was rejected.
   void ended(CallId call);
   void session_ended(SessionId session);
