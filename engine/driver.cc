@@ -113,7 +113,8 @@ class Loop {
                      },
                      [&](const FinishCall& a) {
                        router_.ended(a.call);
-                       if (client_ != nullptr) client_->call_finished(now_, a.call, a.tokens, a.cancelled, &events);
+                       if (client_ != nullptr)
+                         client_->call_finished(now_, a.call, a.tokens, a.cancelled, &events);
                      },
                      [&](const RejectCall& a) {
                        router_.ended(a.call);
@@ -178,7 +179,8 @@ class Loop {
 
 }  // namespace
 
-RunEnd run(const RunOptions& options, Client* client, Backend* world, const std::vector<Observer*>& observers) {
+RunEnd run(const RunOptions& options, Client* client, Backend* world,
+           const std::vector<Observer*>& observers) {
   return Loop(options, client, world, observers).run();
 }
 
