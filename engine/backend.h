@@ -24,7 +24,9 @@ class Backend {
   // Waits for the next thing that happens and stores it. `now` never goes backwards. Things of the
   // same instant come in this order: StepDone by engine, transfers by engine and number, timers in
   // the order they were set.
-  // A launch with repeat > 1 is answered when its last step ends, unless interrupt() came before.
+  // A launch with repeat > 1 is answered when its last step ends, unless interrupt() came before. With
+  // steps_in_flight_max == 2 it is answered when its last but one ends, so that the next step can be
+  // planned while the last runs, and the last is answered separately.
   // Returns false when nothing is in flight and no timer is set.
   virtual bool next(Instant* now, Event* event) = 0;
 

@@ -12,6 +12,10 @@
 
 namespace kvtwin {
 
+// Set in UnitRun::space where the units belong to one call alone: once it has ended, no prompt can
+// ever match them.
+constexpr uint64_t kPrivateSpace = uint64_t{1} << 63;
+
 // Units first, first+1, ..., first+count-1 of `space`, in this order.
 struct UnitRun {
   uint64_t space = 0;

@@ -59,7 +59,7 @@ EngineId Router::engine_of(CallId call) const {
 }
 
 EngineId Router::engine_of_session(SessionId session) const {
-  KVT_CHECK(raw(session) < homes_.size());
+  KVT_CHECK(knows(session));
   return homes_[raw(session)].engine;
 }
 
