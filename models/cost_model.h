@@ -24,13 +24,13 @@ struct ChunkShape {
 
 // What the device computes in one step. All that its duration may depend on.
 struct StepShape {
-  uint32_t decodes = 0;              // calls that decode one token
-  uint64_t decode_context_sum = 0;   // tokens read by them, together (the new token not counted)
-  uint32_t decode_context_max = 0;   // by the longest of them
+  uint32_t decodes = 0;             // calls that decode one token
+  uint64_t decode_context_sum = 0;  // tokens read by them, together (the new token not counted)
+  uint32_t decode_context_max = 0;  // by the longest of them
   std::span<const ChunkShape> chunks;
-  uint32_t tokens = 0;               // computed: decodes + sum of chunk tokens
-  uint32_t tokens_padded = 0;        // what dense kernels run on
-  uint32_t logits_rows = 0;          // rows that sample
+  uint32_t tokens = 0;         // computed: decodes + sum of chunk tokens
+  uint32_t tokens_padded = 0;  // what dense kernels run on
+  uint32_t logits_rows = 0;    // rows that sample
 };
 
 // Where a prediction comes from, worst first where several took part.
@@ -38,8 +38,8 @@ enum class Evidence : uint8_t { kExtrapolated, kRoofline, kInterpolated, kMeasur
 constexpr int kEvidenceKinds = 4;
 
 struct StepCost {
-  Ticks device = 0;   // the device computes
-  Ticks host = 0;     // the device waits for the host, when only one step may be in flight
+  Ticks device = 0;  // the device computes
+  Ticks host = 0;    // the device waits for the host, when only one step may be in flight
   // Share of `device` by evidence: ticks that came from each kind. Sums to `device`.
   std::array<Ticks, kEvidenceKinds> by_evidence{};
 };
