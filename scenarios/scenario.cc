@@ -7,6 +7,7 @@
 #include <google/protobuf/text_format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 
@@ -41,7 +42,8 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
 // them are found in one go.
 class Collector : public pb::io::ErrorCollector {
  public:
-  Collector(const std::string& path, Mistakes* mistakes) : path_(path), mistakes_(mistakes) {}
+  Collector(const std::string& path, std::string_view text, Mistakes* mistakes)
+      : path_(path), text_(text), mistakes_(mistakes) {}
 
   void AddError(int line, pb::io::ColumnNumber column, const std::string& what) override {
     add(line, column, what, {});
@@ -55,6 +57,7 @@ class Collector : public pb::io::ErrorCollector {
       return what.substr(begin, what.find('"', begin) - begin);
     };
     const std::string field = quoted(field_at);
+    column = start_of(field, line, column);  // the parser names the place behind it
     const pb::Descriptor* type =
         v1::Scenario::descriptor()->file()->pool()->FindMessageTypeByName(quoted(type_at));
     if (type == nullptr) return add(line, column, what, {});
@@ -63,12 +66,20 @@ class Collector : public pb::io::ErrorCollector {
   }
 
  private:
+  int start_of(const std::string& field, int line, int column) const {
+    size_t begin = 0;
+    for (int i = 0; i < line; ++i) begin = text_.find('\n', begin) + 1;
+    const size_t found = text_.substr(begin, static_cast<size_t>(column)).rfind(field);
+    return found == std::string_view::npos ? column : static_cast<int>(found);
+  }
+
   void add(int line, int column, std::string what, std::string hint) {
     if (mistakes_->size() < kMistakesMax)
       mistakes_->push_back({place(path_, line, column), std::move(what), std::move(hint)});
   }
 
   const std::string& path_;
+  const std::string_view text_;
   Mistakes* const mistakes_;
 };
 
@@ -244,7 +255,7 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
   Scenario scenario;
   scenario.path = path;
   v1::Scenario written;
-  Collector collector(path, &mistakes);
+  Collector collector(path, text, &mistakes);
   pb::TextFormat::ParseInfoTree tree;
   pb::TextFormat::Parser parser;
   parser.RecordErrorsTo(&collector);
