@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace kvtwin {
 
@@ -44,11 +45,39 @@ struct StepCost {
   std::array<Ticks, kEvidenceKinds> by_evidence{};
 };
 
+// What a part of a step is, for reports and for engine/step_graph.
+enum class OpKind : uint8_t {
+  kEmbedding,
+  kNorm,
+  kGemm,
+  kRope,
+  kAttention,
+  kRouter,
+  kActivation,
+  kAllReduce,
+  kLmHead,
+  kSample
+};
+enum class OpPlace : uint8_t { kBefore, kLayer, kAfter };  // before, in or after the layers
+
+// One operation of a step. `times` is how often it runs in the whole step, over all layers.
+struct OpCost {
+  const char* name = "";
+  OpKind kind = OpKind::kGemm;
+  OpPlace place = OpPlace::kLayer;
+  uint32_t times = 1;
+  Ticks each = 0;
+  Evidence evidence = Evidence::kRoofline;
+};
+
 class CostModel {
  public:
   virtual ~CostModel() = default;
   // Deterministic and monotone in nothing: a table is a table. Not thread-safe (models may memoise).
   virtual StepCost step(const StepShape& shape) = 0;
+  // The same step operation by operation, in the order in which they run: times * each sums to
+  // step().device exactly. Slow; empty where a model does not know its parts.
+  virtual std::vector<OpCost> ops(const StepShape&) { return {}; }
 };
 
 }  // namespace kvtwin
