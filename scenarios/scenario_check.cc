@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "models/textproto.h"
+#include "scenarios/names.h"
 #include "scenarios/scenario.h"
 
 namespace kvtwin {
@@ -63,9 +64,9 @@ void check_limits(const v1::Limits& limits, Checker* check) {
   check->range("limits.step_tokens_max", limits.step_tokens_max(), 1u, 1u << 24);
   check->range("limits.chunk_tokens_max", limits.chunk_tokens_max(), 0u, 1u << 24);
   check->range("limits.steps_in_flight_max", limits.steps_in_flight_max(), 1u, 2u);
-  check->choice("limits.batch_order", limits.batch_order(), {"decode_first", "prefill_first", "mixed"});
-  check->choice("limits.admission", limits.admission(), {"watermark", "full_prompt", "full_reservation"});
-  check->choice("limits.page_order", limits.page_order(), {"lowest_first", "oldest_first"});
+  check->choice("limits.batch_order", limits.batch_order(), kBatchOrders.names());
+  check->choice("limits.admission", limits.admission(), kAdmissions.names());
+  check->choice("limits.page_order", limits.page_order(), kPageOrders.names());
   check->choice("limits.preemption", limits.preemption(), {"recompute"});
   check->range("limits.evict_batch_pages", limits.evict_batch_pages(), 1u, 1u << 24);
   check->range("limits.clean_batch_pages", limits.clean_batch_pages(), 1u, 1u << 24);
@@ -81,10 +82,9 @@ void check_limits(const v1::Limits& limits, Checker* check) {
 }
 
 void check_replay(const v1::Replay& replay, Checker* check) {
-  check->choice("replay.mode", replay.mode(), {"auto", "closed_loop", "open_loop", "guarded_open"});
-  check->choice("replay.arrivals", replay.arrivals(),
-                {"recorded", "poisson", "fixed_population", "all_at_once"});
-  check->choice("replay.on_reject", replay.on_reject(), {"fail_session", "skip_call", "retry"});
+  check->choice("replay.mode", replay.mode(), kReplayModes.names());
+  check->choice("replay.arrivals", replay.arrivals(), kArrivalModes.names());
+  check->choice("replay.on_reject", replay.on_reject(), kRejectPolicies.names());
   check->choice("replay.oversized", replay.oversized(), {"refuse", "reject"});
   if (replay.arrivals() == "poisson")
     check->range("replay.sessions_per_s", replay.sessions_per_s(), 1e-6, 1e6);
@@ -110,17 +110,19 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.choice("model.weights", values.model().weights(), {"", "bf16", "fp8", "int8", "int4", "mxfp4"});
   check.range("engines.count", values.engines().count(), 1u, 1024u);
   check.range("engines.tensor_parallel", values.engines().tensor_parallel(), 1u, 1024u);
-  check.choice("engines.routing", values.engines().routing(),
-               {"round_robin", "least_loaded", "session_affine"});
+  check.choice("engines.routing", values.engines().routing(), kRoutings.names());
   check.range("memory.page_tokens", values.memory().page_tokens(), 1u, 4096u);
   check.range("memory.gpu_fraction", values.memory().gpu_fraction(), 0.01, 1.0);
   check_limits(values.limits(), &check);
-  check.choice("trace.prefix_sharing", values.trace().prefix_sharing(), {"none", "equal_prefix", "all"});
+  check.choice("trace.prefix_sharing", values.trace().prefix_sharing(), kSharings.names());
   check.range("trace.jitter_ns", values.trace().jitter_ns(), int64_t{0}, int64_t{3'600'000'000'000});
   check.exists("trace.path", values.trace().path());
   check_replay(values.replay(), &check);
   check.exists("cost.profile", values.cost().profile());
-  check.range("cost.host_ns_per_step", values.cost().host_ns_per_step(), int64_t{-1}, int64_t{1'000'000'000});
+  const int64_t host_max = 1'000'000'000;
+  check.range("cost.host_ns_per_step", values.cost().host_ns_per_step(), int64_t{0}, host_max);
+  check.range("cost.host_piecewise_ns", values.cost().host_piecewise_ns(), int64_t{-1}, host_max);
+  check.range("cost.host_eager_ns", values.cost().host_eager_ns(), int64_t{-1}, host_max);
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
 }
 

@@ -15,7 +15,7 @@ constexpr char kDefaults[] = R"pb(
   model { name: "" weights: "" context_window: 0 }
   hardware { node: "" gpus: 0 }
   engines { count: 1 tensor_parallel: 1 routing: "round_robin" }
-  memory { page_tokens: 16 gpu_pages: 0 gpu_fraction: 0.9 host_bytes: 0 }
+  memory { page_tokens: 16 gpu_pages: 0 gpu_fraction: 0.9 host_bytes: 0 reserved_pages: 0 }
   limits {
     preset: ""
     calls_max: 256
@@ -68,12 +68,13 @@ constexpr char kDefaults[] = R"pb(
     retries_max: 3
     oversized: "refuse"
   }
-  cost { profile: "" host_ns_per_step: -1 }
+  cost { profile: "" host_ns_per_step: 0 host_piecewise_ns: -1 host_eager_ns: -1 capture_tokens_max: 512 }
   simulation { fidelity: "auto" fold: true }
 )pb";
 
 // max_cudagraph_capture_size 512: 1, 2, 4, then every 8 up to 256, then every 16.
 constexpr char kVllmV1[] = R"pb(
+  memory { reserved_pages: 1 }
   limits {
     calls_max: 256
     step_tokens_max: 2048

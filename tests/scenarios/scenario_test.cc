@@ -96,7 +96,7 @@ TEST_CASE("scenario: --set reaches every kind of field and obeys the same checks
   const auto scenario = parse_scenario(
       kGood, kPath,
       {"limits.calls_max=1,024", "replay.think_scale=0.5", "limits.prefix_cache=false",
-       "policies.prefix_eviction=lfu", "limits.capture_sizes=1,2,4", "seed=7", "cost.host_ns_per_step=-1"});
+       "policies.prefix_eviction=lfu", "limits.capture_sizes=1,2,4", "seed=7", "cost.host_eager_ns=-1"});
   REQUIRE(scenario);
   CHECK(scenario->values.limits().calls_max() == 1024);
   CHECK(scenario->values.replay().think_scale() == 0.5);
