@@ -178,7 +178,6 @@ Result<DeviceSpec> device_from(const v1::DeviceSpec& in, const std::string& wher
   KVT_FIGURE(sampler_fixed_ns, true, 0, 1e9);
   KVT_FIGURE(nvlink_fraction, true, 0.01, 1);
   KVT_FIGURE(all_reduce_fixed_ns, true, 0, 1e9);
-  KVT_FIGURE(runtime_bytes, true, 0, 1e13);
   if (auto r = reader.result(); !r) return tl::unexpected<Mistake>(r.error());
   return out;
 }

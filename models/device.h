@@ -27,7 +27,7 @@ struct DeviceSpec {
   Figure pcie_gen, pcie_lanes, nvlink_bytes_per_s, price_usd_per_hour;
   Figure read_fraction, gemm_fraction, prefill_fraction, decode_fraction;
   Figure gemm_fixed_ns, attention_fixed_ns, small_fixed_ns, sampler_fixed_ns;
-  Figure nvlink_fraction, all_reduce_fixed_ns, runtime_bytes;
+  Figure nvlink_fraction, all_reduce_fixed_ns;
 };
 
 struct NodeSpec {

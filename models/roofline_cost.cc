@@ -8,6 +8,15 @@ namespace {
 
 constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
 
+// Loads and products of a matrix kernel overlap, but not perfectly: at 128 tokens, where a layer of
+// Llama-3.1-8B on an H200 needs 96 us for bytes and 70 us for arithmetic, cuBLAS takes 11 % more than the
+// larger. This norm gives the four measured products together within 1 % there, and max() far from it.
+constexpr double kRidgeNorm = 2.5;
+double join(double a, double b) {
+  const double large = std::max(a, b), small = std::min(a, b);
+  return large <= 0 ? 0 : large * std::pow(1 + std::pow(small / large, kRidgeNorm), 1 / kRidgeNorm);
+}
+
 // Sum over the chunk's tokens of the keys each can see: min(window, position + 1).
 double visible_pairs(double tokens, double context, double window) {
   const double first = context + 1, last = context + tokens;
@@ -62,9 +71,9 @@ RooflineCost::Gemm RooflineCost::gemm(double inputs, double outputs, const Tenso
   return {2 * inputs * outputs, kBf16Bytes * (inputs + outputs), weights.bytes(inputs * outputs), rate};
 }
 
-double RooflineCost::gemm_ns(const Gemm& g, double tokens) const {
-  const double bytes = g.weight_bytes + tokens * g.io_bytes;
-  return std::max(tokens * g.flop / g.flop_per_ns, bytes / read_bytes_per_ns_) + gemm_fixed_ns_;
+double RooflineCost::gemm_ns(const Gemm& g, double tokens, double reads) const {
+  const double bytes = reads * g.weight_bytes + tokens * g.io_bytes;
+  return join(tokens * g.flop / g.flop_per_ns, bytes / read_bytes_per_ns_) + gemm_fixed_ns_;
 }
 
 void RooflineCost::add_mlp(double tokens, std::vector<OpCost>* ops) const {
@@ -85,18 +94,15 @@ void RooflineCost::add_experts(double tokens, std::vector<OpCost>* ops) const {
   const double rows = tokens * moe.active;
   const double missed = std::pow(1 - static_cast<double>(moe.active) / moe.experts, tokens);
   const double touched = moe.experts * (1 - missed);
-  const auto grouped = [&](const Gemm& g) {
-    const double bytes = touched * g.weight_bytes + rows * g.io_bytes;
-    return std::max(rows * g.flop / g.flop_per_ns, bytes / read_bytes_per_ns_) + gemm_fixed_ns_;
-  };
   const double router_bytes =
       kBf16Bytes * llm_.hidden * moe.experts + kBf16Bytes * tokens * (llm_.hidden + moe.experts);
   // Logits, top-k and the sort of tokens by expert; then the weighted sum of the experts' answers.
   ops->push_back(op("router", OpKind::kRouter, layer, layers, small_ns(router_bytes) + 2 * small_fixed_ns_));
-  ops->push_back(op("experts_gate_up", OpKind::kGemm, layer, layers, grouped(expert_gate_up_)));
+  ops->push_back(
+      op("experts_gate_up", OpKind::kGemm, layer, layers, gemm_ns(expert_gate_up_, rows, touched)));
   ops->push_back(op("experts_activation", OpKind::kActivation, layer, layers,
                     small_ns(kBf16Bytes * rows * 3 * expert_width_)));
-  ops->push_back(op("experts_down", OpKind::kGemm, layer, layers, grouped(expert_down_)));
+  ops->push_back(op("experts_down", OpKind::kGemm, layer, layers, gemm_ns(expert_down_, rows, touched)));
   ops->push_back(op("experts_sum", OpKind::kRouter, layer, layers,
                     small_ns(kBf16Bytes * (rows + tokens) * llm_.hidden)));
   if (moe.shared == 0) return;

@@ -2,7 +2,8 @@
 //
 // Each operation takes max(arithmetic / rate, bytes / bandwidth) + a fixed time (Williams, Waterman,
 // Patterson 2009). Rates are the datasheet's times the fraction that good kernels reach (DeviceSpec); the
-// fixed time is what a kernel costs beside its roofline. Everything is of one GPU of `tp`.
+// fixed time is what a kernel costs beside its roofline. Everything is of one GPU of `tp`. Matrix products
+// near the ridge take longer than either bound, so theirs are joined by a norm instead of max().
 //
 //   dense       weights are read once per step; activations per token
 //   experts     T tokens that choose k of E evenly and independently touch E (1 - (1 - k/E)^T) of them
@@ -37,7 +38,8 @@ class RooflineCost final : public PartwiseCost {
     double flop = 0, io_bytes = 0, weight_bytes = 0, flop_per_ns = 1;
   };
   Gemm gemm(double inputs, double outputs, const TensorFormat& weights) const;
-  double gemm_ns(const Gemm& gemm, double tokens) const;
+  // `tokens` rows through the product, reading its weights `reads` times (experts: once per one touched).
+  double gemm_ns(const Gemm& gemm, double tokens, double reads = 1) const;
   double small_ns(double bytes) const { return bytes / read_bytes_per_ns_ + small_fixed_ns_; }
   double attention_ns(const StepShape& shape, uint64_t window) const;
   void add_mlp(double tokens, std::vector<OpCost>* ops) const;
