@@ -45,6 +45,10 @@ T pop(std::vector<T>* heap) {
   return value;
 }
 
+// When SimGrid's clock must be for the things of `at` to be told: late enough that every copy that ends at
+// that nanosecond has ended.
+double told_at(Instant at) { return static_cast<double>(at.ns) + kClockMarginNs; }
+
 std::vector<CopyEngines::Place> places_of(const SimConfig& config) {
   std::vector<CopyEngines::Place> places;
   for (const SimEngine& engine : config.engines) places.push_back({engine.gpu_first, engine.gpus});
@@ -87,8 +91,8 @@ class SimBackend final : public Backend {
       if (wake == kNever) {
         if (!copies_.busy()) return false;
         grid_.wait();
-      } else if (const double at = static_cast<double>(wake.ns) + kClockMarginNs; grid_.now_ns() < at) {
-        grid_.wait_until(at);  // not exactly at `wake`: copies that end at it must be in by then
+      } else if (!grid_.reached(told_at(wake))) {
+        grid_.wait_until(told_at(wake));
       } else if (wake == known) {
         KVT_CHECK(known >= now_);
         *now = now_ = known;
@@ -132,7 +136,7 @@ class SimBackend final : public Backend {
     at = std::max(at, now_);
     push(&ended_, {at, running_[id]});
     ids_free_.push_back(id);
-    grid_.wake_by(static_cast<double>(at.ns) + kClockMarginNs);
+    grid_.wake_by(told_at(at));
   }
 
   Instant earliest_known() const {
@@ -150,11 +154,9 @@ class SimBackend final : public Backend {
   // is priced beyond what SimGrid's clock has reached: their ends may cut it short.
   Instant look_ahead(Instant known) {
     Instant wake = known;
-    const double reached = grid_.now_ns();
     for (StepClock& clock : clocks_) {
       auto seen = clock.outlook();
-      while (!seen.known && seen.at <= wake &&
-             (!copies_.busy() || static_cast<double>(seen.at.ns) <= reached)) {
+      while (!seen.known && seen.at <= wake && (!copies_.busy() || grid_.reached(told_at(seen.at)))) {
         clock.look_ahead(wake);
         seen = clock.outlook();
       }

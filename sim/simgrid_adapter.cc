@@ -258,6 +258,8 @@ void SimGrid::run(std::function<void()> body) {
 
 double SimGrid::now_ns() const { return (sg4::Engine::get_clock() - state_->began) * 1e9; }
 
+bool SimGrid::reached(double at_ns) const { return sg4::Engine::get_clock() >= state_->seconds(at_ns); }
+
 void SimGrid::wait_until(double at_ns) {
   simcall_answered([&] { state_->arm(at_ns); });
   wait();

@@ -46,6 +46,8 @@ class SimGrid {
   void run(std::function<void()> body);
 
   double now_ns() const;
+  // Whether wait_until(at_ns) would return at once. Not the same as now_ns() >= at_ns: doubles round.
+  bool reached(double at_ns) const;
 
   // Driver only: sleeps until `at_ns`, or until an earlier instant that wake_by() asks for meanwhile.
   void wait_until(double at_ns);

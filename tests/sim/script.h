@@ -56,7 +56,7 @@ class Script {
   Script(const sim::SimConfig& config, const ScriptOptions& options, Backend* world)
       : config_(config), options_(options), world_(world), engines_(config.engines.size()) {}
 
-  // One line per single step and per other event, in the order in which they were told.
+  // One line per single step and per other event, in the order in which they were told; times since start.
   std::string run() {
     Instant at = options_.start;
     for (uint32_t i = 0; i < options_.outside; ++i) {
@@ -85,7 +85,7 @@ class Script {
     return word % below;
   }
   void line(Instant at, const char* what, uint64_t engine, uint64_t number, int64_t more = 0) {
-    log_ += fmt::format("{} {} e{} {} {}\n", at.ns, what, engine, number, more);
+    log_ += fmt::format("{} {} e{} {} {}\n", at.ns - options_.start.ns, what, engine, number, more);
   }
 
   void take(const Event& event) {
