@@ -64,7 +64,7 @@ TEST_CASE("a fixed population starts each session once, in file order, when anot
     if (sent.call.node == 0) first.push_back(raw(sent.call.session));
   }
   CHECK(first == std::vector<uint32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-  CHECK(world.sent[3].at.ns == kSecond);  // session 0's second call
+  CHECK(world.sent[3].at.ns == kSecond);              // session 0's second call
   CHECK(world.sent[5].call.session == SessionId{3});  // when session 0 has ended
   CHECK(world.sent[5].at.ns == 2 * kSecond);
 }
