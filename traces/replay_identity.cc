@@ -61,7 +61,7 @@ SpanInfo IdentityStore::span_info(const v1::Span& span, uint64_t table, uint64_t
   if (comparable && ids == span.tokens() && ids > 0) {
     info.key.add(kByTokens);
     info.key.add(salt_of(scope, session));
-    info.literal = static_cast<uint32_t>(pool_.size()) + 1;
+    info.literal = pool_.size() + 1;
     pool_.insert(pool_.end(), span.token_ids().begin(), span.token_ids().end());
   } else if (comparable && !span.content_hash().empty()) {
     info.key.add(kByHash);

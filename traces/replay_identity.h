@@ -52,7 +52,7 @@ struct SpanRef {
 struct SpanInfo {
   Hash128 key;  // of the whole content, or of the scope when the token ids are known
   uint32_t tokens = 0;
-  uint32_t literal = 0;     // 1 + place of its token ids in the pool; 0: none
+  uint64_t literal = 0;     // 1 + place of its token ids in the pool; 0: none
   bool everywhere = false;  // the same for every session and replica
 };
 

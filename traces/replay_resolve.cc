@@ -19,16 +19,6 @@ RunScope direct_scope(v1::Scope scope, bool tail) {
 
 }  // namespace
 
-size_t ChainTable::PlaceHash::operator()(const Place& place) const {
-  return mix64(place.parent ^ mix64(place.key.low + place.offset));
-}
-
-uint64_t ChainTable::number(uint64_t parent, const Hash128& key, uint64_t offset, uint64_t length) {
-  const auto [slot, fresh] = first_.try_emplace(Place{parent, key, offset}, next_);
-  if (fresh) next_ += length;
-  return slot->second;
-}
-
 SessionResolver::SessionResolver(const IdentityStore* store, ReplayTable* table)
     : store_(*store), table_(*table), unit_(table->unit_tokens) {
   if (store_.block_tokens_ != 0) ratio_ = store_.block_tokens_ / unit_;
@@ -106,94 +96,6 @@ void SessionResolver::key_prompt(const CallIdentity& call, const TableNode& node
   prompt->units = blocks * ratio_;
   prompt->extendable =
       blocks > 0 && blocks == whole && !(store_.tail_hashed_ && node.prompt_tokens % store_.block_tokens_);
-}
-
-void SessionResolver::push_piece(const SpanInfo* span, uint32_t offset, uint32_t tokens, size_t begin) {
-  if (tokens == 0) return;
-  const uint32_t at = pieces_.size() > begin ? pieces_.back().at + pieces_.back().tokens : 0;
-  if (at > 0) {
-    Piece& last = pieces_.back();
-    if (last.span == span && last.offset + last.tokens == offset) {
-      last.tokens += tokens;
-      return;
-    }
-  }
-  pieces_.push_back({span, at, offset, tokens});
-}
-
-// Appends the spans of refs [first, first + count) to the prompt whose pieces start at `begin`.
-Result<void> SessionResolver::list(uint32_t session, uint32_t first, uint32_t count, uint32_t tokens_max,
-                                   size_t begin) {
-  const SessionIdentity& owner = store_.sessions_[session];
-  for (uint32_t i = first; i < first + count; ++i) {
-    const SpanRef& ref = store_.refs_[i];
-    const SpanInfo* spans = store_.spans_.data() + owner.span_first;
-    if (ref.table != 0) {
-      const auto table = store_.tables_.find(ref.table);
-      const size_t size = table == store_.tables_.end() ? 0 : table->second.size();
-      if (ref.first > size || ref.count > size - ref.first) {
-        return mistake(fmt::format("session \"{}\"", table_.sessions[session].id),
-                       fmt::format("lists spans {} to {} of shared table {}, which has {}", ref.first,
-                                   uint64_t{ref.first} + ref.count, ref.table, size));
-      }
-      spans = table == store_.tables_.end() ? nullptr : table->second.data();
-    }
-    for (uint32_t k = 0; k < ref.count; ++k) {
-      const SpanInfo* span = spans + ref.first + k;
-      const uint32_t done = pieces_.size() > begin ? pieces_.back().at + pieces_.back().tokens : 0;
-      if (done >= tokens_max) return {};
-      uint32_t tokens = span->tokens;
-      if (k + 1 == ref.count && ref.keep != 0) tokens = std::min(tokens, ref.keep);
-      push_piece(span, 0, std::min(tokens, tokens_max - done), begin);
-    }
-  }
-  return {};
-}
-
-// Numbers the whole units of the first `tokens` tokens of the pieces.
-void SessionResolver::chain(const Piece* piece, const Piece* end, uint32_t tokens) {
-  uint32_t at = 0;
-  while (piece != end && at + unit_ <= tokens) {
-    const uint32_t inside = at - piece->at;
-    const uint32_t left = std::min(piece->tokens - inside, tokens - at);
-    const SpanInfo& span = *piece->span;
-    uint64_t number = 0;
-    uint32_t count = 1;
-    if (span.literal == 0 && left >= unit_) {
-      const uint32_t offset = piece->offset + inside;
-      everywhere_ = everywhere_ && span.everywhere;
-      count = left / unit_;
-      number = chains_.number(parent_, span.key, offset, (span.tokens - offset) / unit_);
-    } else {
-      Hash128 content;
-      Hash128 key{0, 0};
-      uint32_t done = 0;
-      for (const Piece* part = piece; done < unit_ && part != end; ++part) {
-        const uint32_t from = part->offset + (at + done - part->at);
-        const uint32_t take = std::min(unit_ - done, part->tokens - (at + done - part->at));
-        everywhere_ = everywhere_ && part->span->everywhere;
-        if (part->span->key != key) {
-          key = part->span->key;
-          content.add(key.low);
-          content.add(key.high);
-        }
-        if (part->span->literal == 0) {
-          content.add(from);
-          content.add(take);
-        } else {
-          const uint32_t* ids = store_.pool_.data() + (part->span->literal - 1) + from;
-          for (uint32_t k = 0; k < take; ++k) content.add(ids[k]);
-        }
-        done += take;
-      }
-      if (done < unit_) return;
-      number = chains_.number(parent_, content, 0, 1);
-    }
-    push_run(number, count, everywhere_ ? RunScope::kChainGlobal : RunScope::kChainReplica);
-    parent_ = number + count - 1;
-    at += count * unit_;
-    while (piece != end && at >= piece->at + piece->tokens) ++piece;
-  }
 }
 
 SessionResolver::Word SessionResolver::word_at(const Prompt& prompt, uint32_t position) const {

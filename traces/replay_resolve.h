@@ -66,6 +66,7 @@ class SessionResolver {
   void direct_run(v1::Scope scope, int64_t id, uint32_t blocks, bool tail, uint32_t tail_units);
   Result<void> list(uint32_t session, uint32_t first, uint32_t count, uint32_t tokens_max, size_t begin);
   void push_piece(const SpanInfo* span, uint32_t offset, uint32_t tokens, size_t begin);
+  bool unit_content(const Piece* piece, const Piece* end, uint32_t at, Hash128* content);
   void chain(const Piece* begin, const Piece* end, uint32_t tokens);
   Word word_at(const Prompt& prompt, uint32_t position) const;
   TableRun unit_at(const Prompt& prompt, uint32_t unit) const;

@@ -30,7 +30,9 @@ class FakeWorld {
   std::vector<Sent> sent;
   std::vector<std::pair<Instant, CallId>> cancelled;
   std::vector<std::pair<Instant, SessionId>> ended;
-  std::vector<Event> events;
+  std::map<uint32_t, Instant> finished;  // by call, aborted ones too
+  std::set<uint32_t> rejected;
+  std::map<std::pair<uint32_t, uint32_t>, Instant> emitted;  // by call and tokens
   size_t live = 0, live_most = 0;
   Instant now{};
 
@@ -65,10 +67,18 @@ class FakeWorld {
   };
 
   void deliver(ReplayClient* client, const Answer& answer, ClientEvents* told) {
-    if (answer.kind == Kind::kTokens) return client->tokens_emitted(now, answer.call, answer.tokens, told);
-    gone_.insert(raw(answer.call));
+    const uint32_t call = raw(answer.call);
+    if (answer.kind == Kind::kTokens) {
+      emitted[{call, answer.tokens}] = now;
+      return client->tokens_emitted(now, answer.call, answer.tokens, told);
+    }
+    gone_.insert(call);
     --live;
-    if (answer.kind == Kind::kReject) return client->call_rejected(now, answer.call, told);
+    if (answer.kind == Kind::kReject) {
+      rejected.insert(call);
+      return client->call_rejected(now, answer.call, told);
+    }
+    finished[call] = now;
     client->call_finished(now, answer.call, answer.tokens, answer.kind == Kind::kCancel, told);
   }
 
