@@ -2,5 +2,5 @@
 add_library(kvtwin_traces_more STATIC
   session_builder.cc synthesize.cc synthesize_draws.cc
   synthesize_search.cc synthesize_osworld.cc synthesize_dialogue.cc synthesize_coding.cc)
-target_link_libraries(kvtwin_traces_more PUBLIC kvtwin_options kvtwin_base kvtwin_proto
+target_link_libraries(kvtwin_traces_more PUBLIC kvtwin_traces
                       PRIVATE fmt::fmt nlohmann_json::nlohmann_json)

@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
+#include "traces/block_key.h"
 
 namespace kvtwin {
 namespace {
@@ -30,18 +31,6 @@ void write_runs(const std::vector<Piece>& pieces, Runs* runs) {
 
 uint64_t chain(uint64_t state, const Piece& piece, uint32_t from, uint32_t to) {
   return draw({state, (uint64_t{piece.table} << 32) | piece.index, (uint64_t{from} << 32) | to});
-}
-
-void append_id(v1::BlockKey* key, int64_t* end, v1::Scope* scope, int64_t id, v1::Scope id_scope) {
-  if (key->count_size() > 0 && id == *end && *scope == id_scope) {
-    key->set_count(key->count_size() - 1, key->count(key->count_size() - 1) + 1);
-  } else {
-    key->add_first_delta(id - *end);
-    key->add_count(1);
-    key->add_scope(id_scope);
-  }
-  *end = id + 1;
-  *scope = id_scope;
 }
 
 }  // namespace
@@ -155,47 +144,58 @@ void SessionBuilder::depend(uint32_t on_behalf, uint32_t on, v1::DepKind kind, i
   dep->set_at_output_token(at_output_token);
 }
 
-// Walks the prompt once. `state` is the chained content up to here; a block's id stands for the state
-// at its end. While everything so far came from shared tables, the id must be the same in every session:
-// it is the hash of the tables' spans that have begun, with the block's number below it, so that
-// neighbours have neighbouring ids and the key stays short.
-v1::BlockKey SessionBuilder::key_of(const std::vector<Piece>& pieces) {
-  v1::BlockKey key;
-  key.set_default_scope(v1::SCOPE_SESSION);
-  int64_t end = 0;
-  v1::Scope scope = v1::SCOPE_SESSION;
-  uint64_t state = 0;
-  uint64_t shared_begun = 0;
-  bool all_shared = true;
-  uint32_t filled = 0;  // tokens in the block that is being filled
-  int64_t block = 0;
-  for (const Piece& piece : pieces) {
-    all_shared = all_shared && piece.table != 0;
-    if (all_shared) shared_begun = chain(shared_begun ^ state, piece, 0, 0);
-    for (uint32_t at = 0; at < piece.kept;) {
-      const uint32_t to = std::min(piece.kept, at + (key_block_tokens_ - filled));
-      state = chain(state, piece, at, to);
-      filled += to - at;
-      at = to;
-      if (filled < key_block_tokens_) break;
-      filled = 0;
-      if (all_shared) {
-        KVT_CHECK(block < (int64_t{1} << kSharedBlockBits));
-        const auto base = static_cast<int64_t>(shared_begun >> (64 - 62 + kSharedBlockBits));
-        append_id(&key, &end, &scope, (base << kSharedBlockBits) + block, v1::SCOPE_DATASET);
-      } else {
-        const auto known = block_ids_.try_emplace(state, static_cast<int64_t>(block_ids_.size()) + 1);
-        append_id(&key, &end, &scope, known.first->second, v1::SCOPE_SESSION);
-      }
-      ++block;
+// A block's id stands for all content up to its end. While everything so far came from shared tables, the
+// id must be the same in every session: it is the hash of the pieces that have begun, with the block's
+// number below it, so that neighbours have neighbouring ids and the key stays short.
+void SessionBuilder::walk(const Piece& piece, KeyState* state) {
+  state->all_shared = state->all_shared && piece.table != 0;
+  if (state->all_shared) state->shared_begun = chain(state->shared_begun ^ state->content, piece, 0, 0);
+  for (uint32_t at = 0; at < piece.kept;) {
+    const uint32_t to = std::min(piece.kept, at + (key_block_tokens_ - state->filled));
+    state->content = chain(state->content, piece, at, to);
+    state->filled += to - at;
+    at = to;
+    if (state->filled < key_block_tokens_) break;
+    state->filled = 0;
+    if (state->all_shared) {
+      KVT_CHECK(state->block < (int64_t{1} << kSharedBlockBits));
+      const auto base =
+          static_cast<int64_t>(state->shared_begun >> (kSharedBlockBits + 3));  // below kBlockIdMax
+      append_id(&key_runs_, (base << kSharedBlockBits) + state->block, v1::SCOPE_DATASET);
+    } else {
+      const auto next = static_cast<int64_t>(block_ids_.size()) + 1;
+      append_id(&key_runs_, block_ids_.try_emplace(state->content, next).first->second, v1::SCOPE_SESSION);
     }
+    ++state->block;
   }
+}
+
+v1::BlockKey SessionBuilder::key_of(const std::vector<Piece>& pieces) {
+  const auto same = std::mismatch(pieces.begin(), pieces.end(), key_pieces_.begin(), key_pieces_.end()).first;
+  const auto common = static_cast<size_t>(same - pieces.begin());
+  KeyState state = common == 0 ? KeyState{} : key_states_[common - 1];
+  key_pieces_.resize(common);
+  key_states_.resize(common);
+  key_runs_.resize(state.runs);
+  if (state.runs > 0) key_runs_.back().count = state.last_count;
+  for (size_t i = common; i < pieces.size(); ++i) {
+    walk(pieces[i], &state);
+    state.runs = key_runs_.size();
+    state.last_count = key_runs_.empty() ? 0 : key_runs_.back().count;
+    key_pieces_.push_back(pieces[i]);
+    key_states_.push_back(state);
+  }
+  v1::BlockKey key;
+  encode_key(key_runs_, v1::SCOPE_SESSION, &key);
   return key;
 }
 
 v1::Session SessionBuilder::take() {
   KVT_CHECK(session_.agents_size() > 0 && session_.nodes_size() > 0);
   block_ids_.clear();
+  key_runs_.clear();
+  key_pieces_.clear();
+  key_states_.clear();
   return std::exchange(session_, {});
 }
 

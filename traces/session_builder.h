@@ -9,10 +9,11 @@
 #define KVTWIN_TRACES_SESSION_BUILDER_H_
 
 #include <cstdint>
-#include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "traces/block_key.h"
 #include "traces/proto/agent_trace.pb.h"
 
 namespace kvtwin {
@@ -92,9 +93,25 @@ class SessionBuilder {
   uint32_t add_node(uint32_t agent);
   v1::BlockKey key_of(const std::vector<Piece>& pieces);
 
+  // Where the walk over a prompt stands after a piece. Prompts mostly extend the one before, so the next
+  // walk starts at the last place that both have in common instead of at the first token.
+  struct KeyState {
+    uint64_t content = 0;       // chained content up to here
+    uint64_t shared_begun = 0;  // the pieces of shared tables that have begun, while there was nothing else
+    bool all_shared = true;
+    uint32_t filled = 0;  // tokens in the block that is being filled
+    int64_t block = 0;    // number of that block
+    size_t runs = 0;      // ids so far: that many runs, of which the last has ...
+    uint32_t last_count = 0;
+  };
+  void walk(const Piece& piece, KeyState* state);
+
   v1::Session session_;
   uint32_t key_block_tokens_;
-  std::map<uint64_t, int64_t> block_ids_;  // chained content of a prefix that ends with the block -> id
+  std::unordered_map<uint64_t, int64_t> block_ids_;  // content of a prefix that ends with the block -> id
+  IdRuns key_runs_;                                  // of the last walk, ...
+  std::vector<Piece> key_pieces_;                    // ... its pieces, and the state after each
+  std::vector<KeyState> key_states_;
 };
 
 // One agent's conversation: keeps its history and what its next call waits for.

@@ -6,8 +6,9 @@
 // recordings hide is invented: which tool ran, how a gap divides into tool and thought (tool first, at
 // most the gap), how an output divides into prose and tool calls.
 //
-// Not append-only: reset_per_mille of the steps rewrite the context, as 2.7 % do in the recordings. One in
-// six of them is a compaction (instructions and a summary remain), the others diverge somewhere inside.
+// Not append-only: 2.7 % of the recorded steps rewrite the context. Sessions that reach their limit, mostly
+// 120k-175k tokens, are compacted (instructions and a summary remain), and reset_per_mille of all steps
+// diverge somewhere inside.
 
 #include <fmt/format.h>
 
@@ -34,6 +35,7 @@ enum class Field : uint64_t {
   kTool,
   kToolTime,
   kEarly,
+  kCompactAt,
   kReset,
   kResetKind,
   kKept,
@@ -77,28 +79,37 @@ class CodingSession {
   v1::Session make() {
     open_with_prefix(plan_, dice_, prefix, &main_);
     prefix_tokens_ = main_.history.tokens();
-    int64_t first = dice_.pick(kFirst, Field::kFirst);
+    const int64_t drawn = dice_.pick(kCalls, Field::kCalls);
+    const int64_t calls = std::min(drawn, plan_["calls_max"]);
+    int64_t first = drawn < kLongSession ? dice_.pick(kFirstOfShort, Field::kFirst)
+                                         : dice_.pick(kFirstOfLong, Field::kFirst);
     if (window_ > 0) first = std::min(first, window_ / 2);
     say(&main_, v1::USER, first - static_cast<int64_t>(prefix_tokens_));
-    const int64_t calls = std::min(dice_.pick(kCalls, Field::kCalls), plan_["calls_max"]);
+    for (const GrowthFactor& factor : kGrowthFactors) {
+      if (drawn >= factor.calls) growth_percent_ = factor.percent;
+    }
+    const int64_t limit = dice_.pick(kCompactAt, Field::kCompactAt) * plan_["compact_percent"] / 100;
+    const bool compacts = limit > 0 && first < limit;  // who starts above it has a model with a larger window
     for (int64_t step = 0; step < calls; ++step) {
       const uint64_t n = key(main_, step);
       const bool last = step + 1 == calls;
       const bool asks = !last && dice_.chance(85, 100, Field::kStops, n);
       int64_t output = dice_.pick(asks ? kOutputTool : kOutputEnd, Field::kOutput, n);
       if (step > 0 && dice_.chance(plan_["reset_per_mille"], 1'000, Field::kReset, n)) rewrite(n);
-      if (!fits(plan_, main_.history, output)) compact(n);
+      const bool above = compacts && static_cast<int64_t>(main_.history.tokens()) > limit;
+      if (above || !fits(plan_, main_.history, output)) compact(n);
       if (window_ > 0) output = std::min(output, window_ - static_cast<int64_t>(main_.history.tokens()));
       if (!asks) {
         main_.call({{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(output)}});
         if (last) break;
         main_.turn += 1;
         main_.think_ns = dice_.pick(kGapUser, Field::kGap, n) * kMillisecond;
-        say(&main_, v1::USER, dice_.pick(kGrowthUser, Field::kGrowth, n));
+        say(&main_, v1::USER, growth_percent_ * dice_.pick(kGrowthUser, Field::kGrowth, n) / 100);
       } else if (dice_.chance(plan_["subagents_per_mille"], 1'000, Field::kSubAgents, n)) {
         delegate(n, output);
       } else {
-        use_tools(&main_, n, output, kGrowthTool, kGapTool);
+        use_tools(&main_, n, output, growth_percent_ * dice_.pick(kGrowthTool, Field::kGrowth, n) / 100,
+                  kGapTool);
       }
     }
     return session_.take();
@@ -130,7 +141,7 @@ class CodingSession {
     return tokens;
   }
 
-  void use_tools(AgentThread* agent, uint64_t n, int64_t output, QuantileTable growth, QuantileTable gaps) {
+  void use_tools(AgentThread* agent, uint64_t n, int64_t output, int64_t growth, QuantileTable gaps) {
     const int64_t dealt = dice_.between(1, 100, Field::kFanOut, n);
     const int64_t tools = dealt <= 86 ? 1 : dealt <= 97 ? 2 : 3;
     std::vector<SpanSpec> spans = output_of(output, tools, 0);
@@ -145,7 +156,7 @@ class CodingSession {
     std::vector<Piece> made;
     agent->call(spans, &made);
     const int64_t gap = dice_.pick(gaps, Field::kGap, n);
-    const std::vector<uint32_t> results = divide(dice_.pick(growth, Field::kGrowth, n), tools);
+    const std::vector<uint32_t> results = divide(growth, tools);
     int64_t longest = 0;
     for (size_t i = 0; i < used.size(); ++i) {
       const int64_t took = std::min(gap, dice_.pick(kTools[used[i]].time, Field::kToolTime, n, i));
@@ -197,14 +208,14 @@ class CodingSession {
         helper->call({{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(output)}});
         return;
       }
-      use_tools(helper, n, output, kSubGrowth, kSubGap);
+      use_tools(helper, n, output, dice_.pick(kSubGrowth, Field::kGrowth, n), kSubGap);
     }
   }
 
   // A compaction, or an edit somewhere inside the context: behind it the same spans follow, but at a place
   // where their KV is of no use.
   void rewrite(uint64_t n) {
-    if (dice_.chance(176, 1'000, Field::kResetKind, n)) return compact(n);
+    if (dice_.chance(5, 100, Field::kResetKind, n)) return compact(n);
     const std::vector<Piece> old = main_.history.pieces();
     const auto before = static_cast<int64_t>(main_.history.tokens());
     const int64_t kept = std::max<int64_t>(1, before * dice_.pick(kKept, Field::kKept, n) / 1'000);
@@ -232,6 +243,7 @@ class CodingSession {
   SessionBuilder session_;
   AgentThread main_;
   uint64_t prefix_tokens_ = 0;
+  int64_t growth_percent_ = 100;
   Piece helper_instructions_;
 };
 
@@ -241,7 +253,11 @@ Recipe coding_agent_like() {
   std::vector<SynthParam> params = common_params(64, 0);
   const std::vector<SynthParam> own = {
       {"calls_max", "calls", "of the main agent in a session", 514, 1, 1'000'000},
-      {"reset_per_mille", "per mille", "steps that rewrite the context", 27, 0, 1'000},
+      {"reset_per_mille", "per mille", "steps that rewrite the context, compactions at the limit apart", 23,
+       0, 1'000},
+      {"compact_percent", "percent",
+       "the prompt at which a session is compacted, of the recorded ones (mostly 120k-175k tokens), 0: never",
+       100, 0, 10'000},
       {"subagents_per_mille", "per mille", "calls with tools that start sub-agents instead", 1, 0, 1'000},
       {"early_start_percent", "percent",
        "tools and sub-agents, not last of their message, that start at their last token", 100, 0, 100},

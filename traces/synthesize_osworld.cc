@@ -74,8 +74,8 @@ v1::Session make_session(const Plan& plan, uint64_t index) {
 Recipe osworld_like() {
   std::vector<SynthParam> params = common_params(0, 131'072);
   const std::vector<SynthParam> own = {
-      {"image_tokens", "tokens", "one 1920x1080 screenshot: 2,040 at 32 pixels per merged token, 2,652 at 28",
-       2'040, 1, 16'384},
+      {"image_tokens", "tokens", "one 1920x1080 screenshot: 2,652 at 28 pixels per merged token, 2,040 at 32",
+       2'652, 1, 16'384},
       {"screenshots_kept", "screenshots", "in the prompt; older ones and their thoughts are taken out", 3, 1,
        1'000},
       {"steps_factor_min_percent", "percent", "agent steps per human step, least", 140, 1, 10'000},
