@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -155,26 +154,23 @@ Result<Comparison> compare(const std::vector<Request>& real, const std::vector<R
 
 std::string format_comparison(const Comparison& comparison, OutputFormat format) {
   std::string out;
-  const auto print = [&](const auto& pattern, const auto&... args) {
-    fmt::format_to(std::back_inserter(out), pattern, args...);
-  };
   if (format == OutputFormat::kTable) {
-    print(FMT_STRING("{} requests, matched by {}; the first {} are not scored.\n"), comparison.requests,
-          comparison.matched_by, comparison.skipped);
+    out = fmt::format("{} requests, matched by {}; the first {} are not scored.\n", comparison.requests,
+                      comparison.matched_by, comparison.skipped);
     out += "TTFT and latency count from queued_ts, as in vLLM's log; percentiles interpolate as numpy's.\n\n";
-    print(FMT_STRING("  {:<10}{:<10}{:>14}{:>14}{:>14}\n"), "metric", "", "real, ms", "kvtwin, ms",
-          "difference");
+    out += fmt::format("  {:<10}{:<10}{:>14}{:>14}{:>14}\n", "metric", "", "real, ms", "kvtwin, ms",
+                       "difference");
     for (const ComparedRow& row : comparison.rows) {
-      print(FMT_STRING("  {:<10}{:<10}{:>14.2f}{:>14.2f}{:>+12.2f} %\n"), row.metric, row.statistic,
-            row.real_ms, row.ours_ms, row.difference_percent());
+      out += fmt::format("  {:<10}{:<10}{:>14.2f}{:>14.2f}{:>+12.2f} %\n", row.metric, row.statistic,
+                         row.real_ms, row.ours_ms, row.difference_percent());
     }
     return out;
   }
   if (format == OutputFormat::kCsv) {
     out = "metric,statistic,real_ms,kvtwin_ms,difference_percent\n";
     for (const ComparedRow& row : comparison.rows) {
-      print(FMT_STRING("{},{},{:.6f},{:.6f},{:.4f}\n"), row.metric, row.statistic, row.real_ms, row.ours_ms,
-            row.difference_percent());
+      out += fmt::format("{},{},{:.6f},{:.6f},{:.4f}\n", row.metric, row.statistic, row.real_ms, row.ours_ms,
+                         row.difference_percent());
     }
     return out;
   }

@@ -4,6 +4,7 @@
 
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 namespace kvtwin {
 namespace {
@@ -215,7 +216,7 @@ constexpr auto kReplaceBadText = nlohmann::json::error_handler_t::replace;
 
 std::string grouped(uint64_t value) {
   std::string digits = std::to_string(value);
-  for (size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
+  for (size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ',');
   return digits;
 }
 
@@ -224,12 +225,12 @@ std::string format_summary(const v1::RunResult& result, OutputFormat format, con
   const nlohmann::ordered_json all = record(result);
   if (format == OutputFormat::kJson) return all.dump(2, ' ', false, kReplaceBadText) + "\n";
   if (format == OutputFormat::kJsonl) return all.dump(-1, ' ', false, kReplaceBadText) + "\n";
-  std::string header, row;
+  std::vector<std::string> names, values;
   for (const auto& [name, value] : all.items()) {
-    header += (header.empty() ? "" : ",") + name;
-    row += (row.empty() ? "" : ",") + value.dump(-1, ' ', false, kReplaceBadText);
+    names.push_back(name);
+    values.push_back(value.dump(-1, ' ', false, kReplaceBadText));
   }
-  return header + "\n" + row + "\n";
+  return fmt::format("{}\n{}\n", fmt::join(names, ","), fmt::join(values, ","));
 }
 
 }  // namespace kvtwin

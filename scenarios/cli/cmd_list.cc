@@ -69,7 +69,7 @@ int run_list(const std::string& what) {
   } else if (what == "presets") {
     for (const std::string& name : preset_names()) fmt::print("{}", name.empty() ? "" : name + "\n");
   } else if (what == "formats") {
-    for (const Format& format : formats()) fmt::print("{:<18} {}\n", format.name, format.description);
+    for (const TraceFormat& format : formats()) fmt::print("{:<18} {}\n", format.name, format.description);
   } else {
     const std::string close = did_you_mean(what, known);
     return complain(Mistake{"kvtwin list", fmt::format("there is no list of \"{}\"", what),

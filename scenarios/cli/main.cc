@@ -12,7 +12,10 @@
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/cmd_model.h"
+#if __has_include("scenarios/cli/cmd_trace.h")
 #include "scenarios/cli/cmd_trace.h"
+#define KVTWIN_TRACE_COMMAND
+#endif
 
 namespace kvtwin {
 
@@ -85,10 +88,12 @@ Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, 
     } else if (word.size() > 1 && word[0] == '-') {
       return mistake(path, fmt::format("no option \"{}\"", word), "options are long: --name=value");
     } else if (!app->get_subcommands({}).empty()) {
-      CLI::App* const next = app->get_subcommand_no_throw(word);
-      if (next == nullptr)
+      const std::vector<CLI::App*> named =
+          app->get_subcommands([&](CLI::App* one) { return one->get_name() == word; });
+      if (named.empty()) {
         return mistake(path, fmt::format("no command \"{}\"", word), nearest(word, command_names(*app)));
-      app = next;
+      }
+      app = named.front();
       path += " " + word;
       if (command.empty()) command = word;
     }
@@ -104,7 +109,9 @@ int run_main(const std::vector<std::string>& words) {
   add_run_command(app, &status);
   add_replay_command(app, &status);
   add_compare_command(app, &status);
+#ifdef KVTWIN_TRACE_COMMAND
   add_trace_command(app, &status);
+#endif
   add_model_command(app, &status);
   add_list_command(app, &status);
   app.require_subcommand(1);
