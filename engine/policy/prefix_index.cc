@@ -30,13 +30,13 @@ Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
   while (pages < pages_max && has_units(cursor, units_per_page_)) {
     const uint32_t child = find_child(at, name_space, hash_first_page(at, name_space, cursor), cursor);
     if (child == 0) break;
-    const uint32_t matched = std::min(match_units(nodes_[child], cursor) / units_per_page_, pages_max - pages);
+    const uint32_t matched =
+        std::min(match_units(nodes_[child], cursor) / units_per_page_, pages_max - pages);
     if (matched < nodes_[child].pages) split(child, matched);
     // A split leaves the matched part in the parent that it made.
     const uint32_t taken = nodes_[child].pages_before == pages ? child : nodes_[child].parent;
     Node& node = nodes_[taken];
     lock(taken);
-    ++node.uses;
     if (on_gpu) match.pages_gpu += static_cast<uint32_t>(node.gpu.size());
     on_gpu = on_gpu && node.gpu.size() == node.pages;
     if (node.recall != Match::kNoRecall) match.recall = node.recall;
@@ -52,7 +52,10 @@ Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
 void PrefixIndex::release(const Lease& lease, bool used) {
   const uint64_t stamp = used ? tick() : 0;
   for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
-    if (used) nodes_[id].stamp = stamp;
+    if (used) {
+      nodes_[id].stamp = stamp;
+      ++nodes_[id].uses;
+    }
     unlock(id);
   }
 }
@@ -111,7 +114,6 @@ bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
   node.pages = count;
   node.pages_before = lease->pages;
   node.locks = 1;
-  node.uses = 1;
   append_runs(cursor, units, &node.runs);
   node.gpu.assign(pages.begin(), pages.end());
   Node& above = nodes_[parent];
@@ -213,8 +215,13 @@ PageId PrefixIndex::evict_gpu_page() {
     --node.clean_count;
     --evictable_clean_;
   } else {
-    // What hangs below this page on the host could not be reached any more.
+    // What comes behind this page, on the host only, could not be reached any more.
     drop_children(id);
+    while (node.pages > node.gpu.size() + 1) {
+      host_pool_->release(node.host[node.pages - 1], clock_);
+      set_host(id, node.pages - 1, kNoPage);
+      trim_last_page(id);
+    }
   }
   if (node.gpu.empty()) {
     --nodes_[node.parent].children_gpu;
@@ -343,9 +350,10 @@ bool PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* fir
 void PrefixIndex::cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host) {
   size_t next = 0;
   // Another cleaning of the same page cannot be under way: the lease keeps it out of dirty_.
-  visit_pages(lease, first, first + static_cast<uint32_t>(host.size()), [&](uint32_t id, uint32_t from, uint32_t to) {
-    for (uint32_t i = from; i < to; ++i) set_host(id, i, host[next++]);
-  });
+  visit_pages(lease, first, first + static_cast<uint32_t>(host.size()),
+              [&](uint32_t id, uint32_t from, uint32_t to) {
+                for (uint32_t i = from; i < to; ++i) set_host(id, i, host[next++]);
+              });
   KVT_CHECK(next == host.size());
   release(lease, false);
 }
@@ -373,11 +381,13 @@ void PrefixIndex::recalled(const Lease& lease, uint32_t first, std::span<const P
 }
 
 void PrefixIndex::start_recall(const Lease& lease, uint32_t first, uint64_t recall) {
-  visit_pages(lease, first, lease.pages, [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = recall; });
+  visit_pages(lease, first, lease.pages,
+              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = recall; });
 }
 
 void PrefixIndex::recall_failed(const Lease& lease, uint32_t first) {
-  visit_pages(lease, first, lease.pages, [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = Match::kNoRecall; });
+  visit_pages(lease, first, lease.pages,
+              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = Match::kNoRecall; });
 }
 
 // --- dead slots
