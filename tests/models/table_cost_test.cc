@@ -215,6 +215,47 @@ TEST_CASE("table_cost: prices agree with an independent implementation of the sa
   }
 }
 
+TEST_CASE("table_cost: the roofline of the same device, beside the measured kernels") {
+  // What a user gets where nothing was measured: mean over a grid of steps, in percent of the measured time.
+  for (const auto& [profile, device] : {std::pair{"RTX4090", "rtx-4090"}, {"RTXPRO6000", "rtx-pro-6000"}}) {
+    const std::string folder = std::string("llmservingsim/profiles/") + profile + "/meta-llama/Llama-3.1-8B";
+    if (!have_test_data(folder)) {
+      MESSAGE("no LLMServingSim profiles below $KVTWIN_DATA: skipped");
+      return;
+    }
+    CostModelSpec spec{*Catalog().llm("llama-3.1-8b"), *Catalog().device(device), 1, {}, test_data(folder)};
+    auto measured = make_cost_model(spec);
+    spec.profile.clear();
+    auto predicted = make_cost_model(spec);
+    REQUIRE(measured);
+    REQUIRE(predicted);
+    double decode_error = 0, prefill_error = 0;
+    int decode_steps = 0, prefill_steps = 0;
+    const auto error = [&](const StepShape& s) {
+      const double real = static_cast<double>((*measured)->step(s).device);
+      return std::abs(static_cast<double>((*predicted)->step(s).device) / real - 1) * 100;
+    };
+    for (const uint32_t count : {1u, 4u, 16u, 64u, 128u}) {
+      for (const uint32_t context : {128u, 512u, 2048u, 8192u}) {
+        decode_error += error(decodes(count, uint64_t{count} * context, context)), ++decode_steps;
+      }
+    }
+    for (const uint32_t tokens : {128u, 512u, 1024u, 2048u}) {
+      for (const uint32_t context : {0u, 2048u, 16384u}) {
+        const ChunkShape chunk{tokens, context};
+        StepShape s;
+        s.chunks = {&chunk, 1}, s.tokens = s.tokens_padded = tokens, s.logits_rows = 1;
+        prefill_error += error(s), ++prefill_steps;
+      }
+    }
+    decode_error /= decode_steps, prefill_error /= prefill_steps;
+    MESSAGE(std::string(device) << ": roofline off by " << decode_error << " % on decode steps, "
+                                << prefill_error << " % on prefill steps (means)");
+    CHECK(decode_error < 6);
+    CHECK(prefill_error < 12);
+  }
+}
+
 TEST_CASE("table_cost: published RTX 4090 times are returned where they were measured") {
   const std::string folder = "llmservingsim/profiles/RTX4090/meta-llama/Llama-3.1-8B";
   if (!have_test_data(folder)) {
