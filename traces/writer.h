@@ -7,21 +7,17 @@
 #ifndef KVTWIN_TRACES_WRITER_H_
 #define KVTWIN_TRACES_WRITER_H_
 
-#include <fstream>
 #include <string>
-#include <vector>
 
 #include "traces/check.h"
 #include "traces/sink.h"
+#include "traces/text_file.h"
 
 namespace kvtwin {
 
 class TraceWriter : public TraceSink {
  public:
-  explicit TraceWriter(std::string path);
-  ~TraceWriter() override;
-  TraceWriter(const TraceWriter&) = delete;
-  TraceWriter& operator=(const TraceWriter&) = delete;
+  explicit TraceWriter(std::string path) : file_(std::move(path)) {}
 
   Result<void> header(const v1::TraceHeader& header) override;
   Result<void> shared_spans(const v1::SharedSpanTable& table) override;
@@ -33,14 +29,12 @@ class TraceWriter : public TraceSink {
  private:
   Result<void> record(char tag, const google::protobuf::MessageLite& message);
 
-  const std::string path_;
-  const std::string part_;
-  std::ofstream out_;
+  TextFile file_;
   uint64_t offset_ = 0;
   SessionChecker checker_;
   v1::TraceFooter footer_;
   std::string buffer_;
-  bool done_ = false;
+  bool have_header_ = false;
 };
 
 }  // namespace kvtwin
