@@ -68,7 +68,7 @@ void StepGraph::feed(PortId port, OpId op) {
   const auto carry =
       static_cast<uint32_t>(streams_.size()) + static_cast<uint32_t>(port);  // streams are complete
   std::erase_if(port_feeds_, [&](const Feed& feed) { return feed.carry == carry; });
-  port_feeds_.push_back({carry, op});
+  port_feeds_.push_back({carry, op, 0});
   ops_[index(op)].feeds = true;
 }
 
@@ -102,7 +102,7 @@ void StepGraph::contract(const std::vector<uint32_t>& order) {
       const OpState& cause = ops_[index(state.causes[0])];
       joins = effects[index(state.causes[0])] == 1 && !cause.feeds && cause.op.outcome == kAlways &&
               cause.op.stream == state.op.stream && cause.op.required == state.op.required &&
-              is_transfer(cause.op.kind) == is_transfer(state.op.kind);
+              !is_transfer(cause.op.kind) && !is_transfer(state.op.kind);
       if (joins) state.node = cause.node;
     }
     if (!joins) {
@@ -156,26 +156,31 @@ void StepGraph::seal() {
   link_causes();
   for (uint32_t i = 0; i < ops_.size(); ++i) {
     if (ops_[i].op.outcome != kAlways) conditional_.push_back(OpId{i});
-    if (is_transfer(ops_[i].op.kind)) transfers_.push_back(OpId{i});
   }
   for (uint32_t i = 0; i < streams_.size(); ++i) {
-    if (last_on_stream_[i] != kNone) feeds_.push_back({i, last_on_stream_[i]});
+    if (last_on_stream_[i] != kNone) feeds_.push_back({i, last_on_stream_[i], 0});
   }
   feeds_.insert(feeds_.end(), port_feeds_.begin(), port_feeds_.end());
+  for (Feed& feed : feeds_) feed.value = value_of(feed.op);
   values_.assign(carried() + nodes_.size(), kLongAgo);
   sealed_ = true;
 }
 
-void StepGraph::set_duration(OpState* state, Ticks duration) {
+void StepGraph::set_work(OpState* state, Ticks duration, uint64_t bytes) {
   nodes_[state->node].duration += duration - state->duration;
+  if (is_transfer(state->op.kind)) {
+    transferring_ += duration - state->duration;
+    (state->op.kind == OpKind::kRecall ? bytes_in_ : bytes_out_) += bytes - state->bytes;
+  }
   state->duration = duration;
+  state->bytes = bytes;
 }
 
 void StepGraph::set_cost(OpId op, const OpCost& cost) {
   KVT_CHECK(sealed_ && cost.fixed >= 0 && cost.unit >= 0);
   OpState& state = ops_[index(op)];
   state.cost = cost;
-  if (state.op.outcome == kAlways) set_duration(&state, cost.fixed);
+  if (state.op.outcome == kAlways) set_work(&state, cost.fixed, cost.bytes);
 }
 
 void StepGraph::apply_outcomes(std::span<const uint32_t> outcomes) {
@@ -183,8 +188,13 @@ void StepGraph::apply_outcomes(std::span<const uint32_t> outcomes) {
     OpState& state = ops_[index(op)];
     const auto number = static_cast<size_t>(state.op.outcome);
     KVT_CHECK(number < outcomes.size());
-    const Ticks count = outcomes[number];
-    set_duration(&state, count == 0 ? 0 : state.cost.fixed + count * state.cost.unit);
+    const uint32_t count = outcomes[number];
+    if (count == 0) {
+      set_work(&state, 0, 0);
+    } else {
+      set_work(&state, state.cost.fixed + Ticks{count} * state.cost.unit,
+               state.cost.bytes + count * state.cost.unit_bytes);
+    }
   }
 }
 
@@ -195,34 +205,49 @@ StepTiming StepGraph::evaluate(Ticks start, std::span<const uint32_t> outcomes, 
   std::copy(carry->at.begin(), carry->at.end(), values_.begin());
   started_ = start;
   StepTiming timing;
-  Ticks* const ends = values_.data() + carried();
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const Node& node = nodes_[i];
+  const Ticks* const values = values_.data();
+  Ticks* end = values_.data() + carried();
+  const uint32_t* cause = causes_.data();
+  for (const Node& node : nodes_) {
     Ticks others = start;
-    for (uint32_t c = node.first_cause; c < node.transfers; ++c)
-      others = std::max(others, values_[causes_[c]]);
+    for (const uint32_t* last = causes_.data() + node.transfers; cause != last; ++cause) {
+      others = std::max(others, values[*cause]);
+    }
     Ticks begins = others;
-    for (uint32_t c = node.transfers; c < node.last_cause; ++c)
-      begins = std::max(begins, values_[causes_[c]]);
+    for (const uint32_t* last = causes_.data() + node.last_cause; cause != last; ++cause) {
+      begins = std::max(begins, values[*cause]);
+    }
     if (node.measured) timing.exposed += begins - others;
-    ends[i] = begins + node.duration;
+    *end++ = begins + node.duration;
   }
   timing.end = start;
-  for (const uint32_t i : required_ends_) timing.end = std::max(timing.end, ends[i]);
-  Ticks transferred = 0;
-  for (const OpId op : transfers_) {
-    const OpState& state = ops_[index(op)];
-    uint64_t bytes = state.cost.bytes;
-    if (state.op.outcome != kAlways) {
-      const uint64_t count = outcomes[static_cast<size_t>(state.op.outcome)];
-      bytes = count == 0 ? 0 : bytes + count * state.cost.unit_bytes;
-    }
-    transferred += state.duration;
-    (state.op.kind == OpKind::kRecall ? timing.bytes_in : timing.bytes_out) += bytes;
-  }
-  timing.hidden = std::max<Ticks>(0, transferred - timing.exposed);
-  for (const Feed& feed : feeds_) carry->at[feed.carry] = values_[value_of(feed.op)];
+  for (const uint32_t i : required_ends_) timing.end = std::max(timing.end, values[carried() + i]);
+  timing.hidden = std::max<Ticks>(0, transferring_ - timing.exposed);
+  timing.bytes_in = bytes_in_;
+  timing.bytes_out = bytes_out_;
+  for (const Feed& feed : feeds_) carry->at[feed.carry] = values_[feed.value];
   return timing;
+}
+
+StepGraph::Piece StepGraph::piece(uint32_t number) const {
+  const Node& node = nodes_[number];
+  const OpState& first = ops_[index(chains_[number].front())];
+  const std::span<const uint32_t> causes(causes_);
+  return {.kind = first.op.kind,
+          .stream = first.op.stream,
+          .required = first.op.required,
+          .measured = node.measured,
+          .duration = node.duration,
+          .bytes = first.bytes,
+          .others = causes.subspan(node.first_cause, node.transfers - node.first_cause),
+          .transfers = causes.subspan(node.transfers, node.last_cause - node.transfers)};
+}
+
+uint32_t StepGraph::feeder(uint32_t carry) const {
+  for (const Feed& feed : feeds_) {
+    if (feed.carry == carry) return feed.value - carried();
+  }
+  return node_count();
 }
 
 void StepGraph::times(std::vector<OpTime>* times) const {

@@ -110,11 +110,29 @@ class StepGraph {
   // Evaluating. REQUIRES: sealed.
   void set_cost(OpId op, const OpCost& cost);
   // A step that may start at `start`. REQUIRES: outcomes has a number for each outcome that is used.
+  // Does what evaluate() does first: operations with an outcome get their duration and bytes.
+  void apply_outcomes(std::span<const uint32_t> outcomes);
   StepTiming evaluate(Ticks start, std::span<const uint32_t> outcomes, StepCarry* carry);
   // Of the evaluation before, by OpId: the timeline.
   void times(std::vector<OpTime>* times) const;
   // Of the evaluation before: the operations that decided its end, in order.
   std::vector<OpId> critical_path() const;
+
+  // After contraction, in topological order: for whoever runs a step piece by piece (sim/expanded_step).
+  struct Piece {
+    OpKind kind{};  // of its first operation; a transfer is a piece of its own
+    StreamId stream{};
+    bool required = true;
+    bool measured = false;  // its waiting counts as exposed
+    Ticks duration = 0;
+    uint64_t bytes = 0;                   // of a transfer
+    std::span<const uint32_t> others;     // what it waits for: below carried() a carried instant, else
+    std::span<const uint32_t> transfers;  // carried() + piece; these are transfers
+  };
+  Piece piece(uint32_t node) const;
+  uint32_t carried() const { return static_cast<uint32_t>(streams_.size() + port_names_.size()); }
+  // Which piece's end becomes carried instant `carry`; node_count() when none does.
+  uint32_t feeder(uint32_t carry) const;
 
   const Op& op(OpId id) const { return ops_[static_cast<uint32_t>(id)].op; }
   uint32_t op_count() const { return static_cast<uint32_t>(ops_.size()); }
@@ -131,7 +149,8 @@ class StepGraph {
   struct OpState {
     Op op;
     OpCost cost;
-    Ticks duration = 0;  // with the outcome applied
+    Ticks duration = 0;  // with the outcome applied, like bytes
+    uint64_t bytes = 0;
     std::vector<OpId> causes;
     std::vector<PortId> ports;
     uint32_t node = 0;
@@ -149,15 +168,14 @@ class StepGraph {
   struct Feed {
     uint32_t carry = 0;
     OpId op{};
+    uint32_t value = 0;  // of op, once sealed
   };
 
   std::vector<uint32_t> topological_order() const;
   void contract(const std::vector<uint32_t>& order);
   void link_causes();
-  void apply_outcomes(std::span<const uint32_t> outcomes);
-  void set_duration(OpState* state, Ticks duration);
+  void set_work(OpState* state, Ticks duration, uint64_t bytes);
   uint32_t value_of(OpId op) const { return carried() + ops_[static_cast<uint32_t>(op)].node; }
-  uint32_t carried() const { return static_cast<uint32_t>(streams_.size() + port_names_.size()); }
 
   bool sealed_ = false;
   std::vector<std::string> streams_;
@@ -171,7 +189,8 @@ class StepGraph {
   std::vector<uint32_t> causes_;
   std::vector<uint32_t> required_ends_;  // nodes without a required successor
   std::vector<OpId> conditional_;        // operations with an outcome
-  std::vector<OpId> transfers_;
+  Ticks transferring_ = 0;               // by all transfers of the step
+  uint64_t bytes_in_ = 0, bytes_out_ = 0;
   std::vector<Feed> feeds_;  // what is carried on, streams and ports
   Ticks started_ = 0;
   std::vector<Ticks> values_;  // carried, then the end of each node
