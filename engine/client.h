@@ -26,7 +26,8 @@ class Client {
   virtual void wake(Instant now, ClientEvents* events) = 0;
 
   virtual void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) = 0;
-  virtual void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled, ClientEvents* events) = 0;
+  virtual void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled,
+                             ClientEvents* events) = 0;
   virtual void call_rejected(Instant now, CallId call, ClientEvents* events) = 0;
 };
 

@@ -68,10 +68,11 @@ class Loop {
                event);
   }
 
-  // Steps that ended before `event` are told first: folded or not, a Core sees the same order.
+  // Steps that ended before `event` are told first: folded or not, a Core sees the same order. What it
+  // launches in answer is cut short as well, hence the loop.
   void from_outside(EngineId engine, const Event& event) {
     Event ended;
-    if (world_->interrupt(engine, &ended)) apply(std::get<StepDone>(ended).ends.back(), engine, ended);
+    while (world_->interrupt(engine, &ended)) apply(std::get<StepDone>(ended).ends.back(), engine, ended);
     apply(now_, engine, event);
   }
 
@@ -113,7 +114,8 @@ class Loop {
                      },
                      [&](const FinishCall& a) {
                        router_.ended(a.call);
-                       if (client_ != nullptr) client_->call_finished(now_, a.call, a.tokens, a.cancelled, &events);
+                       if (client_ != nullptr)
+                         client_->call_finished(now_, a.call, a.tokens, a.cancelled, &events);
                      },
                      [&](const RejectCall& a) {
                        router_.ended(a.call);
@@ -178,7 +180,8 @@ class Loop {
 
 }  // namespace
 
-RunEnd run(const RunOptions& options, Client* client, Backend* world, const std::vector<Observer*>& observers) {
+RunEnd run(const RunOptions& options, Client* client, Backend* world,
+           const std::vector<Observer*>& observers) {
   return Loop(options, client, world, observers).run();
 }
 

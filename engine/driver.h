@@ -19,28 +19,33 @@ class Observer {
  public:
   virtual ~Observer() = default;
   // `engine` is where the event was applied; CallReady is seen after it was placed.
-  virtual void saw_event(Instant now, EngineId engine, const Event& event) { (void)now, (void)engine, (void)event; }
+  virtual void saw_event(Instant now, EngineId engine, const Event& event) {
+    (void)now, (void)engine, (void)event;
+  }
   virtual void saw_command(Instant now, const Command& command) { (void)now, (void)command; }
   // After each apply, when all its commands were seen.
-  virtual void saw_state(Instant now, EngineId engine, const Core& core) { (void)now, (void)engine, (void)core; }
+  virtual void saw_state(Instant now, EngineId engine, const Core& core) {
+    (void)now, (void)engine, (void)core;
+  }
 };
 
 struct RunOptions {
   RoutingKind routing = RoutingKind::kRoundRobin;
-  std::vector<CoreConfig> engines;     // at least one; engines[i].engine == EngineId{i}
-  bool check_invariants = false;       // after every apply: tests
+  std::vector<CoreConfig> engines;  // at least one; engines[i].engine == EngineId{i}
+  bool check_invariants = false;    // after every apply: tests
 };
 
 struct RunEnd {
   Instant ended_at{};
-  uint64_t digest = 0;                 // Cores in engine order, then the Router
+  uint64_t digest = 0;  // Cores in engine order, then the Router
   uint64_t events = 0;
-  bool idle = false;                   // every call was answered
+  bool idle = false;  // every call was answered
 };
 
 // Runs until the world has nothing more to say. Ends early, with idle == false, only if a Core is left
 // waiting for something that never happens.
-RunEnd run(const RunOptions& options, Client* client, Backend* world, const std::vector<Observer*>& observers);
+RunEnd run(const RunOptions& options, Client* client, Backend* world,
+           const std::vector<Observer*>& observers);
 
 }  // namespace kvtwin
 

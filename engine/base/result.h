@@ -7,9 +7,8 @@
 #define KVTWIN_ENGINE_BASE_RESULT_H_
 
 #include <string>
-#include <utility>
-
 #include <tl/expected.hpp>
+#include <utility>
 
 namespace kvtwin {
 

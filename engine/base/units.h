@@ -34,16 +34,20 @@ constexpr Instant kNever{INT64_MAX};
 enum class CallId : uint32_t {};
 enum class SessionId : uint32_t {};
 enum class EngineId : uint16_t {};
-enum class PageId : uint32_t {};       // one address space per engine; tiers own disjoint ranges
-enum class StepId : uint64_t {};       // counts single steps of one engine, folded or not
+enum class PageId : uint32_t {};  // one address space per engine; tiers own disjoint ranges
+enum class StepId : uint64_t {};  // counts single steps of one engine, folded or not
 enum class TransferId : uint64_t {};
 enum class TimerId : uint64_t {};
 
 template <typename Id>
-constexpr auto raw(Id id) { return static_cast<std::underlying_type_t<Id>>(id); }
+constexpr auto raw(Id id) {
+  return static_cast<std::underlying_type_t<Id>>(id);
+}
 
 template <typename T>
-constexpr T div_ceil(T a, T b) { return static_cast<T>((a + b - 1) / b); }
+constexpr T div_ceil(T a, T b) {
+  return static_cast<T>((a + b - 1) / b);
+}
 
 }  // namespace kvtwin
 

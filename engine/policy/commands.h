@@ -56,8 +56,8 @@ struct LaunchStep {
   uint32_t tokens = 0;         // sum over entries
   uint32_t tokens_padded = 0;  // what dense kernels run on (CUDA-graph capture sizes)
   std::span<const PlanEntry> entries;
-  std::span<const PageGrant> grants;      // ascending by (offset, entry)
-  std::span<const Adoption> adoptions;    // of entries with first == true
+  std::span<const PageGrant> grants;    // ascending by (offset, entry)
+  std::span<const Adoption> adoptions;  // of entries with first == true
 };
 
 enum class TransferKind : uint8_t { kRecall, kDemote };

@@ -18,9 +18,9 @@ enum class BatchOrder : uint8_t {
 };
 
 enum class AdmissionKind : uint8_t {
-  kWatermark,          // the next chunk's pages, and watermark_pages must stay free
-  kFullPrompt,         // the whole prompt's pages must be free (vLLM scheduler_reserve_full_isl)
-  kFullReservation,    // pages for prompt and output are set aside: never preempts
+  kWatermark,        // the next chunk's pages, and watermark_pages must stay free
+  kFullPrompt,       // the whole prompt's pages must be free (vLLM scheduler_reserve_full_isl)
+  kFullReservation,  // pages for prompt and output are set aside: never preempts
 };
 
 enum class PageOrder : uint8_t {
@@ -47,15 +47,15 @@ struct PolicySet {
 struct CoreConfig {
   EngineId engine{};
   uint32_t page_tokens = 16;
-  uint32_t unit_tokens = 16;          // divides page_tokens
+  uint32_t unit_tokens = 16;  // divides page_tokens
   uint32_t pages_gpu = 0;
-  uint32_t pages_host = 0;            // 0: no host tier
-  uint32_t calls_max = 256;           // running at once (vLLM max_num_seqs)
-  uint32_t step_tokens_max = 2048;    // budget of one step (vLLM max_num_batched_tokens)
-  uint32_t chunk_tokens_max = 0;      // of one prompt in one step; 0: the budget
-  uint32_t context_tokens_max = 0;    // the model's window, prompt + output; 0: no limit
-  uint32_t steps_in_flight_max = 1;   // 2: step n+1 is planned while n runs (vLLM async_scheduling)
-  uint32_t repeat_max = 1u << 20;     // longest quiet stretch; 1: never fold
+  uint32_t pages_host = 0;           // 0: no host tier
+  uint32_t calls_max = 256;          // running at once (vLLM max_num_seqs)
+  uint32_t step_tokens_max = 2048;   // budget of one step (vLLM max_num_batched_tokens)
+  uint32_t chunk_tokens_max = 0;     // of one prompt in one step; 0: the budget
+  uint32_t context_tokens_max = 0;   // the model's window, prompt + output; 0: no limit
+  uint32_t steps_in_flight_max = 1;  // 2: step n+1 is planned while n runs (vLLM async_scheduling)
+  uint32_t repeat_max = 1u << 20;    // longest quiet stretch; 1: never fold
   BatchOrder batch_order = BatchOrder::kDecodeFirst;
   AdmissionKind admission = AdmissionKind::kWatermark;
   uint32_t watermark_pages = 0;
@@ -63,8 +63,11 @@ struct CoreConfig {
   PreemptionKind preemption = PreemptionKind::kRecompute;
   bool prefix_cache = true;
   std::string prefix_eviction = "lru";
-  uint32_t evict_batch_pages = 64;    // evict at least this many at once when any are needed
-  std::vector<uint32_t> capture_sizes;  // ascending; steps of at most the largest are padded up to the next one
+  uint32_t evict_batch_pages = 64;   // evict at least this many at once when any are needed
+  uint32_t clean_pages_target = 0;   // host tier: keep so many gpu pages free or copied to the host
+  uint32_t clean_batch_pages = 256;  // of one demotion
+  // Ascending; steps of at most the largest are padded up to the next one (CUDA graphs).
+  std::vector<uint32_t> capture_sizes;
   PolicySet policies;
 };
 

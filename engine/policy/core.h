@@ -21,13 +21,13 @@ struct CoreGauges {
   uint32_t calls_running = 0;
   uint32_t calls_waiting = 0;
   uint32_t pages_gpu_total = 0;
-  uint32_t pages_gpu_free = 0;      // nobody's
-  uint32_t pages_gpu_cached = 0;    // only the prefix index holds them: can be had by evicting
-  uint32_t pages_gpu_held = 0;      // calls or transfers need them
+  uint32_t pages_gpu_free = 0;    // nobody's
+  uint32_t pages_gpu_cached = 0;  // only the prefix index holds them: can be had by evicting
+  uint32_t pages_gpu_held = 0;    // calls or transfers need them
   uint32_t pages_host_total = 0;
   uint32_t pages_host_free = 0;
-  uint64_t cells_held = 0;          // tokens of KV that running calls can read, shared ones once per call
-  uint64_t slots_held = 0;          // token slots in the pages of running calls, likewise
+  uint64_t cells_held = 0;  // tokens of KV that running calls can read, shared ones once per call
+  uint64_t slots_held = 0;  // token slots in the pages of running calls, likewise
 };
 
 class Core {

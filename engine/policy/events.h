@@ -43,9 +43,9 @@ struct SessionHint {
 
 // Data-dependent answers of one step, summed over its calls (DESIGN 3, "Outcomes").
 struct StepOutcome {
-  Duration host{};       // part of the step's time in which the device waited for the host
-  Duration exposed{};    // part in which compute waited for a transfer of this step
-  Duration hidden{};     // transfer time of this step that ran beside compute
+  Duration host{};         // part of the step's time in which the device waited for the host
+  Duration exposed{};      // part in which compute waited for a transfer of this step
+  Duration hidden{};       // transfer time of this step that ran beside compute
   uint64_t bytes_in = 0;   // host to gpu, in-step operations
   uint64_t bytes_out = 0;  // gpu to host
 };
@@ -56,8 +56,8 @@ struct StepDone {
   EngineId engine{};
   StepId step{};
   std::span<const Instant> ends;
-  StepOutcome outcome;                 // summed over the steps
-  std::span<const CallId> eos;         // calls that sampled end-of-sequence in the last of the steps
+  StepOutcome outcome;          // summed over the steps
+  std::span<const CallId> eos;  // calls that sampled end-of-sequence in the last of the steps
 };
 
 struct TransferDone {

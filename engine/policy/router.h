@@ -13,8 +13,8 @@ namespace kvtwin {
 
 enum class RoutingKind : uint8_t {
   kRoundRobin,
-  kLeastLoaded,      // fewest prompt + output tokens not yet finished; ties: lowest engine
-  kSessionAffine,    // a session stays; a new one goes where the fewest sessions live; ties: lowest engine
+  kLeastLoaded,    // fewest prompt + output tokens not yet finished; ties: lowest engine
+  kSessionAffine,  // a session stays; a new one goes where the fewest sessions live; ties: lowest engine
 };
 
 class Router {
@@ -47,10 +47,10 @@ class Router {
   };
 
   RoutingKind kind_;
-  std::vector<uint64_t> tokens_;     // per engine
-  std::vector<uint64_t> sessions_;   // per engine, live
-  std::vector<Placed> calls_;        // by CallId
-  std::vector<SessionHome> homes_;   // by SessionId
+  std::vector<uint64_t> tokens_;    // per engine
+  std::vector<uint64_t> sessions_;  // per engine, live
+  std::vector<Placed> calls_;       // by CallId
+  std::vector<SessionHome> homes_;  // by SessionId
   uint32_t next_ = 0;
   uint64_t placed_ = 0;
   uint64_t digest_ = 0;

@@ -1,0 +1,70 @@
+// PagePool hands out the KV pages of one tier.
+//
+// The order is part of the contract, because two runs that free the same pages in a different order
+// must still allocate the same ones:
+//   kLowestFirst  the free page with the lowest number;
+//   kOldestFirst  the page that has been free for longest. Each freed page carries the stamp of its
+//                 freeing, so that the caller can weigh it against cached pages (vLLM keeps both in
+//                 one queue).
+// unacquire() takes back acquisitions, newest first, as if they had never been.
+//
+// Invariants, verified by check_invariants():
+//   (1) every page is either free or owned, never both;
+//   (2) pages_free() + pages_owned() == pages_total().
+
+#ifndef KVTWIN_ENGINE_POLICY_PAGE_POOL_H_
+#define KVTWIN_ENGINE_POLICY_PAGE_POOL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/policy/config.h"
+
+namespace kvtwin {
+
+class PagePool {
+ public:
+  // Pages are numbered [first, first + pages_total).
+  PagePool(PageId first, uint32_t pages_total, PageOrder order);
+
+  // REQUIRES: pages_free() > 0.
+  PageId acquire();
+  // Gives a page back. REQUIRES: it is owned. `stamp` must not decrease (kOldestFirst).
+  void release(PageId page, uint64_t stamp);
+  // Undoes the last acquire() not yet undone. REQUIRES: `page` is what it gave, and nothing was
+  // acquired or released since.
+  void unacquire(PageId page);
+  // When the page that acquire() would give was freed. REQUIRES: pages_free() > 0.
+  uint64_t oldest_stamp() const;
+
+  uint32_t pages_total() const { return pages_total_; }
+  uint32_t pages_free() const { return pages_free_; }
+  uint32_t pages_owned() const { return pages_total_ - pages_free_; }
+  bool owned(PageId page) const { return owned_[raw(page) - first_]; }
+  void check_invariants() const;
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  void set_free_bit(uint32_t index);
+  void clear_free_bit(uint32_t index);
+  uint32_t lowest_free() const;
+
+  const uint32_t first_;
+  const uint32_t pages_total_;
+  const PageOrder order_;
+  uint32_t pages_free_;
+  std::vector<bool> owned_;
+  // kLowestFirst: bit i of level 0 says page i is free; bit i of level n+1 says word i of level n is
+  // not zero. Four levels of 64 serve 16 M pages.
+  std::vector<std::vector<uint64_t>> levels_;
+  // kOldestFirst: a list through the free pages.
+  std::vector<uint32_t> next_;
+  std::vector<uint64_t> stamps_;
+  uint32_t oldest_ = kNone;
+  uint32_t newest_ = kNone;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_PAGE_POOL_H_

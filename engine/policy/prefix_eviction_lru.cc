@@ -1,0 +1,17 @@
+#include "engine/policy/prefix_eviction.h"
+
+namespace kvtwin {
+namespace {
+
+// The stamp counts uses, it is not a time: with a clock the victim would depend on how fast the machine
+// is, and a replay would evict something else.
+class Lru final : public PrefixEviction {
+ public:
+  uint64_t rank(const PrefixUse& use) const override { return use.stamp; }
+};
+
+}  // namespace
+
+std::unique_ptr<PrefixEviction> make_lru_eviction() { return std::make_unique<Lru>(); }
+
+}  // namespace kvtwin

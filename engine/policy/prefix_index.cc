@@ -1,0 +1,413 @@
+#include "engine/policy/prefix_index.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/base/prng.h"
+
+namespace kvtwin {
+
+PrefixIndex::PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
+                         std::unique_ptr<PrefixEviction> eviction)
+    : units_per_page_(units_per_page),
+      gpu_pool_(gpu),
+      host_pool_(host),
+      eviction_(std::move(eviction)),
+      nodes_(1),
+      table_(1024, 0) {
+  KVT_CHECK(units_per_page > 0);
+  KVT_CHECK(gpu != nullptr);
+}
+
+// --- leases
+
+Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max) {
+  Match match;
+  bool on_gpu = true;
+  Cursor cursor{identity};
+  uint32_t at = 0;
+  uint32_t pages = 0;
+  while (pages < pages_max && has_units(cursor, units_per_page_)) {
+    const uint32_t child = find_child(at, name_space, hash_first_page(at, name_space, cursor), cursor);
+    if (child == 0) break;
+    const uint32_t matched =
+        std::min(match_units(nodes_[child], cursor) / units_per_page_, pages_max - pages);
+    if (matched < nodes_[child].pages) split(child, matched);
+    // A split leaves the matched part in the parent that it made.
+    const uint32_t taken = nodes_[child].pages_before == pages ? child : nodes_[child].parent;
+    Node& node = nodes_[taken];
+    lock(taken);
+    if (on_gpu) match.pages_gpu += static_cast<uint32_t>(node.gpu.size());
+    on_gpu = on_gpu && node.gpu.size() == node.pages;
+    if (node.recall != Match::kNoRecall) match.recall = node.recall;
+    pages += matched;
+    advance(&cursor, uint64_t{matched} * units_per_page_);
+    at = taken;
+    if (taken != child) break;
+  }
+  match.lease = {NodeId{at}, pages};
+  return match;
+}
+
+void PrefixIndex::release(const Lease& lease, bool used) {
+  const uint64_t stamp = used ? tick() : 0;
+  for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
+    if (used) {
+      nodes_[id].stamp = stamp;
+      ++nodes_[id].uses;
+    }
+    unlock(id);
+  }
+}
+
+void PrefixIndex::lock(uint32_t id) {
+  Node& node = nodes_[id];
+  if (node.locks++ == 0) {
+    evictable_ -= static_cast<uint32_t>(node.gpu.size());
+    evictable_clean_ -= node.clean_count;
+    file(id);
+  }
+}
+
+void PrefixIndex::unlock(uint32_t id) {
+  Node& node = nodes_[id];
+  KVT_CHECK(node.locks > 0);
+  if (--node.locks == 0) {
+    evictable_ += static_cast<uint32_t>(node.gpu.size());
+    evictable_clean_ += node.clean_count;
+    file(id);
+  }
+}
+
+bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
+                         std::span<const PageId> pages, Lease* lease) {
+  if (pages.empty()) return true;
+  const uint32_t parent = raw(lease->node);
+  Cursor cursor{identity};
+  advance(&cursor, uint64_t{lease->pages} * units_per_page_);
+  const auto count = static_cast<uint32_t>(pages.size());
+  const uint64_t units = uint64_t{count} * units_per_page_;
+  KVT_CHECK(has_units(cursor, units));
+  pages_gpu_ += count;
+  if (parent != 0 && nodes_[parent].locks == 1 && nodes_[parent].first_child == 0) {
+    // Nobody else stands on this leaf: it grows in place, and a session stays one node.
+    Node& leaf = nodes_[parent];
+    KVT_CHECK(leaf.gpu.size() == leaf.pages);
+    append_runs(cursor, units, &leaf.runs);
+    leaf.gpu.insert(leaf.gpu.end(), pages.begin(), pages.end());
+    leaf.pages += count;
+    if (!leaf.host.empty()) leaf.host.resize(leaf.pages, kNoPage);
+    if (!leaf.dead.empty()) leaf.dead.resize(leaf.pages, 0);
+    lease->pages += count;
+    return true;
+  }
+  const uint64_t hash = hash_first_page(parent, name_space, cursor);
+  if (find_child(parent, name_space, hash, cursor) != 0) {
+    pages_gpu_ -= count;
+    return false;
+  }
+  const uint32_t id = make_node();
+  Node& node = nodes_[id];
+  node.parent = parent;
+  node.name_space = name_space;
+  node.hash = hash;
+  node.pages = count;
+  node.pages_before = lease->pages;
+  node.locks = 1;
+  append_runs(cursor, units, &node.runs);
+  node.gpu.assign(pages.begin(), pages.end());
+  Node& above = nodes_[parent];
+  node.next_sibling = above.first_child;
+  if (above.first_child != 0) nodes_[above.first_child].previous_sibling = id;
+  above.first_child = id;
+  ++above.children_gpu;
+  table_put(hash, id);
+  *lease = {NodeId{id}, lease->pages + count};
+  return true;
+}
+
+template <typename Visit>
+void PrefixIndex::visit_pages(const Lease& lease, uint32_t first, uint32_t last, Visit visit) const {
+  path_.clear();
+  for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
+    if (nodes_[id].pages_before < last) path_.push_back(id);
+    if (nodes_[id].pages_before <= first) break;
+  }
+  for (auto id = path_.rbegin(); id != path_.rend(); ++id) {
+    const Node& node = nodes_[*id];
+    const uint32_t from = first > node.pages_before ? first - node.pages_before : 0;
+    const uint32_t to = std::min(node.pages, last - node.pages_before);
+    if (from < to) visit(*id, from, to);
+  }
+}
+
+void PrefixIndex::gpu_pages(const Lease& lease, std::vector<PageId>* pages) const {
+  visit_pages(lease, 0, lease.pages, [&](uint32_t id, uint32_t from, uint32_t to) {
+    const Node& node = nodes_[id];
+    KVT_CHECK(to <= node.gpu.size());
+    pages->insert(pages->end(), node.gpu.begin() + from, node.gpu.begin() + to);
+  });
+}
+
+void PrefixIndex::host_pages(const Lease& lease, uint32_t first, std::vector<PageId>* pages) const {
+  visit_pages(lease, first, lease.pages, [&](uint32_t id, uint32_t from, uint32_t to) {
+    const Node& node = nodes_[id];
+    for (uint32_t i = from; i < to; ++i) {
+      KVT_CHECK(i < node.host.size());
+      KVT_CHECK(node.host[i] != kNoPage);
+      pages->push_back(node.host[i]);
+    }
+  });
+}
+
+uint32_t PrefixIndex::pages_on_gpu(const Lease& lease) const {
+  uint32_t count = 0;
+  for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
+    count += static_cast<uint32_t>(nodes_[id].gpu.size());
+  }
+  return count;
+}
+
+// --- eviction
+
+bool PrefixIndex::tail_is_clean(const Node& node) {
+  return !node.host.empty() && node.host[node.gpu.size() - 1] != kNoPage;
+}
+
+void PrefixIndex::file(uint32_t id) {
+  Node& node = nodes_[id];
+  const bool unlocked = node.locks == 0 && node.pages > 0;
+  const bool gpu_leaf = unlocked && !node.gpu.empty() && node.children_gpu == 0;
+  const bool clean = gpu_leaf && tail_is_clean(node);
+  const bool host_leaf = unlocked && node.host_count > 0 && node.children_host == 0;
+  const uint64_t rank = gpu_leaf || host_leaf
+                            ? eviction_->rank({node.stamp, node.uses, node.pages_before * units_per_page_})
+                            : 0;
+  if (clean)
+    clean_.set(id, rank);
+  else
+    clean_.remove(id);
+  if (gpu_leaf && !clean)
+    dirty_.set(id, rank);
+  else
+    dirty_.remove(id);
+  if (host_leaf)
+    host_.set(id, rank);
+  else
+    host_.remove(id);
+}
+
+uint64_t PrefixIndex::next_eviction_rank() const {
+  return clean_.empty() ? dirty_.top_rank() : clean_.top_rank();
+}
+
+PageId PrefixIndex::evict_gpu_page() {
+  KVT_CHECK(evictable_ > 0);
+  KVT_CHECK(!clean_.empty() || !dirty_.empty());
+  const uint32_t id = clean_.empty() ? dirty_.top() : clean_.top();
+  Node& node = nodes_[id];
+  const bool keeps_copy = tail_is_clean(node);
+  const PageId page = node.gpu.back();
+  node.gpu.pop_back();
+  --evictable_;
+  --pages_gpu_;
+  if (keeps_copy) {
+    --node.clean_count;
+    --evictable_clean_;
+  } else {
+    // What comes behind this page, on the host only, could not be reached any more.
+    drop_children(id);
+    while (node.pages > node.gpu.size() + 1) {
+      host_pool_->release(node.host[node.pages - 1], clock_);
+      set_host(id, node.pages - 1, kNoPage);
+      trim_last_page(id);
+    }
+  }
+  if (node.gpu.empty()) {
+    --nodes_[node.parent].children_gpu;
+    if (node.parent != 0) file(node.parent);
+  }
+  if (keeps_copy) {
+    file(id);
+  } else {
+    trim_last_page(id);
+  }
+  return page;
+}
+
+// REQUIRES: the node's last page is nowhere any more.
+void PrefixIndex::trim_last_page(uint32_t id) {
+  Node& node = nodes_[id];
+  --node.pages;
+  if (!node.host.empty()) node.host.pop_back();
+  if (!node.dead.empty()) node.dead.pop_back();
+  uint32_t units = units_per_page_;
+  while (units > 0) {
+    UnitRun& last = node.runs.back();
+    const uint32_t cut = std::min(units, last.count);
+    last.count -= cut;
+    units -= cut;
+    if (last.count == 0) node.runs.pop_back();
+  }
+  if (node.pages == 0) {
+    drop_node(id);
+  } else {
+    file(id);
+  }
+}
+
+void PrefixIndex::drop_host_page(uint32_t id) {
+  Node& node = nodes_[id];
+  uint32_t last = node.pages;
+  while (node.host[last - 1] == kNoPage) --last;
+  host_pool_->release(node.host[last - 1], clock_);
+  const bool on_gpu = last <= node.gpu.size();
+  set_host(id, last - 1, kNoPage);
+  if (on_gpu) {
+    file(id);
+  } else {
+    KVT_CHECK(last == node.pages);
+    trim_last_page(id);
+  }
+}
+
+// Children without gpu pages, and all below them. REQUIRES: none is locked.
+void PrefixIndex::drop_children(uint32_t id) {
+  while (nodes_[id].first_child != 0) {
+    const uint32_t child = nodes_[id].first_child;
+    drop_children(child);
+    Node& node = nodes_[child];
+    KVT_CHECK(node.locks == 0);
+    KVT_CHECK(node.gpu.empty());
+    for (uint32_t i = 0; i < node.pages; ++i) {
+      host_pool_->release(node.host[i], clock_);
+      set_host(child, i, kNoPage);
+    }
+    node.pages = 0;
+    drop_node(child);
+  }
+}
+
+void PrefixIndex::set_host(uint32_t id, uint32_t index, PageId page) {
+  Node& node = nodes_[id];
+  if (node.host.empty()) node.host.resize(node.pages, kNoPage);
+  const bool had = node.host[index] != kNoPage;
+  const bool has = page != kNoPage;
+  node.host[index] = page;
+  if (had == has) return;
+  const auto change = has ? 1u : ~0u;  // +1 or -1, modulo 2^32
+  node.host_count += change;
+  pages_host_ += change;
+  if (index < node.gpu.size()) {
+    node.clean_count += change;
+    if (node.locks == 0) evictable_clean_ += change;
+  }
+  if (node.host_count == (has ? 1u : 0u)) {
+    nodes_[node.parent].children_host += change;
+    if (node.parent != 0) file(node.parent);
+  }
+  if (node.host_count == 0) node.host.clear();
+}
+
+// --- the host tier
+
+bool PrefixIndex::take_host_page(PageId* page) {
+  if (host_pool_->pages_free() == 0) {
+    if (host_.empty()) return false;
+    drop_host_page(host_.top());
+  }
+  *page = host_pool_->acquire();
+  return true;
+}
+
+bool PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first,
+                                 std::vector<PageId>* source, std::vector<PageId>* target) {
+  if (host_pool_ == nullptr || dirty_.empty()) return false;
+  const uint32_t id = dirty_.top();
+  // Locked first: making room on the host must not drop what is about to be copied.
+  for (uint32_t above = id; above != 0; above = nodes_[above].parent) lock(above);
+  const Node& node = nodes_[id];
+  const auto end = static_cast<uint32_t>(node.gpu.size());
+  uint32_t begin = end;
+  const size_t targets_before = target->size();
+  PageId page;
+  while (begin > 0 && end - begin < pages_max && (node.host.empty() || node.host[begin - 1] == kNoPage) &&
+         take_host_page(&page)) {
+    target->push_back(page);
+    --begin;
+  }
+  if (begin == end) {
+    for (uint32_t above = id; above != 0; above = nodes_[above].parent) unlock(above);
+    return false;
+  }
+  std::reverse(target->begin() + static_cast<ptrdiff_t>(targets_before), target->end());
+  source->insert(source->end(), node.gpu.begin() + begin, node.gpu.begin() + end);
+  *lease = {NodeId{id}, node.pages_before + end};
+  *first = node.pages_before + begin;
+  return true;
+}
+
+void PrefixIndex::cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host) {
+  size_t next = 0;
+  // Another cleaning of the same page cannot be under way: the lease keeps it out of dirty_.
+  visit_pages(lease, first, first + static_cast<uint32_t>(host.size()),
+              [&](uint32_t id, uint32_t from, uint32_t to) {
+                for (uint32_t i = from; i < to; ++i) set_host(id, i, host[next++]);
+              });
+  KVT_CHECK(next == host.size());
+  release(lease, false);
+}
+
+void PrefixIndex::clean_failed(const Lease& lease, std::span<const PageId> host) {
+  for (const PageId page : host) host_pool_->release(page, clock_);
+  release(lease, false);
+}
+
+void PrefixIndex::recalled(const Lease& lease, uint32_t first, std::span<const PageId> gpu) {
+  size_t next = 0;
+  visit_pages(lease, first, first + static_cast<uint32_t>(gpu.size()),
+              [&](uint32_t id, uint32_t from, uint32_t to) {
+                Node& node = nodes_[id];
+                KVT_CHECK(node.gpu.size() == from);
+                if (node.gpu.empty()) ++nodes_[node.parent].children_gpu;
+                for (uint32_t i = from; i < to; ++i) {
+                  node.gpu.push_back(gpu[next++]);
+                  if (node.host[i] != kNoPage) ++node.clean_count;
+                }
+              });
+  KVT_CHECK(next == gpu.size());
+  pages_gpu_ += static_cast<uint32_t>(gpu.size());
+  recall_failed(lease, first);
+}
+
+void PrefixIndex::start_recall(const Lease& lease, uint32_t first, uint64_t recall) {
+  visit_pages(lease, first, lease.pages,
+              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = recall; });
+}
+
+void PrefixIndex::recall_failed(const Lease& lease, uint32_t first) {
+  visit_pages(lease, first, lease.pages,
+              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = Match::kNoRecall; });
+}
+
+// --- dead slots
+
+void PrefixIndex::mark_dead(const Lease& lease, uint32_t page, uint32_t cells) {
+  visit_pages(lease, page, page + 1, [&](uint32_t id, uint32_t from, uint32_t) {
+    Node& node = nodes_[id];
+    if (node.dead.empty()) node.dead.resize(node.pages, 0);
+    node.dead[from] = static_cast<uint16_t>(node.dead[from] + cells);
+  });
+}
+
+uint64_t PrefixIndex::live_tokens(const Lease& lease, uint32_t page_tokens) const {
+  uint64_t live = 0;
+  visit_pages(lease, 0, lease.pages, [&](uint32_t id, uint32_t from, uint32_t to) {
+    live += uint64_t{to - from} * page_tokens;
+    const Node& node = nodes_[id];
+    for (uint32_t i = from; i < to && !node.dead.empty(); ++i) live -= node.dead[i];
+  });
+  return live;
+}
+
+}  // namespace kvtwin

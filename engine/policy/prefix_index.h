@@ -1,0 +1,180 @@
+// PrefixIndex: which prefixes have their KV in pages already. A radix tree over pages.
+//
+// A node is a run of consecutive pages; its identity is a list of unit runs, so a prompt of a million
+// tokens costs a few comparisons. Only whole pages are kept. Each namespace has its own tree.
+//
+// Every page of a node is on the gpu, on the host, or on both; what the gpu holds of a path is always
+// a prefix of it. A *lease* protects a path from eviction. Only leaves lose pages, from their tail: an
+// inner page is the prefix of its children. Which leaf goes first is the PrefixEviction's choice; ties
+// cannot happen, each release takes a fresh stamp.
+//
+// Structure after SGLang's radix cache (METHODS 7.10: split on divergence, unlocked leaves only, lock
+// counts along the path); losing pages one by one from the tail gives vLLM's order of reuse as well.
+//
+// Invariants, verified by check_invariants():
+//   (1) lock count of a node = leases on it + lock counts of its children;
+//   (2) gpu pages of a child exist only where all gpu pages of its parent do;
+//   (3) a page of a node without a gpu page has a host page;
+//   (4) pages_evictable() = gpu pages of unlocked nodes; every unlocked node with gpu pages and no
+//       child on the gpu stands in exactly one eviction heap;
+//   (5) siblings differ in their first page.
+
+#ifndef KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
+#define KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/policy/identity.h"
+#include "engine/policy/indexed_heap.h"
+#include "engine/policy/page_pool.h"
+#include "engine/policy/prefix_eviction.h"
+
+namespace kvtwin {
+
+enum class NodeId : uint32_t {};
+constexpr NodeId kNoNode{0};
+constexpr PageId kNoPage{UINT32_MAX};
+
+// Protection of the first `pages` pages of one identity.
+struct Lease {
+  NodeId node = kNoNode;
+  uint32_t pages = 0;
+};
+
+struct Match {
+  Lease lease;
+  uint32_t pages_gpu = 0;       // so many of them, from the start, are on the gpu
+  uint64_t recall = kNoRecall;  // a recall that is under way for some of the others
+  static constexpr uint64_t kNoRecall = UINT64_MAX;
+};
+
+class PrefixIndex {
+ public:
+  // `host` may be null: no host tier. Both pools must outlive the index.
+  PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
+              std::unique_ptr<PrefixEviction> eviction);
+
+  // Protects the longest cached prefix of `identity`, at most pages_max pages. Splits a node where the
+  // match ends inside it.
+  Match acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max);
+  // Ends a lease. `used`: the path counts as used now; otherwise it keeps its age.
+  void release(const Lease& lease, bool used);
+
+  // Adds `pages`, which hold identity pages [lease->pages, lease->pages + pages.size()), behind the
+  // lease and extends it over them. False, and nothing changed, if the index holds the same tokens
+  // already: then the caller keeps its own copy.
+  bool insert(uint64_t name_space, std::span<const UnitRun> identity, std::span<const PageId> pages,
+              Lease* lease);
+
+  // Appends the gpu pages [0, lease.pages) in order. REQUIRES: all are on the gpu.
+  void gpu_pages(const Lease& lease, std::vector<PageId>* pages) const;
+  // Appends the host pages [first, lease.pages) in order. REQUIRES: all are on the host.
+  void host_pages(const Lease& lease, uint32_t first, std::vector<PageId>* pages) const;
+  uint32_t pages_on_gpu(const Lease& lease) const;
+
+  // Takes the next page to go out of the index and off the gpu; it belongs to the caller now. Clean
+  // pages (with a host copy) go first. REQUIRES: pages_evictable() > 0.
+  PageId evict_gpu_page();
+  // When the page that evict_gpu_page() would give was let go. REQUIRES: pages_evictable() > 0.
+  uint64_t next_eviction_rank() const;
+
+  // Picks up to pages_max pages, next to go, that have no host copy, and protects them with *lease;
+  // *first is the position of the first. Appends their gpu pages to *source and owned host pages to
+  // *target. False if there is nothing to clean. Ends with cleaned() or clean_failed().
+  bool start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first, std::vector<PageId>* source,
+                      std::vector<PageId>* target);
+  void cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host);
+  void clean_failed(const Lease& lease, std::span<const PageId> host);
+  // Pages [first, lease.pages) are being recalled by the transfer `recall`; ends with recalled() or
+  // recall_failed(). None of the three touches the lease.
+  void start_recall(const Lease& lease, uint32_t first, uint64_t recall);
+  void recalled(const Lease& lease, uint32_t first, std::span<const PageId> gpu);
+  void recall_failed(const Lease& lease, uint32_t first);
+
+  // `cells` tokens of page `page` of the lease will never be read again (dead slots, METHODS 3.6).
+  void mark_dead(const Lease& lease, uint32_t page, uint32_t cells);
+  // Tokens of the lease that are not dead, for pages of page_tokens.
+  uint64_t live_tokens(const Lease& lease, uint32_t page_tokens) const;
+
+  uint64_t tick() { return ++clock_; }  // a fresh stamp
+  uint32_t pages_evictable() const { return evictable_; }
+  uint32_t pages_evictable_clean() const { return evictable_clean_; }
+  uint32_t pages_gpu() const { return pages_gpu_; }
+  uint32_t pages_host() const { return pages_host_; }
+  uint32_t nodes() const { return nodes_live_; }
+  void check_invariants() const;
+
+ private:
+  struct Node {
+    uint32_t parent = 0;
+    uint32_t first_child = 0, next_sibling = 0, previous_sibling = 0;
+    uint32_t locks = 0;
+    uint32_t children_gpu = 0, children_host = 0;  // children with pages there
+    uint32_t pages = 0;
+    uint32_t pages_before = 0;  // on the path above
+    uint32_t host_count = 0;
+    uint32_t clean_count = 0;  // gpu pages with a host copy
+    uint32_t uses = 0;
+    uint64_t stamp = 0;
+    uint64_t recall = Match::kNoRecall;
+    uint64_t name_space = 0;
+    uint64_t hash = 0;  // of (parent, name space, first page)
+    std::vector<UnitRun> runs;
+    std::vector<PageId> gpu;     // of the first gpu.size() pages
+    std::vector<PageId> host;    // kNoPage where there is none; empty: none at all
+    std::vector<uint16_t> dead;  // cells per page; empty: none
+  };
+  // A place in an identity.
+  struct Cursor {
+    std::span<const UnitRun> runs;
+    size_t run = 0;
+    uint32_t offset = 0;
+  };
+
+  uint64_t hash_first_page(uint32_t parent, uint64_t name_space, Cursor cursor) const;
+  uint32_t find_child(uint32_t parent, uint64_t name_space, uint64_t hash, const Cursor& cursor) const;
+  uint32_t match_units(const Node& node, Cursor cursor) const;
+  static void advance(Cursor* cursor, uint64_t units);
+  static bool has_units(Cursor cursor, uint64_t units);
+
+  uint32_t make_node();
+  void drop_node(uint32_t id);
+  void split(uint32_t id, uint32_t pages);
+  void append_runs(Cursor cursor, uint64_t units, std::vector<UnitRun>* runs) const;
+  void trim_last_page(uint32_t id);
+  void drop_host_page(uint32_t id);
+  void drop_children(uint32_t id);
+  bool take_host_page(PageId* page);
+  void lock(uint32_t id);
+  void unlock(uint32_t id);
+  void file(uint32_t id);  // puts the node into the heaps it belongs to, and out of the others
+  static bool tail_is_clean(const Node& node);
+  void set_host(uint32_t id, uint32_t index, PageId page);
+  template <typename Visit>
+  void visit_pages(const Lease& lease, uint32_t first, uint32_t last, Visit visit) const;
+
+  void table_put(uint64_t hash, uint32_t id);
+  void table_replace(uint64_t hash, uint32_t from, uint32_t to);
+  void table_erase(uint64_t hash, uint32_t id);
+  void table_grow();
+
+  const uint32_t units_per_page_;
+  PagePool* const gpu_pool_;
+  PagePool* const host_pool_;
+  const std::unique_ptr<PrefixEviction> eviction_;
+  std::vector<Node> nodes_;  // [0] is above all roots
+  std::vector<uint32_t> unused_;
+  std::vector<uint32_t> table_;  // open addressing by Node::hash; 0: empty
+  IndexedHeap dirty_, clean_, host_;
+  mutable std::vector<uint32_t> path_;
+  uint64_t clock_ = 0;
+  uint32_t evictable_ = 0, evictable_clean_ = 0, pages_gpu_ = 0, pages_host_ = 0, nodes_live_ = 0;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
