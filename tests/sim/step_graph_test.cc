@@ -205,7 +205,7 @@ TEST_CASE("step graph: a port says when its operation ended, not what runs behin
   StepCarry carry;
   CHECK(graph.evaluate(0, {}, &carry).end == us(10));
   const StepTiming second = graph.evaluate(us(10), {}, &carry);
-  CHECK(second.end == us(25));   // the summary ended at 15
-  CHECK(second.exposed == 0);    // and is no transfer
+  CHECK(second.end == us(25));                               // the summary ended at 15
+  CHECK(second.exposed == 0);                                // and is no transfer
   CHECK(graph.evaluate(us(25), {}, &carry).end == us(140));  // its second summary waited for the side stream
 }
