@@ -21,9 +21,8 @@ PrefixIndex::PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
 
 // --- leases
 
-Lease PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max,
-                           uint32_t* pages_gpu) {
-  *pages_gpu = 0;
+Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max) {
+  Match match;
   bool on_gpu = true;
   Cursor cursor{identity};
   uint32_t at = 0;
@@ -31,22 +30,23 @@ Lease PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
   while (pages < pages_max && has_units(cursor, units_per_page_)) {
     const uint32_t child = find_child(at, name_space, hash_first_page(at, name_space, cursor), cursor);
     if (child == 0) break;
-    const uint32_t matched =
-        std::min(match_units(nodes_[child], cursor) / units_per_page_, pages_max - pages);
+    const uint32_t matched = std::min(match_units(nodes_[child], cursor) / units_per_page_, pages_max - pages);
     if (matched < nodes_[child].pages) split(child, matched);
     // A split leaves the matched part in the parent that it made.
     const uint32_t taken = nodes_[child].pages_before == pages ? child : nodes_[child].parent;
     Node& node = nodes_[taken];
     lock(taken);
     ++node.uses;
-    if (on_gpu) *pages_gpu += static_cast<uint32_t>(node.gpu.size());
+    if (on_gpu) match.pages_gpu += static_cast<uint32_t>(node.gpu.size());
     on_gpu = on_gpu && node.gpu.size() == node.pages;
+    if (node.recall != Match::kNoRecall) match.recall = node.recall;
     pages += matched;
     advance(&cursor, uint64_t{matched} * units_per_page_);
     at = taken;
     if (taken != child) break;
   }
-  return {NodeId{at}, pages};
+  match.lease = {NodeId{at}, pages};
+  return match;
 }
 
 void PrefixIndex::release(const Lease& lease, bool used) {
@@ -342,13 +342,10 @@ bool PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* fir
 
 void PrefixIndex::cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host) {
   size_t next = 0;
-  visit_pages(lease, first, first + static_cast<uint32_t>(host.size()),
-              [&](uint32_t id, uint32_t from, uint32_t to) {
-                for (uint32_t i = from; i < to; ++i, ++next) {
-                  // Another cleaning of the same page cannot be under way: the lease keeps it out of dirty_.
-                  const_cast<PrefixIndex*>(this)->set_host(id, i, host[next]);
-                }
-              });
+  // Another cleaning of the same page cannot be under way: the lease keeps it out of dirty_.
+  visit_pages(lease, first, first + static_cast<uint32_t>(host.size()), [&](uint32_t id, uint32_t from, uint32_t to) {
+    for (uint32_t i = from; i < to; ++i) set_host(id, i, host[next++]);
+  });
   KVT_CHECK(next == host.size());
   release(lease, false);
 }
@@ -372,6 +369,15 @@ void PrefixIndex::recalled(const Lease& lease, uint32_t first, std::span<const P
               });
   KVT_CHECK(next == gpu.size());
   pages_gpu_ += static_cast<uint32_t>(gpu.size());
+  recall_failed(lease, first);
+}
+
+void PrefixIndex::start_recall(const Lease& lease, uint32_t first, uint64_t recall) {
+  visit_pages(lease, first, lease.pages, [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = recall; });
+}
+
+void PrefixIndex::recall_failed(const Lease& lease, uint32_t first) {
+  visit_pages(lease, first, lease.pages, [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = Match::kNoRecall; });
 }
 
 // --- dead slots

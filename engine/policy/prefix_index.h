@@ -45,16 +45,22 @@ struct Lease {
   uint32_t pages = 0;
 };
 
+struct Match {
+  Lease lease;
+  uint32_t pages_gpu = 0;        // so many of them, from the start, are on the gpu
+  uint64_t recall = kNoRecall;   // a recall that is under way for some of the others
+  static constexpr uint64_t kNoRecall = UINT64_MAX;
+};
+
 class PrefixIndex {
  public:
   // `host` may be null: no host tier. Both pools must outlive the index.
   PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
               std::unique_ptr<PrefixEviction> eviction);
 
-  // Protects the longest cached prefix of `identity`, at most pages_max pages. *pages_gpu: how many of
-  // them, from the start, are on the gpu. Splits a node where the match ends inside it.
-  Lease acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max,
-                uint32_t* pages_gpu);
+  // Protects the longest cached prefix of `identity`, at most pages_max pages. Splits a node where the
+  // match ends inside it.
+  Match acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max);
   // Ends a lease. `used`: the path counts as used now; otherwise it keeps its age.
   void release(const Lease& lease, bool used);
 
@@ -83,8 +89,11 @@ class PrefixIndex {
                       std::vector<PageId>* target);
   void cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host);
   void clean_failed(const Lease& lease, std::span<const PageId> host);
-  // The pages [first, first + gpu.size()) of the lease have arrived on the gpu.
+  // Pages [first, lease.pages) are being recalled by the transfer `recall`; ends with recalled() or
+  // recall_failed(). None of the three touches the lease.
+  void start_recall(const Lease& lease, uint32_t first, uint64_t recall);
   void recalled(const Lease& lease, uint32_t first, std::span<const PageId> gpu);
+  void recall_failed(const Lease& lease, uint32_t first);
 
   // `cells` tokens of page `page` of the lease will never be read again (dead slots, METHODS 3.6).
   void mark_dead(const Lease& lease, uint32_t page, uint32_t cells);
@@ -111,6 +120,7 @@ class PrefixIndex {
     uint32_t clean_count = 0;  // gpu pages with a host copy
     uint32_t uses = 0;
     uint64_t stamp = 0;
+    uint64_t recall = Match::kNoRecall;
     uint64_t name_space = 0;
     uint64_t hash = 0;  // of (parent, name space, first page)
     std::vector<UnitRun> runs;

@@ -144,6 +144,7 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
   upper.pages_before = lower.pages_before;
   upper.uses = lower.uses;
   upper.stamp = lower.stamp;
+  upper.recall = lower.recall;
   upper.name_space = lower.name_space;
   upper.hash = lower.hash;
   upper.previous_sibling = lower.previous_sibling;
