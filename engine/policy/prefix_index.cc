@@ -30,7 +30,8 @@ Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
   while (pages < pages_max && has_units(cursor, units_per_page_)) {
     const uint32_t child = find_child(at, name_space, hash_first_page(at, name_space, cursor), cursor);
     if (child == 0) break;
-    const uint32_t matched = std::min(match_units(nodes_[child], cursor) / units_per_page_, pages_max - pages);
+    const uint32_t matched =
+        std::min(match_units(nodes_[child], cursor) / units_per_page_, pages_max - pages);
     if (matched < nodes_[child].pages) split(child, matched);
     // A split leaves the matched part in the parent that it made.
     const uint32_t taken = nodes_[child].pages_before == pages ? child : nodes_[child].parent;
@@ -213,8 +214,13 @@ PageId PrefixIndex::evict_gpu_page() {
     --node.clean_count;
     --evictable_clean_;
   } else {
-    // What hangs below this page on the host could not be reached any more.
+    // What lies behind this page is on the host alone and could not be reached any more.
     drop_children(id);
+    while (node.pages > node.gpu.size() + 1) {
+      host_pool_->release(node.host.back(), clock_);
+      set_host(id, node.pages - 1, kNoPage);
+      trim_last_page(id);
+    }
   }
   if (node.gpu.empty()) {
     --nodes_[node.parent].children_gpu;
@@ -343,9 +349,10 @@ bool PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* fir
 void PrefixIndex::cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host) {
   size_t next = 0;
   // Another cleaning of the same page cannot be under way: the lease keeps it out of dirty_.
-  visit_pages(lease, first, first + static_cast<uint32_t>(host.size()), [&](uint32_t id, uint32_t from, uint32_t to) {
-    for (uint32_t i = from; i < to; ++i) set_host(id, i, host[next++]);
-  });
+  visit_pages(lease, first, first + static_cast<uint32_t>(host.size()),
+              [&](uint32_t id, uint32_t from, uint32_t to) {
+                for (uint32_t i = from; i < to; ++i) set_host(id, i, host[next++]);
+              });
   KVT_CHECK(next == host.size());
   release(lease, false);
 }
@@ -373,11 +380,13 @@ void PrefixIndex::recalled(const Lease& lease, uint32_t first, std::span<const P
 }
 
 void PrefixIndex::start_recall(const Lease& lease, uint32_t first, uint64_t recall) {
-  visit_pages(lease, first, lease.pages, [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = recall; });
+  visit_pages(lease, first, lease.pages,
+              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = recall; });
 }
 
 void PrefixIndex::recall_failed(const Lease& lease, uint32_t first) {
-  visit_pages(lease, first, lease.pages, [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = Match::kNoRecall; });
+  visit_pages(lease, first, lease.pages,
+              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = Match::kNoRecall; });
 }
 
 // --- dead slots

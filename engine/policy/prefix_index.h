@@ -47,8 +47,8 @@ struct Lease {
 
 struct Match {
   Lease lease;
-  uint32_t pages_gpu = 0;        // so many of them, from the start, are on the gpu
-  uint64_t recall = kNoRecall;   // a recall that is under way for some of the others
+  uint32_t pages_gpu = 0;       // so many of them, from the start, are on the gpu
+  uint64_t recall = kNoRecall;  // a recall that is under way for some of the others
   static constexpr uint64_t kNoRecall = UINT64_MAX;
 };
 
