@@ -47,9 +47,9 @@ const std::vector<Owner> kOutsideLibraries = {
 
 // What the policy must never see. A word counts where it is not part of a longer one.
 const std::vector<std::string> kBannedInPolicy = {
-    "chrono", "random", "thread",        "mutex",         "atomic",      "fstream", "iostream", "cstdio",
-    "printf", "getenv", "unordered_map", "unordered_set", "std::hash",   "double",  "float",    "rand",
-    "time",   "clock",  "simgrid",       "cuda",          "CUDA",        "throw",   "try",      "catch",
+    "chrono", "random", "thread",        "mutex",         "atomic",    "fstream", "iostream", "cstdio",
+    "printf", "getenv", "unordered_map", "unordered_set", "std::hash", "double",  "float",    "rand",
+    "time",   "clock",  "simgrid",       "cuda",          "CUDA",      "throw",   "try",      "catch",
 };
 
 bool starts_with_any(const std::string& text, const std::vector<std::string>& prefixes) {
@@ -84,7 +84,8 @@ std::string included(const std::string& line) {
 
 bool opens_scope(const std::string& head) {
   static const std::vector<std::string> kScopes = {"namespace", "class", "struct", "union", "enum", "extern"};
-  return std::any_of(kScopes.begin(), kScopes.end(), [&](const std::string& word) { return has_word(head, word); });
+  return std::any_of(kScopes.begin(), kScopes.end(),
+                     [&](const std::string& word) { return has_word(head, word); });
 }
 
 }  // namespace
@@ -131,7 +132,8 @@ std::string code_only(const std::string& text) {
     } else if (text.compare(at, 2, "R\"") == 0) {
       const size_t open = text.find('(', at);
       if (open == std::string::npos) break;
-      const std::string close = ")" + text.substr(at + 2, open - at - 2) + "\"";
+      std::string close(1, ')');
+      close.append(text, at + 2, open - at - 2).append(1, '"');
       const size_t end = text.find(close, open);
       blank_until(end == std::string::npos ? end : end + close.size());
     } else if (text[at] == '"' || (text[at] == '\'' && (at == 0 || !is_word(text[at - 1])))) {
@@ -175,7 +177,8 @@ Findings check_policy_words(const SourceFile& file) {
   if (!file.path.starts_with("engine/policy/")) return findings;
   each_line(code_only(file.text), [&](int number, const std::string& line) {
     for (const std::string& word : kBannedInPolicy) {
-      if (has_word(line, word)) findings.push_back(place(file, number) + word + " is banned in engine/policy");
+      if (has_word(line, word))
+        findings.push_back(place(file, number) + word + " is banned in engine/policy");
     }
   });
   return findings;
@@ -237,7 +240,8 @@ Findings check_guard(const SourceFile& file) {
 
 Findings check_own_header_first(const SourceFile& file, bool has_header) {
   if (!has_header) return {};
-  const std::string own = "\"" + file.path.substr(0, file.path.rfind('.')) + ".h\"";
+  std::string own(1, '"');
+  own.append(file.path, 0, file.path.rfind('.')).append(".h\"");
   Findings findings;
   bool seen = false;
   each_line(file.text, [&](int number, const std::string& line) {

@@ -12,8 +12,8 @@ using namespace kvtwin::tidy;
 
 namespace {
 
-const std::vector<std::string> kFolders = {"engine",    "kernels", "models",  "sim", "traces",
-                                           "scenarios", "reports", "tests"};
+const std::vector<std::string> kFolders = {"engine", "kernels",   "models",  "sim",
+                                           "traces", "scenarios", "reports", "tests"};
 
 void expect_none(const Findings& findings) {
   for (const std::string& finding : findings) CHECK_MESSAGE(false, finding);
@@ -55,8 +55,8 @@ TEST_CASE("tidy: a source includes its own header first") {
 }
 
 TEST_CASE("tidy: no notes to self, and nothing about another machine") {
-  for (const SourceFile& file :
-       read_sources(kFolders, {".h", ".cc", ".cu", ".md", ".txt", ".cmake", ".proto", ".textproto", ".json"})) {
+  for (const SourceFile& file : read_sources(
+           kFolders, {".h", ".cc", ".cu", ".md", ".txt", ".cmake", ".proto", ".textproto", ".json"})) {
     expect_none(check_left_overs(file));
   }
 }
