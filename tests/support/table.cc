@@ -12,6 +12,7 @@
 
 #include "engine/base/check.h"
 #include "engine/policy/core.h"
+#include "tests/support/describe.h"
 
 namespace kvtwin::testing {
 namespace {
@@ -48,8 +49,10 @@ class Runner {
     core_.check_invariants();
     std::vector<std::string> told;
     for (const Command& command : commands_) {
-      const std::string text = std::visit([this](const auto& c) { return text_of(c); }, command);
-      if (!text.empty()) told.push_back(text);
+      if (std::holds_alternative<TokensEmitted>(command) && !tells_) continue;
+      const auto* drop = std::get_if<DropCallState>(&command);  // said by finish and cancelled already
+      if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) continue;
+      told.push_back(describe(command));
     }
     return told.empty() ? "-" : joined(told);
   }
@@ -100,39 +103,6 @@ class Runner {
     for (const std::string& call : split(options["eos"], ',')) eos_.push_back(CallId{number(call, 1)});
     return StepDone{config_.engine, StepId{first - 1}, ends_, {}, eos_};
   }
-
-  // --- commands
-
-  std::string text_of(const LaunchStep& c) const {
-    std::string text = fmt::format("launch s{}", raw(c.step) + 1);
-    if (c.repeat > 1) text += fmt::format("..s{}", raw(c.step) + c.repeat);
-    for (const PlanEntry& entry : c.entries) {
-      text += fmt::format(" r{}:{}", raw(entry.call), entry.tokens);
-      if (entry.first && entry.context > 0) text += fmt::format("+{}", entry.context);
-    }
-    if (c.tokens_padded != c.tokens) text += fmt::format(" pad={}", c.tokens_padded);
-    return text;
-  }
-  std::string text_of(const StartTransfer& c) const {
-    return fmt::format("{} t{} {}", c.kind == TransferKind::kRecall ? "recall" : "demote",
-                       raw(c.transfer) + 1, c.source.size());
-  }
-  std::string text_of(const SetTimer&) const { return "timer"; }
-  std::string text_of(const TokensEmitted& c) const {
-    return tells_ ? fmt::format("told r{}:{}", raw(c.call), c.tokens) : "";
-  }
-  std::string text_of(const FinishCall& c) const {
-    return fmt::format("{} r{}:{}", c.cancelled ? "cancelled" : "finish", raw(c.call), c.tokens);
-  }
-  std::string text_of(const RejectCall& c) const {
-    static constexpr const char* kReasons[] = {"window", "pool", "empty"};
-    return fmt::format("reject r{} {} {}>{}", raw(c.call), kReasons[static_cast<size_t>(c.reason)], c.needed,
-                       c.limit);
-  }
-  std::string text_of(const DropCallState& c) const {
-    return c.reason == DropCallState::Reason::kPreempted ? fmt::format("preempt r{}", raw(c.call)) : "";
-  }
-  std::string text_of(const DropSessionState& c) const { return fmt::format("forget {}", raw(c.session)); }
 
   const CoreConfig config_;
   Core core_;

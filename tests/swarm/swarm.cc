@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "engine/base/check.h"
 #include "engine/driver.h"
 #include "engine/policy/registry.h"
+#include "tests/support/describe.h"
 #include "tests/support/script_backend.h"
 #include "tests/support/script_client.h"
 #include "tests/swarm/swarm_probes.h"
@@ -37,7 +39,7 @@ void draw_memory(CoreConfig* config, Prng* prng) {
   config->pages_gpu = prng->chance(1, 12) ? 1 : number(prng, 2, prng->chance(1, 3) ? 8 : 64);
   config->page_order = prng->chance(1, 2) ? PageOrder::kLowestFirst : PageOrder::kOldestFirst;
   config->prefix_cache = prng->chance(5, 6);
-  config->prefix_eviction = prng->chance(3, 4) ? "lru" : "lfu";
+  if (config->page_order == PageOrder::kLowestFirst && prng->chance(1, 3)) config->prefix_eviction = "lfu";
   config->evict_batch_pages = number(prng, 1, 8);
   config->policies.identity = one_of({"shared", "shared", "shared", "session", "none"}, prng);
   if (config->prefix_cache && prng->chance(1, 2)) {
@@ -101,18 +103,37 @@ Setting draw_setting(uint64_t seed) {
   return setting;
 }
 
+// Says everything aloud.
+class Narrator final : public Observer {
+ public:
+  void saw_event(Instant now, EngineId engine, const Event& event) override {
+    fmt::print("\n{:>9} e{} {:<40}", now.ns, raw(engine), describe(event));
+    std::fflush(stdout);
+  }
+  void saw_command(Instant, const Command& command) override {
+    fmt::print("  {}", describe(command));
+    std::fflush(stdout);
+  }
+  void saw_state(Instant, EngineId, const Core& core) override {
+    fmt::print("  [{:x}]", core.digest() >> 48);
+  }
+};
+
 struct Run {
   RunEnd end;
   bool content = false;
   std::vector<ScriptClient::Answer> answers;
 };
 
-Run run_once(const Setting& setting, Probes* probes) {
+Run run_once(const Setting& setting, Probes* probes, bool aloud = false) {
   ScriptClient client(setting.client);
   ScriptBackend world(setting.world, setting.run.engines, &client);
   ProbeObserver observer(setting.run.engines, probes);
+  Narrator narrator;
+  std::vector<Observer*> observers{&observer};
+  if (aloud) observers.insert(observers.begin(), &narrator);
   Run result;
-  result.end = run(setting.run, &client, &world, {&observer});
+  result.end = run(setting.run, &client, &world, observers);
   result.content = client.content();
   result.answers = client.answers();
   return result;
@@ -149,6 +170,23 @@ SwarmResult run_swarm(uint64_t seed, Probes* probes) {
   compare("every step on its own", folded, run_once(setting, probes), &result);
   set_check_context("");
   return result;
+}
+
+void print_swarm(uint64_t seed, bool folded) {
+  set_check_context(fmt::format("kvtwin_swarm {}", seed));
+  Setting setting = draw_setting(seed);
+  for (CoreConfig& config : setting.run.engines) config.repeat_max = folded ? config.repeat_max : 1;
+  const CoreConfig& c = setting.run.engines.front();
+  fmt::print(
+      "{} engines, pages {}+{} of {} ({} a unit), step {} chunk {} calls {}, in flight {}, order {}, "
+      "admission {}, watermark {}, page order {}, cache {} {} {}, clean {}/{}, evict {}\n",
+      setting.run.engines.size(), c.pages_gpu, c.pages_host, c.page_tokens, c.unit_tokens, c.step_tokens_max,
+      c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max, static_cast<int>(c.batch_order),
+      static_cast<int>(c.admission), c.watermark_pages, static_cast<int>(c.page_order), c.prefix_cache,
+      c.prefix_eviction, c.policies.identity, c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
+  Probes probes = all_probes();
+  run_once(setting, &probes, true);
+  fmt::print("\n");
 }
 
 }  // namespace kvtwin::testing

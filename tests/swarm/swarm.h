@@ -28,6 +28,9 @@ struct SwarmResult {
 // Runs one seed and adds what it met to *probes. A broken invariant aborts (KVT_CHECK) and names the seed.
 SwarmResult run_swarm(uint64_t seed, Probes* probes);
 
+// Prints every event and command of one seed, folded or not: to read two of them side by side.
+void print_swarm(uint64_t seed, bool folded);
+
 }  // namespace kvtwin::testing
 
 #endif  // KVTWIN_TESTS_SWARM_SWARM_H_

@@ -1,4 +1,5 @@
-// kvtwin_swarm FIRST [LAST]: runs the seeds FIRST .. LAST and says what differs. Over a thousand seeds or
+// kvtwin_swarm FIRST [LAST]: runs the seeds FIRST .. LAST and says what differs; `kvtwin_swarm SEED folded`
+// and `kvtwin_swarm SEED single` print all events and commands of one. Over a thousand seeds or
 // more, a situation that was never met is a failure too.
 
 #include <fmt/format.h>
@@ -19,6 +20,11 @@ bool read_seed(std::string_view text, uint64_t* seed) {
 
 int main(int argc, char** argv) {
   uint64_t first = 0, last = 0;
+  const std::string_view mode = argc == 3 ? argv[2] : "";
+  if ((mode == "folded" || mode == "single") && read_seed(argv[1], &first)) {
+    kvtwin::testing::print_swarm(first, mode == "folded");
+    return 0;
+  }
   if (argc < 2 || argc > 3 || !read_seed(argv[1], &first) || !read_seed(argv[argc - 1], &last) ||
       last < first) {
     fmt::print(stderr, "kvtwin_swarm FIRST [LAST]: two seeds, the first not above the last\n");
