@@ -37,7 +37,6 @@ Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
     const uint32_t taken = nodes_[child].pages_before == pages ? child : nodes_[child].parent;
     Node& node = nodes_[taken];
     lock(taken);
-    ++node.uses;
     if (on_gpu) match.pages_gpu += static_cast<uint32_t>(node.gpu.size());
     on_gpu = on_gpu && node.gpu.size() == node.pages;
     if (node.recall != Match::kNoRecall) match.recall = node.recall;
@@ -53,7 +52,10 @@ Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
 void PrefixIndex::release(const Lease& lease, bool used) {
   const uint64_t stamp = used ? tick() : 0;
   for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
-    if (used) nodes_[id].stamp = stamp;
+    if (used) {
+      nodes_[id].stamp = stamp;
+      ++nodes_[id].uses;
+    }
     unlock(id);
   }
 }
@@ -112,7 +114,6 @@ bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
   node.pages = count;
   node.pages_before = lease->pages;
   node.locks = 1;
-  node.uses = 1;
   append_runs(cursor, units, &node.runs);
   node.gpu.assign(pages.begin(), pages.end());
   Node& above = nodes_[parent];
@@ -214,10 +215,10 @@ PageId PrefixIndex::evict_gpu_page() {
     --node.clean_count;
     --evictable_clean_;
   } else {
-    // What lies behind this page is on the host alone and could not be reached any more.
+    // What comes behind this page, on the host only, could not be reached any more.
     drop_children(id);
     while (node.pages > node.gpu.size() + 1) {
-      host_pool_->release(node.host.back(), clock_);
+      host_pool_->release(node.host[node.pages - 1], clock_);
       set_host(id, node.pages - 1, kNoPage);
       trim_last_page(id);
     }
