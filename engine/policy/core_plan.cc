@@ -40,7 +40,7 @@ void Core::State::plan_running(bool decodes, bool prefills) {
   for (size_t i = 0; i < running.size() && budget > 0; ++i) {
     const Slot slot = running[i];
     CallState& call = calls[slot];
-    if (call.launched_out()) continue;
+    if (call.launched_out() || call.admitted_now) continue;  // just admitted: it is in this step already
     const bool is_decode = call.decodes_next();
     if (is_decode ? !decodes : !prefills) continue;
     const uint32_t pending = call.known() - call.kv;

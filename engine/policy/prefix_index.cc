@@ -313,7 +313,9 @@ void PrefixIndex::set_host(uint32_t id, uint32_t index, PageId page) {
 
 bool PrefixIndex::take_host_page(PageId* page) {
   if (host_pool_->pages_free() == 0) {
-    if (host_.empty()) return false;
+    // Only what is on the host alone makes way: a copy of a page that the gpu still has would have to be
+    // made again, and two cleanings could take each other's pages for ever.
+    if (host_.empty() || nodes_[host_.top()].clean_count == nodes_[host_.top()].host_count) return false;
     drop_host_page(host_.top());
   }
   *page = host_pool_->acquire();
