@@ -13,7 +13,7 @@ bool Core::State::plan_step() {
   granted.clear();
   adopted.clear();
   budget = config.step_tokens_max;
-  preempted_now = false;
+  preempted_now = evicted_now = false;
   admission_open = false;
   switch (config.batch_order) {
     case BatchOrder::kDecodeFirst:
@@ -108,9 +108,12 @@ bool Core::State::free_page_is_next() const {
 // `more`: so many pages, this one included, are wanted now. REQUIRES: so many are free or evictable.
 PageId Core::State::take_page(uint32_t more) {
   if (config.page_order == PageOrder::kOldestFirst) {
-    return free_page_is_next() ? gpu.acquire() : index.evict_gpu_page();
+    if (free_page_is_next()) return gpu.acquire();
+    evicted_now = true;
+    return index.evict_gpu_page();
   }
   if (gpu.pages_free() == 0) {
+    evicted_now = true;
     const uint32_t batch = std::min(index.pages_evictable(), std::max(more, config.evict_batch_pages));
     for (uint32_t i = 0; i < batch; ++i) give_page(index.evict_gpu_page());
   }
