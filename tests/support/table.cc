@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -118,7 +119,7 @@ class Runner {
 }  // namespace
 
 void check_table(const CoreConfig& config, const std::string& table) {
-  Runner runner(config, table.find("told ") != std::string::npos);
+  Runner runner(config, std::regex_search(table, std::regex("\\n[^#\\n]* told ")));
   std::istringstream lines(table);
   std::string line;
   while (std::getline(lines, line)) {
