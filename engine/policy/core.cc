@@ -76,6 +76,7 @@ void Core::State::on(const CallReady& event) {
   if (raw(event.call) >= slots.size()) slots.resize(raw(event.call) + 1, UINT32_MAX);
   slots[raw(event.call)] = slot;
   waiting.push_back(slot);
+  cleaning_barred = false;
   ++calls_live;
 }
 
@@ -120,6 +121,7 @@ void Core::State::on(const Timer&) {}  // no policy sets one yet
 
 void Core::State::end_call(Slot slot) {
   CallState& call = calls[slot];
+  cleaning_barred = false;
   if (call.phase == CallState::Phase::kWaiting) {
     waiting.erase(std::find(waiting.begin(), waiting.end(), slot));
   } else if (call.phase == CallState::Phase::kRecalling) {

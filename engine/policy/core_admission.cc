@@ -92,7 +92,7 @@ bool Core::State::below_clean_target(uint32_t pages_taken) const {
 // Copies what is next to go to the host ahead of need, so that evicting it costs nothing.
 void Core::State::start_cleaning() {
   constexpr uint32_t kCleaningsMax = 2;
-  if (!host || preempted_until > done) return;
+  if (!host || cleaning_barred || preempted_until > done) return;
   while (cleaning < kCleaningsMax && below_clean_target(0)) {
     TransferState& transfer = new_transfer(TransferKind::kDemote);
     using Cleaning = PrefixIndex::Cleaning;
@@ -132,6 +132,7 @@ void Core::State::finish_transfer(TransferId id, bool arrived) {
       index.cleaned(transfer.lease, transfer.first, transfer.target);
     } else {
       index.clean_failed(transfer.lease, transfer.target);
+      cleaning_barred = true;
     }
   } else {
     if (arrived) {

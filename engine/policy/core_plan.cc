@@ -48,6 +48,9 @@ void Core::State::plan_running(bool decodes, bool prefills) {
     KVT_CHECK(tokens > 0);
     const size_t granted_before = granted.size();
     while (!grow(&call, tokens)) {
+      // Alone, and what it lacks is being copied: those pages come back by themselves, and none of its own
+      // would bring them sooner.
+      if (running.size() == 1 && transfers_live > 0) return;
       const bool itself = running.back() == slot;
       preempt_last();
       if (itself) return;
