@@ -24,8 +24,8 @@ std::unique_ptr<TraceSink> export_kvtwin(const std::string& path) {
   return std::make_unique<TraceWriter>(path);
 }
 
-const Format* find_format(const std::string& name) {
-  for (const Format& format : formats()) {
+const TraceFormat* find_format(const std::string& name) {
+  for (const TraceFormat& format : formats()) {
     if (format.name == name) return &format;
   }
   return nullptr;
@@ -33,7 +33,7 @@ const Format* find_format(const std::string& name) {
 
 tl::unexpected<Mistake> unknown_format(const std::string& name, bool exporting) {
   std::vector<std::string> names;
-  for (const Format& format : formats()) {
+  for (const TraceFormat& format : formats()) {
     if (!exporting || format.exporter != nullptr) names.push_back(format.name);
   }
   return mistake("format",
@@ -43,8 +43,8 @@ tl::unexpected<Mistake> unknown_format(const std::string& name, bool exporting) 
 
 }  // namespace
 
-const std::vector<Format>& formats() {
-  static const std::vector<Format> kFormats = {
+const std::vector<TraceFormat>& formats() {
+  static const std::vector<TraceFormat> kFormats = {
       {"kvtwin", "the canonical trace that every command reads", import_kvtwin, export_kvtwin},
       {"weka", "WEKA Claude Code sessions: a directory, one .json, or an archive (tar.xz)", import_weka,
        export_weka},
@@ -92,7 +92,7 @@ Result<void> import_trace(const std::string& format, const std::string& path, co
     if (!guessed) return tl::unexpected(guessed.error());
     name = *guessed;
   }
-  const Format* const found = find_format(name);
+  const TraceFormat* const found = find_format(name);
   if (found == nullptr || found->import == nullptr) return unknown_format(format, false);
   try {
     return found->import(path, options, sink);
@@ -102,7 +102,7 @@ Result<void> import_trace(const std::string& format, const std::string& path, co
 }
 
 Result<std::unique_ptr<TraceSink>> make_exporter(const std::string& format, const std::string& path) {
-  const Format* const found = find_format(format);
+  const TraceFormat* const found = find_format(format);
   if (found == nullptr || found->exporter == nullptr) return unknown_format(format, true);
   return found->exporter(path);
 }

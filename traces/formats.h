@@ -34,7 +34,7 @@ struct ImportOptions {
   std::vector<std::string>* notes = nullptr;  // what the user should know, one sentence each
 };
 
-struct Format {
+struct TraceFormat {
   std::string name;
   std::string description;
   Result<void> (*import)(const std::string& path, const ImportOptions& options, TraceSink* sink) = nullptr;
@@ -43,7 +43,7 @@ struct Format {
 };
 
 // In the order in which help lists them; the first is "kvtwin", the canonical trace itself.
-const std::vector<Format>& formats();
+const std::vector<TraceFormat>& formats();
 
 // `format` is a name of the table, or "auto": then the content of `path` decides. Ends with sink->done().
 Result<void> import_trace(const std::string& format, const std::string& path, const ImportOptions& options,

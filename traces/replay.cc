@@ -8,8 +8,9 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint64_t kBackoffField = 2;    // of draws: see replay_arrivals.cc for the other
-constexpr uint64_t kPrivateSpace = 0xf;  // kind of a space; the others are RunScope + 1
+constexpr uint64_t kBackoffField = 2;  // of draws: see replay_arrivals.cc for the other
+constexpr uint64_t kPrivateKind =
+    0xf;  // kind of a space; the others are RunScope, below 8 (identity.h, kPrivateSpace)
 
 }  // namespace
 
@@ -93,7 +94,7 @@ void ReplayClient::drain(Instant now, ClientEvents* events) {
 
 uint64_t ReplayClient::space(RunScope scope, uint32_t instance) const {
   const auto sessions = static_cast<uint32_t>(table_.sessions.size());
-  const uint64_t kind = (static_cast<uint64_t>(scope) + 1) << 60;
+  const uint64_t kind = static_cast<uint64_t>(scope) << 60;
   const uint64_t replica = uint64_t{instance / sessions} << 32;
   switch (scope) {
     case RunScope::kSession:
@@ -133,7 +134,7 @@ void ReplayClient::send(const Due& due, ClientEvents* events) {
     known += run.count;
   }
   const uint32_t units = (node.prompt_tokens + node.output_tokens) / table_.unit_tokens;
-  if (known < units) runs_.push_back({kPrivateSpace << 60 | id, known, units - known});
+  if (known < units) runs_.push_back({kPrivateKind << 60 | id, known, units - known});
   run_counts_.push_back(static_cast<uint32_t>(runs_.size() - begin));
 
   CallReady ready;
