@@ -31,11 +31,13 @@ class Backend {
   virtual bool next(Instant* now, Event* event) = 0;
 
   // Something outside the world (a call, a cancellation) is about to be told to `engine` at the
-  // instant next() last gave. Ends the launch in flight at the first boundary that is still open: the
-  // step that runs now completes, and with steps_in_flight_max == 2 the one after it (it was already
-  // launched); later steps of the launch never run. Each of the remaining is answered separately.
-  // Steps that ended at or before now, and were not answered yet, are stored in *event as one
-  // StepDone, and true is returned. Idempotent; false when the engine is idle or has nothing to tell.
+  // instant next() last gave. The caller asks until the answer is false:
+  //   true   steps had ended at or before now and were not answered yet: *event is their StepDone, in
+  //          the same pieces that next() would have given;
+  //   false  nothing is left to tell. A launch in flight now ends at the first boundary that is still
+  //          open: the step that runs completes, and with steps_in_flight_max == 2 the one after it (it
+  //          was already launched); later steps of the launch never run. What remains is answered
+  //          separately, step by step.
   virtual bool interrupt(EngineId engine, Event* event) = 0;
 };
 

@@ -68,10 +68,11 @@ class Loop {
                event);
   }
 
-  // Steps that ended before `event` are told first: folded or not, a Core sees the same order.
+  // Steps that ended before `event` are told first: folded or not, a Core sees the same order. What it
+  // launches in answer is cut short as well, hence the loop.
   void from_outside(EngineId engine, const Event& event) {
     Event ended;
-    if (world_->interrupt(engine, &ended)) apply(std::get<StepDone>(ended).ends.back(), engine, ended);
+    while (world_->interrupt(engine, &ended)) apply(std::get<StepDone>(ended).ends.back(), engine, ended);
     apply(now_, engine, event);
   }
 

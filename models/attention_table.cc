@@ -35,21 +35,56 @@ double alpha_at(const std::vector<SkewPoint>& points, uint32_t n, bool beyond) {
 // idle: it keeps one split from 0.8 * 2 * SMs on (num_splits_heuristic in its flash_api.cpp). The two
 // regimes are different kernels with different times, so no line is drawn from one to the other.
 AttentionTable::AttentionTable(const CostTables& tables, uint32_t kv_heads, uint32_t sm_count)
-    : grid_(tables.attention),
-      chunk_(grid_.chunk),
-      chunk_context_(grid_.chunk_context),
-      decodes_mixed_(grid_.decodes_mixed),
-      decode_context_(grid_.decode_context),
+    : chunk_(tables.attention.chunk),
+      decodes_mixed_(tables.attention.decodes_mixed),
+      decodes_(tables.attention.decodes),
       skew_mixed_(tables.skew_mixed),
       kv_heads_(kv_heads),
       split_limit_(0.8 * 2 * sm_count) {
-  for (uint32_t i = 0; i < grid_.decodes.size(); ++i) rows_[unsplit(grid_.decodes[i])].push_back(i);
+  add_pure(tables.attention);
+  add_mixed(tables.attention);
+  for (uint32_t i = 0; i < decodes_.size(); ++i) regime_[unsplit(decodes_[i])].push_back(i);
   for (const SkewPoint& point : tables.skew_pure) skew_[unsplit(point.decodes)].push_back(point);
-  skew_mixed_.resize(grid_.chunk.size());
+  if (!tables.skew_chunk.empty()) skew_chunk_ = Axis(tables.skew_chunk);
   columns_.resize(kColumnsMax * 2);
   column_us_.resize(kColumnsMax * 2 * decode_context_.size());
   spare_us_.resize(decode_context_.size());
-  mixed_alpha_.assign(kColumnsMax * grid_.chunk.size(), std::numeric_limits<double>::quiet_NaN());
+  mixed_alpha_.assign(kColumnsMax * skew_mixed_.size(), std::numeric_limits<double>::quiet_NaN());
+}
+
+uint32_t AttentionTable::axis_of(const std::vector<uint32_t>& at) {
+  const auto [it, fresh] = axis_ids_.try_emplace(at, static_cast<uint32_t>(axes_.size()));
+  if (fresh) axes_.emplace_back(at);
+  return it->second;
+}
+
+AttentionTable::Row AttentionTable::add_row(const Curve& curve) {
+  const Row row{axis_of(curve.at), static_cast<uint32_t>(us_.size())};
+  us_.insert(us_.end(), curve.us.begin(), curve.us.end());
+  return row;
+}
+
+// Curves of decodes alone are put on one axis, the union of theirs: exact, as they are linear in between.
+void AttentionTable::add_pure(const AttentionGrid& grid) {
+  std::vector<uint32_t> contexts;
+  for (const Curve& curve : grid.pure) contexts.insert(contexts.end(), curve.at.begin(), curve.at.end());
+  std::sort(contexts.begin(), contexts.end());
+  contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
+  decode_context_ = Axis(contexts);
+  for (const Curve& curve : grid.pure) {
+    const Axis axis(curve.at);
+    for (const uint32_t context : contexts) {
+      pure_.push_back(axis.bracket(context).blend([&](size_t i) { return curve.us[i]; }));
+    }
+  }
+}
+
+void AttentionTable::add_mixed(const AttentionGrid& grid) {
+  for (const Curve& curve : grid.prefill) prefill_.push_back(add_row(curve));
+  for (const ContextCurves& curves : grid.mixed) {
+    mixed_.push_back({axis_of(curves.chunk_context), static_cast<uint32_t>(rows_.size())});
+    for (const Curve& curve : curves.by_context) rows_.push_back(add_row(curve));
+  }
 }
 
 AttentionTime AttentionTable::step(const StepShape& shape) {
@@ -59,27 +94,23 @@ AttentionTime AttentionTable::step(const StepShape& shape) {
 
 void AttentionTable::fill_column(uint32_t decodes, bool unsplit, Column* column, double* us) const {
   // A batch that is padded across the border may find its regime without any point: take the other.
-  const std::vector<uint32_t>& rows = rows_[unsplit].empty() ? rows_[!unsplit] : rows_[unsplit];
+  const std::vector<uint32_t>& rows = regime_[unsplit].empty() ? regime_[!unsplit] : regime_[unsplit];
   const double n = decodes;
   size_t i = 1;
-  while (i + 1 < rows.size() && grid_.decodes[rows[i]] <= decodes) ++i;
+  while (i + 1 < rows.size() && decodes_[rows[i]] <= decodes) ++i;
   const uint32_t low = rows[i - 1], high = rows[std::min(i, rows.size() - 1)];
-  const double a = grid_.decodes[low], b = grid_.decodes[high];
+  const double a = decodes_[low], b = decodes_[high];
   const double weight = low == high ? 0 : (n - a) / (b - a);
   column->evidence = n == a || n == b           ? Evidence::kMeasured
                      : weight > 0 && weight < 1 ? Evidence::kInterpolated
                                                 : Evidence::kExtrapolated;
   const size_t contexts = decode_context_.size();
   for (size_t d = 0; d < contexts; ++d) {
-    const double from = grid_.pure[low * contexts + d], to = grid_.pure[high * contexts + d];
+    const double from = pure_[low * contexts + d], to = pure_[high * contexts + d];
     us[d] = std::max(0.0, from + (to - from) * weight);
   }
-  column->alpha = pure_alpha(decodes, unsplit);
+  column->alpha = alpha_at(skew_[unsplit], decodes, true);
   column->ready = true;
-}
-
-double AttentionTable::pure_alpha(uint32_t decodes, bool unsplit) const {
-  return alpha_at(skew_[unsplit], decodes, true);
 }
 
 const AttentionTable::Column& AttentionTable::column(uint32_t decodes, bool unsplit, const double** us) {
@@ -112,21 +143,48 @@ AttentionTime AttentionTable::decode(const StepShape& shape) {
 }
 
 AttentionTime AttentionTable::prefill(const ChunkShape& chunk) const {
-  const Bracket c = chunk_.bracket(chunk.tokens), k = chunk_context_.bracket(chunk.context);
-  const size_t row = chunk_context_.size();
-  const double us =
-      c.blend([&](size_t i) { return k.blend([&](size_t j) { return grid_.prefill[i * row + j]; }); });
-  return {std::max(0.0, us), worse(c.evidence, k.evidence)};
+  const Bracket c = chunk_.bracket(chunk.tokens);
+  Evidence evidence = c.evidence;
+  const double us = c.blend([&](size_t i) {
+    const Row row = prefill_[i];
+    const Bracket k = axes_[row.axis].bracket(chunk.context);
+    evidence = worse(evidence, k.evidence);
+    return k.blend([&](size_t j) { return us_[row.first + j]; });
+  });
+  return {std::max(0.0, us), evidence};
 }
 
-double AttentionTable::mixed_alpha(uint32_t decodes, const Bracket& chunk) {
-  if (decodes < 2) return 0;
-  return chunk.blend([&](size_t c) {
+double AttentionTable::mixed_alpha(uint32_t decodes, uint32_t chunk) {
+  if (decodes < 2 || skew_mixed_.empty()) return 0;
+  return skew_chunk_.bracket(chunk).blend([&](size_t c) {
     if (decodes >= kColumnsMax) return alpha_at(skew_mixed_[c], decodes, false);
-    double& known = mixed_alpha_[decodes * grid_.chunk.size() + c];
+    double& known = mixed_alpha_[decodes * skew_mixed_.size() + c];
     if (std::isnan(known)) known = alpha_at(skew_mixed_[c], decodes, false);
     return known;
   });
+}
+
+AttentionTime AttentionTable::mixed_at(const Bracket& chunk, const Bracket& decodes, double chunk_context,
+                                       double context) const {
+  AttentionTime time{0, worse(chunk.evidence, decodes.evidence)};
+  uint32_t axis = UINT32_MAX;  // of the last bracket: neighbouring curves mostly share theirs
+  Bracket at;
+  const auto read = [&](const Row& row) {
+    if (row.axis != axis) {
+      axis = row.axis, at = axes_[axis].bracket(context);
+      time.evidence = worse(time.evidence, at.evidence);
+    }
+    return at.blend([&](size_t i) { return us_[row.first + i]; });
+  };
+  time.us = chunk.blend([&](size_t c) {
+    return decodes.blend([&](size_t n) {
+      const Slice slice = mixed_[c * decodes_mixed_.size() + n];
+      const Bracket k = axes_[slice.axis].bracket(chunk_context);
+      time.evidence = worse(time.evidence, k.evidence);
+      return k.blend([&](size_t i) { return read(rows_[slice.first + i]); });
+    });
+  });
+  return time;
 }
 
 AttentionTime AttentionTable::mixed(const StepShape& shape) {
@@ -137,35 +195,22 @@ AttentionTime AttentionTable::mixed(const StepShape& shape) {
     const double work = static_cast<double>(chunk.tokens) * (chunk.context + chunk.tokens / 2.0);
     if (work > most_work) most_work = work, main = i;
   }
-  AttentionTime time = prefill(shape.chunks[main]);
-  if (shape.decodes > 0) {
-    const Bracket c = chunk_.bracket(shape.chunks[main].tokens);
-    const Bracket k = chunk_context_.bracket(shape.chunks[main].context);
-    const Bracket n = decodes_mixed_.bracket(shape.decodes);
-    const size_t contexts = decode_context_.size(), counts = decodes_mixed_.size(),
-                 row = chunk_context_.size();
-    const auto at_context = [&](double context, Evidence* evidence) {
-      const Bracket d = decode_context_.bracket(context);
-      *evidence = worse(*evidence, d.evidence);
-      return c.blend([&](size_t ci) {
-        return k.blend([&](size_t ki) {
-          return n.blend([&](size_t ni) {
-            const double* us = &grid_.mixed[((ci * row + ki) * counts + ni) * contexts];
-            return d.blend([us](size_t di) { return us[di]; });
-          });
-        });
-      });
-    };
-    time.evidence = worse(worse(c.evidence, k.evidence), n.evidence);
+  const ChunkShape& largest = shape.chunks[main];
+  AttentionTime time;
+  if (shape.decodes == 0) {
+    time = prefill(largest);
+  } else {
+    const Bracket c = chunk_.bracket(largest.tokens), n = decodes_mixed_.bracket(shape.decodes);
     const double mean = static_cast<double>(shape.decode_context_sum) / shape.decodes;
-    time.us = at_context(mean, &time.evidence);
-    const double alpha = shape.decode_context_max > mean ? mixed_alpha(shape.decodes, c) : 0;
+    time = mixed_at(c, n, largest.context, mean);
+    const double alpha = shape.decode_context_max > mean ? mixed_alpha(shape.decodes, largest.tokens) : 0;
     if (alpha != 0) {
-      time.us += alpha * (at_context(shape.decode_context_max, &time.evidence) - time.us);
-      time.evidence = worse(time.evidence, Evidence::kInterpolated);
+      const AttentionTime most = mixed_at(c, n, largest.context, shape.decode_context_max);
+      time.us += alpha * (most.us - time.us);
+      time.evidence = worse(time.evidence, worse(most.evidence, Evidence::kInterpolated));
     }
   }
-  const double smallest = grid_.prefill[0];
+  const double smallest = us_[prefill_[0].first];
   for (size_t i = 0; i < shape.chunks.size(); ++i) {
     if (i == main) continue;
     const AttentionTime other = prefill(shape.chunks[i]);

@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <optional>
+#include <span>
+#include <tuple>
 
 #include "models/csv.h"
 #include "models/textproto.h"
@@ -17,15 +18,9 @@ namespace kvtwin {
 namespace {
 
 constexpr double kUsMax = 1e9;  // a quarter of an hour for one kernel: certainly no kernel time
-constexpr size_t kGridCellsMax = size_t{1} << 24;
 constexpr const char* kDenseNames[kDenseOps] = {"embedding",  "layernorm", "qkv_proj",
                                                 "rotary_emb", "o_proj",    "gate_up_proj",
                                                 "act_fn",     "down_proj", "final_layernorm"};
-
-// The axes that meta.yaml declares, e.g. `0, 16-2048 x2`. Absent: all values of the file.
-struct DeclaredGrid {
-  std::optional<std::vector<uint32_t>> chunks, decodes, contexts;
-};
 
 // `0, 16-2048 x2` -> 0, 16, 32, ... 2048. Nothing where the text is not of that form.
 std::optional<std::vector<uint32_t>> parse_axis(const std::string& text) {
@@ -55,10 +50,12 @@ std::optional<std::vector<uint32_t>> parse_axis(const std::string& text) {
 
 uint32_t yaml_count(const YAML::Node& node) { return node ? node.as<uint32_t>(0) : 0; }
 
-Result<DeclaredGrid> read_meta(const std::string& path, CostTables* tables) {
+// Fills what meta.yaml says of the profile; returns the chunks that it declares, or nothing.
+using DeclaredChunks = std::optional<std::vector<uint32_t>>;
+Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables) {
   const Result<std::string> text = read_text_file(path, size_t{1} << 20);
   if (!text) return tl::unexpected<Mistake>(text.error());
-  DeclaredGrid grid;
+  DeclaredChunks chunks;
   try {
     const YAML::Node meta = YAML::Load(*text);
     if (!meta.IsMap())
@@ -75,32 +72,31 @@ Result<DeclaredGrid> read_meta(const std::string& path, CostTables* tables) {
       }
     }
     const YAML::Node axes = meta["attention_grid"];
-    if (!axes || !axes.IsMap()) return grid;
-    for (const auto& [key, axis] :
-         {std::pair{"chunks", &grid.chunks}, {"n_decode", &grid.decodes}, {"kv", &grid.contexts}}) {
-      const std::string declared = axes[key].as<std::string>("");
-      *axis = parse_axis(declared);
-      if (!*axis) {
-        return mistake(path, fmt::format("attention_grid.{} is \"{}\"", key, declared.substr(0, 40)),
-                       "numbers and ranges like 0, 16-2048 x2 are right");
-      }
+    if (!axes || !axes.IsMap() || !axes["chunks"]) return chunks;
+    const std::string declared = axes["chunks"].as<std::string>("");
+    chunks = parse_axis(declared);
+    if (!chunks) {
+      return mistake(path, fmt::format("attention_grid.chunks is \"{}\"", declared.substr(0, 40)),
+                     "numbers and ranges like 0, 16-2048 x2 are right");
     }
   } catch (const YAML::Exception& e) {
     return mistake(fmt::format("{}:{}:{}", path, e.mark.line + 1, e.mark.column + 1), e.msg);
   }
-  return grid;
+  return chunks;
+}
+
+void append(Curve* curve, uint32_t at, double us) {
+  if (!curve->at.empty() && curve->at.back() == at) {
+    curve->us.back() = us;  // measured again: the later row counts
+  } else {
+    curve->at.push_back(at), curve->us.push_back(us);
+  }
 }
 
 void sort_curve(std::vector<std::pair<uint32_t, double>>& points, Curve* curve) {
   std::stable_sort(points.begin(), points.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [at, us] : points) {
-    if (!curve->at.empty() && curve->at.back() == at) {
-      curve->us.back() = us;  // measured again: the later row counts
-      continue;
-    }
-    curve->at.push_back(at), curve->us.push_back(us);
-  }
+  for (const auto& [at, us] : points) append(curve, at, us);
 }
 
 // Reads `name, count, us` rows into the curves of `wanted`; rows of other names are ignored.
@@ -145,100 +141,81 @@ Result<std::vector<AttentionRow>> read_attention_rows(const std::string& path) {
   return rows;
 }
 
-// The values of one axis: the declared ones that occur, or all that occur.
-std::vector<uint32_t> axis_of(const std::vector<AttentionRow>& rows, uint32_t AttentionRow::*field,
-                              uint32_t low, const std::optional<std::vector<uint32_t>>& declared) {
-  std::vector<uint32_t> out;
+// Where a profile was refined after its declared grid, the finer chunks and the two ends are the axis: the
+// two grids were measured at different contexts, and going back and forth between them would zigzag.
+std::vector<uint32_t> chunk_axis(const std::vector<AttentionRow>& rows, const DeclaredChunks& declared) {
+  std::vector<uint32_t> all, finer;
   for (const AttentionRow& row : rows) {
-    const uint32_t value = row.*field;
-    if (value < low) continue;
-    if (declared && !std::binary_search(declared->begin(), declared->end(), value)) continue;
-    out.push_back(value);
+    if (row.chunk != 0 && (all.empty() || all.back() != row.chunk)) all.push_back(row.chunk);
   }
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
+  if (!declared || all.empty()) return all;
+  for (const uint32_t chunk : all) {
+    if (!std::binary_search(declared->begin(), declared->end(), chunk)) finer.push_back(chunk);
+  }
+  if (finer.empty()) return all;
+  if (finer.front() != all.front()) finer.insert(finer.begin(), all.front());
+  if (finer.back() != all.back()) finer.push_back(all.back());
+  return finer;
+}
+
+// The rows of one (chunk, decodes), which lie together in `rows`.
+std::span<const AttentionRow> slice(const std::vector<AttentionRow>& rows, uint32_t chunk, uint32_t decodes) {
+  const auto key = [](const AttentionRow& r) { return std::pair(r.chunk, r.decodes); };
+  const auto low = std::lower_bound(rows.begin(), rows.end(), std::pair(chunk, decodes),
+                                    [&](const AttentionRow& r, const auto& k) { return key(r) < k; });
+  auto high = low;
+  while (high != rows.end() && key(*high) == std::pair(chunk, decodes)) ++high;
+  return {low, high};
+}
+
+ContextCurves curves_of(std::span<const AttentionRow> rows) {
+  ContextCurves out;
+  for (const AttentionRow& row : rows) {
+    if (out.chunk_context.empty() || out.chunk_context.back() != row.chunk_context) {
+      out.chunk_context.push_back(row.chunk_context), out.by_context.emplace_back();
+    }
+    append(&out.by_context.back(), row.decode_context, row.us);
+  }
   return out;
 }
 
-constexpr size_t kNotOnAxis = std::numeric_limits<size_t>::max();
-size_t index_on(const std::vector<uint32_t>& axis, uint32_t value) {
-  const auto it = std::lower_bound(axis.begin(), axis.end(), value);
-  return it == axis.end() || *it != value ? kNotOnAxis : static_cast<size_t>(it - axis.begin());
-}
-
-// Puts every row that lies on the grid into its cell; cells without a row stay NaN.
-void fill_cells(const std::vector<AttentionRow>& rows, AttentionGrid* g) {
-  const double unknown = std::numeric_limits<double>::quiet_NaN();
-  const size_t contexts = g->decode_context.size(), columns = g->decodes.size();
-  g->pure.assign(columns * contexts, unknown);
-  g->prefill.assign(g->chunk.size() * g->chunk_context.size(), unknown);
-  g->mixed.assign(g->prefill.size() * columns * contexts, unknown);
+Result<void> read_attention(const std::string& path, const DeclaredChunks& declared, AttentionGrid* g) {
+  Result<std::vector<AttentionRow>> read = read_attention_rows(path);
+  if (!read) return tl::unexpected<Mistake>(read.error());
+  std::vector<AttentionRow>& rows = *read;
+  std::stable_sort(rows.begin(), rows.end(), [](const AttentionRow& a, const AttentionRow& b) {
+    return std::tie(a.chunk, a.decodes, a.chunk_context, a.decode_context) <
+           std::tie(b.chunk, b.decodes, b.chunk_context, b.decode_context);
+  });
+  std::vector<uint32_t> counts;  // of decodes, beside anything
   for (const AttentionRow& row : rows) {
-    const size_t n = index_on(g->decodes, row.decodes), d = index_on(g->decode_context, row.decode_context);
-    const size_t c = index_on(g->chunk, row.chunk), k = index_on(g->chunk_context, row.chunk_context);
-    const bool decodes = n != kNotOnAxis && d != kNotOnAxis, prefills = c != kNotOnAxis && k != kNotOnAxis;
-    if (row.chunk == 0 && decodes) g->pure[n * contexts + d] = row.us;
-    if (row.decodes == 0 && prefills) g->prefill[c * g->chunk_context.size() + k] = row.us;
-    if (decodes && prefills)
-      g->mixed[((c * g->chunk_context.size() + k) * columns + n) * contexts + d] = row.us;
+    if (row.decodes != 0) counts.push_back(row.decodes);
+    if (row.chunk != 0 || row.decodes == 0 || row.chunk_context != 0) continue;
+    if (g->decodes.empty() || g->decodes.back() != row.decodes)
+      g->decodes.push_back(row.decodes), g->pure.emplace_back();
+    append(&g->pure.back(), row.decode_context, row.us);
   }
-}
-
-// Keeps those decode counts of `mixed` that were measured beside every chunk: large batches of decodes
-// are usually measured alone.
-void keep_full_columns(AttentionGrid* g) {
-  const size_t contexts = g->decode_context.size(), columns = g->decodes.size(), chunks = g->prefill.size();
-  std::vector<size_t> kept;
-  for (size_t n = 0; n < columns; ++n) {
-    bool full = true;
-    for (size_t c = 0; c < chunks && full; ++c) {
-      for (size_t d = 0; d < contexts; ++d)
-        full = full && !std::isnan(g->mixed[(c * columns + n) * contexts + d]);
-    }
-    if (full) kept.push_back(n), g->decodes_mixed.push_back(g->decodes[n]);
+  if (g->decodes.empty()) return mistake(path, "no row 0,0,N,K: decodes alone were not measured");
+  g->chunk = chunk_axis(rows, declared);
+  if (g->chunk.empty()) return mistake(path, "no row C,K,0,0: prefill chunks were not measured");
+  for (const uint32_t chunk : g->chunk) {
+    Curve& curve = g->prefill.emplace_back();
+    for (const AttentionRow& row : slice(rows, chunk, 0)) append(&curve, row.chunk_context, row.us);
+    if (curve.at.empty())
+      return mistake(path, fmt::format("no row {},K,0,0", chunk), "measure every chunk alone too");
   }
-  std::vector<double> packed;
-  packed.reserve(chunks * kept.size() * contexts);
-  for (size_t c = 0; c < chunks; ++c) {
-    for (const size_t n : kept) {
-      const auto from = g->mixed.begin() + static_cast<ptrdiff_t>((c * columns + n) * contexts);
-      packed.insert(packed.end(), from, from + static_cast<ptrdiff_t>(contexts));
-    }
+  std::sort(counts.begin(), counts.end());
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  for (const uint32_t n : counts) {
+    const bool everywhere =
+        std::all_of(g->chunk.begin(), g->chunk.end(), [&](uint32_t c) { return !slice(rows, c, n).empty(); });
+    if (everywhere) g->decodes_mixed.push_back(n);
   }
-  g->mixed = std::move(packed);
-}
-
-Result<void> read_attention(const std::string& path, const DeclaredGrid& declared, AttentionGrid* g) {
-  const Result<std::vector<AttentionRow>> rows = read_attention_rows(path);
-  if (!rows) return tl::unexpected<Mistake>(rows.error());
-  g->chunk = axis_of(*rows, &AttentionRow::chunk, 1, declared.chunks);
-  g->chunk_context = axis_of(*rows, &AttentionRow::chunk_context, 0, declared.contexts);
-  g->decodes = axis_of(*rows, &AttentionRow::decodes, 1, declared.decodes);
-  g->decode_context = axis_of(*rows, &AttentionRow::decode_context, 1, declared.contexts);
-  const size_t sizes[] = {g->chunk.size(), g->chunk_context.size(), g->decodes.size(),
-                          g->decode_context.size()};
-  double cells = 1;
-  for (const size_t size : sizes) cells *= static_cast<double>(size);
-  if (cells < 1 || cells > static_cast<double>(kGridCellsMax)) {
-    return mistake(path, fmt::format("spans a grid of {} cells", cells), "1 to 16 million cells are right");
-  }
-  fill_cells(*rows, g);
-  const size_t contexts = g->decode_context.size();
-  for (size_t i = 0; i < g->pure.size(); ++i) {
-    if (!std::isnan(g->pure[i])) continue;
-    return mistake(path,
-                   fmt::format("no row 0,0,{},{}", g->decodes[i / contexts], g->decode_context[i % contexts]),
-                   "the grid of decodes must be complete");
-  }
-  for (size_t i = 0; i < g->prefill.size(); ++i) {
-    const size_t row = g->chunk_context.size();
-    if (!std::isnan(g->prefill[i])) continue;
-    return mistake(path, fmt::format("no row {},{},0,0", g->chunk[i / row], g->chunk_context[i % row]),
-                   "the grid of prefill chunks must be complete");
-  }
-  keep_full_columns(g);
   if (g->decodes_mixed.empty())
     return mistake(path, "no decode count was measured beside every prefill chunk");
+  for (const uint32_t chunk : g->chunk) {
+    for (const uint32_t n : g->decodes_mixed) g->mixed.push_back(curves_of(slice(rows, chunk, n)));
+  }
   return {};
 }
 
@@ -272,14 +249,16 @@ Result<void> read_skew(const std::string& path, CostTables* tables) {
     s.product += (real - mean) * (most - mean);
     s.square += (most - mean) * (most - mean);
   }
-  tables->skew_mixed.resize(tables->attention.chunk.size());
   for (const auto& [key, s] : sums) {
     const SkewPoint point{key.second, s.square > 0 ? std::max(0.0, s.product / s.square) : 0.0};
     if (key.first == 0) {
       tables->skew_pure.push_back(point);
-    } else if (const size_t c = index_on(tables->attention.chunk, key.first); c != kNotOnAxis) {
-      tables->skew_mixed[c].push_back(point);
+      continue;
     }
+    if (tables->skew_chunk.empty() || tables->skew_chunk.back() != key.first) {
+      tables->skew_chunk.push_back(key.first), tables->skew_mixed.emplace_back();
+    }
+    tables->skew_mixed.back().push_back(point);
   }
   return {};
 }
@@ -291,8 +270,8 @@ const char* name_of(DenseOp op) { return kDenseNames[static_cast<size_t>(op)]; }
 Result<CostTables> load_cost_tables(const std::string& folder, uint32_t tp) {
   CostTables tables;
   tables.where = folder;
-  const Result<DeclaredGrid> grid = read_meta(folder + "/meta.yaml", &tables);
-  if (!grid) return tl::unexpected<Mistake>(grid.error());
+  const Result<DeclaredChunks> chunks = read_meta(folder + "/meta.yaml", &tables);
+  if (!chunks) return tl::unexpected<Mistake>(chunks.error());
   const std::string dir = fmt::format("{}/tp{}", folder, tp);
   std::error_code error;
   if (!std::filesystem::is_directory(dir, error)) {
@@ -307,7 +286,7 @@ Result<CostTables> load_cost_tables(const std::string& folder, uint32_t tp) {
     done = read_curves(dir + "/per_sequence.csv", "sequences",
                        {{"lm_head", &tables.lm_head}, {"sampler", &tables.sampler}});
   }
-  if (done) done = read_attention(dir + "/attention.csv", *grid, &tables.attention);
+  if (done) done = read_attention(dir + "/attention.csv", *chunks, &tables.attention);
   if (done && std::filesystem::exists(dir + "/skew.csv", error)) done = read_skew(dir + "/skew.csv", &tables);
   if (!done) return tl::unexpected<Mistake>(done.error());
   return tables;

@@ -40,16 +40,21 @@ enum class DenseOp : uint8_t {
 constexpr size_t kDenseOps = 9;
 const char* name_of(DenseOp op);
 
-// Times of one layer's attention on a full grid. Axes ascend; contexts of decodes start above zero.
+// Times over the contexts of decodes, one curve for each context of the chunk beside them.
+struct ContextCurves {
+  std::vector<uint32_t> chunk_context;
+  std::vector<Curve> by_context;
+};
+
+// Times of one layer's attention. Every (chunk, decodes) pair was measured at contexts of its own: profiles
+// are refined where times bend. Axes ascend.
 struct AttentionGrid {
-  std::vector<uint32_t> chunk;           // tokens of the prefill chunk, without 0
-  std::vector<uint32_t> chunk_context;   // tokens readable before the chunk, from 0
-  std::vector<uint32_t> decodes;         // decodes beside no chunk
-  std::vector<uint32_t> decodes_mixed;   // decodes beside a chunk: those that were measured with every chunk
-  std::vector<uint32_t> decode_context;  // of each decode, all equal
-  std::vector<double> pure;              // us [decodes][decode_context]
-  std::vector<double> prefill;           // us [chunk][chunk_context]
-  std::vector<double> mixed;             // us [chunk][chunk_context][decodes_mixed][decode_context]
+  std::vector<uint32_t> chunk;          // tokens of the prefill chunk, without 0
+  std::vector<uint32_t> decodes;        // decodes beside no chunk
+  std::vector<uint32_t> decodes_mixed;  // decodes beside a chunk: those that were measured with every chunk
+  std::vector<Curve> pure;              // [decodes], over the context of each decode
+  std::vector<Curve> prefill;           // [chunk], over the context of the chunk
+  std::vector<ContextCurves> mixed;     // [chunk][decodes_mixed]
 };
 
 // How far unequal contexts move a batch's time from T(all at the mean) towards T(all at the longest):
@@ -66,7 +71,8 @@ struct CostTables {
   Curve lm_head, sampler;
   AttentionGrid attention;
   std::vector<SkewPoint> skew_pure;                // ascending in decodes; empty: not measured
-  std::vector<std::vector<SkewPoint>> skew_mixed;  // [attention.chunk]
+  std::vector<uint32_t> skew_chunk;                // ascending
+  std::vector<std::vector<SkewPoint>> skew_mixed;  // [skew_chunk]
   // Geometry of the profiled layer on one GPU; 0 where meta.yaml does not say.
   uint32_t query_heads = 0, kv_heads = 0, intermediate = 0, vocab = 0;
   std::vector<uint32_t> tp_degrees;

@@ -133,14 +133,19 @@ StepDone StepClock::take() {
 }
 
 bool StepClock::interrupt(Instant now, StepDone* ended) {
+  if (launches_.empty()) return false;
   while (instant_of(priced_.back().end) <= now && price_next()) {
   }
-  const auto still_running =
-      std::partition_point(priced_.begin() + static_cast<ptrdiff_t>(head_), priced_.end(),
-                           [&](const Priced& step) { return instant_of(step.end) <= now; });
-  const auto done = static_cast<uint32_t>(still_running - priced_.begin() - static_cast<ptrdiff_t>(head_));
+  const size_t piece = std::min<size_t>(answer_steps(), unanswered_priced());
+  const auto unanswered = priced_.begin() + static_cast<ptrdiff_t>(head_);
+  const auto running = std::partition_point(unanswered, unanswered + static_cast<ptrdiff_t>(piece),
+                                            [&](const Priced& step) { return instant_of(step.end) <= now; });
+  if (running != unanswered) {
+    *ended = answer(static_cast<uint32_t>(running - unanswered));
+    return true;
+  }
   // What runs now completes, and with two in flight the step behind it; later ones never run.
-  uint32_t keep = done + in_flight_max_;
+  uint32_t keep = in_flight_max_;
   priced_.resize(std::min(priced_.size(), head_ + keep));
   for (Launch& launch : launches_) {
     launch.steps = std::min(launch.steps, keep);
@@ -149,12 +154,10 @@ bool StepClock::interrupt(Instant now, StepDone* ended) {
     keep -= launch.steps;
   }
   while (!launches_.empty() && launches_.back().steps == 0) launches_.pop_back();
-  if (done == 0) return false;
-  *ended = answer(done);
-  return true;
+  return false;
 }
 
-// Answers the next `steps` steps, of one launch or several. REQUIRES: they are priced.
+// Answers the next `steps` steps of the front launch. REQUIRES: they are priced.
 StepDone StepClock::answer(uint32_t steps) {
   forget_answered();
   const Priced& before = priced_[head_ - 1];
@@ -168,15 +171,11 @@ StepDone StepClock::answer(uint32_t steps) {
   totals_.host_exposed = last.host_exposed;
   totals_.by_evidence = last.by_evidence;
   head_ += steps;
-  while (steps > 0) {
-    Launch& launch = launches_.front();
-    const uint32_t part = std::min(steps, launch.steps);
-    launch.first = StepId{raw(launch.first) + part};
-    launch.steps -= part;
-    launch.priced -= part;
-    steps -= part;
-    if (launch.steps == 0) launches_.pop_front();
-  }
+  Launch& launch = launches_.front();
+  launch.first = StepId{raw(launch.first) + steps};
+  launch.steps -= steps;
+  launch.priced -= steps;
+  if (launch.steps == 0) launches_.pop_front();
   return done;
 }
 

@@ -51,7 +51,8 @@ class StepClock {
 
   // The next answer. REQUIRES: outlook().known and not idle. Its spans are valid until the next call.
   StepDone take();
-  // Backend::interrupt at `now`: false when no unanswered step has ended.
+  // Backend::interrupt at `now`: true with the next piece of what has ended, false when there is none
+  // and the rest was cut short.
   bool interrupt(Instant now, StepDone* ended);
 
   const StepTotals& totals() const { return totals_; }

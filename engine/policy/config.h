@@ -63,9 +63,11 @@ struct CoreConfig {
   PreemptionKind preemption = PreemptionKind::kRecompute;
   bool prefix_cache = true;
   std::string prefix_eviction = "lru";
-  uint32_t evict_batch_pages = 64;  // evict at least this many at once when any are needed
-  std::vector<uint32_t>
-      capture_sizes;  // ascending; steps of at most the largest are padded up to the next one
+  uint32_t evict_batch_pages = 64;   // evict at least this many at once when any are needed
+  uint32_t clean_pages_target = 0;   // host tier: keep so many gpu pages free or copied to the host
+  uint32_t clean_batch_pages = 256;  // of one demotion
+  // Ascending; steps of at most the largest are padded up to the next one (CUDA graphs).
+  std::vector<uint32_t> capture_sizes;
   PolicySet policies;
 };
 

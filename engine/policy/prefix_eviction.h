@@ -13,7 +13,7 @@ namespace kvtwin {
 
 struct PrefixUse {
   uint64_t stamp = 0;  // of the last use: grows with every use of anything, never equal to another path's
-  uint32_t uses = 0;   // leases that ended on it or below it
+  uint32_t uses = 0;   // times it was let go after use, itself or something below it
   uint32_t tokens_before = 0;  // of prefix above
 };
 

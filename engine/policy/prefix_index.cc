@@ -30,13 +30,13 @@ Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
   while (pages < pages_max && has_units(cursor, units_per_page_)) {
     const uint32_t child = find_child(at, name_space, hash_first_page(at, name_space, cursor), cursor);
     if (child == 0) break;
-    const uint32_t matched = std::min(match_units(nodes_[child], cursor) / units_per_page_, pages_max - pages);
+    const uint32_t matched =
+        std::min(match_units(nodes_[child], cursor) / units_per_page_, pages_max - pages);
     if (matched < nodes_[child].pages) split(child, matched);
     // A split leaves the matched part in the parent that it made.
     const uint32_t taken = nodes_[child].pages_before == pages ? child : nodes_[child].parent;
     Node& node = nodes_[taken];
     lock(taken);
-    ++node.uses;
     if (on_gpu) match.pages_gpu += static_cast<uint32_t>(node.gpu.size());
     on_gpu = on_gpu && node.gpu.size() == node.pages;
     if (node.recall != Match::kNoRecall) match.recall = node.recall;
@@ -52,7 +52,10 @@ Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
 void PrefixIndex::release(const Lease& lease, bool used) {
   const uint64_t stamp = used ? tick() : 0;
   for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
-    if (used) nodes_[id].stamp = stamp;
+    if (used) {
+      nodes_[id].stamp = stamp;
+      ++nodes_[id].uses;
+    }
     unlock(id);
   }
 }
@@ -111,7 +114,6 @@ bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
   node.pages = count;
   node.pages_before = lease->pages;
   node.locks = 1;
-  node.uses = 1;
   append_runs(cursor, units, &node.runs);
   node.gpu.assign(pages.begin(), pages.end());
   Node& above = nodes_[parent];
@@ -202,7 +204,10 @@ uint64_t PrefixIndex::next_eviction_rank() const {
 PageId PrefixIndex::evict_gpu_page() {
   KVT_CHECK(evictable_ > 0);
   KVT_CHECK(!clean_.empty() || !dirty_.empty());
-  const uint32_t id = clean_.empty() ? dirty_.top() : clean_.top();
+  return evict_tail(clean_.empty() ? dirty_.top() : clean_.top());
+}
+
+PageId PrefixIndex::evict_tail(uint32_t id) {
   Node& node = nodes_[id];
   const bool keeps_copy = tail_is_clean(node);
   const PageId page = node.gpu.back();
@@ -213,8 +218,13 @@ PageId PrefixIndex::evict_gpu_page() {
     --node.clean_count;
     --evictable_clean_;
   } else {
-    // What hangs below this page on the host could not be reached any more.
+    // What comes behind this page, on the host only, could not be reached any more.
     drop_children(id);
+    while (node.pages > node.gpu.size() + 1) {
+      host_pool_->release(node.host[node.pages - 1], clock_);
+      set_host(id, node.pages - 1, kNoPage);
+      trim_last_page(id);
+    }
   }
   if (node.gpu.empty()) {
     --nodes_[node.parent].children_gpu;
@@ -304,19 +314,20 @@ void PrefixIndex::set_host(uint32_t id, uint32_t index, PageId page) {
 
 // --- the host tier
 
-bool PrefixIndex::take_host_page(PageId* page) {
+bool PrefixIndex::take_host_page(uint64_t rank, PageId* page) {
   if (host_pool_->pages_free() == 0) {
-    if (host_.empty()) return false;
+    if (host_.empty() || host_.top_rank() >= rank) return false;
     drop_host_page(host_.top());
   }
   *page = host_pool_->acquire();
   return true;
 }
 
-bool PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first,
-                                 std::vector<PageId>* source, std::vector<PageId>* target) {
-  if (host_pool_ == nullptr || dirty_.empty()) return false;
+PrefixIndex::Cleaning PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first,
+                                                  std::vector<PageId>* source, std::vector<PageId>* target) {
+  if (host_pool_ == nullptr || dirty_.empty()) return Cleaning::kNothingToClean;
   const uint32_t id = dirty_.top();
+  const uint64_t rank = dirty_.top_rank();
   // Locked first: making room on the host must not drop what is about to be copied.
   for (uint32_t above = id; above != 0; above = nodes_[above].parent) lock(above);
   const Node& node = nodes_[id];
@@ -325,27 +336,28 @@ bool PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* fir
   const size_t targets_before = target->size();
   PageId page;
   while (begin > 0 && end - begin < pages_max && (node.host.empty() || node.host[begin - 1] == kNoPage) &&
-         take_host_page(&page)) {
+         take_host_page(rank, &page)) {
     target->push_back(page);
     --begin;
   }
   if (begin == end) {
     for (uint32_t above = id; above != 0; above = nodes_[above].parent) unlock(above);
-    return false;
+    return Cleaning::kHostHoldsNewer;
   }
   std::reverse(target->begin() + static_cast<ptrdiff_t>(targets_before), target->end());
   source->insert(source->end(), node.gpu.begin() + begin, node.gpu.begin() + end);
   *lease = {NodeId{id}, node.pages_before + end};
   *first = node.pages_before + begin;
-  return true;
+  return Cleaning::kStarted;
 }
 
 void PrefixIndex::cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host) {
   size_t next = 0;
   // Another cleaning of the same page cannot be under way: the lease keeps it out of dirty_.
-  visit_pages(lease, first, first + static_cast<uint32_t>(host.size()), [&](uint32_t id, uint32_t from, uint32_t to) {
-    for (uint32_t i = from; i < to; ++i) set_host(id, i, host[next++]);
-  });
+  visit_pages(lease, first, first + static_cast<uint32_t>(host.size()),
+              [&](uint32_t id, uint32_t from, uint32_t to) {
+                for (uint32_t i = from; i < to; ++i) set_host(id, i, host[next++]);
+              });
   KVT_CHECK(next == host.size());
   release(lease, false);
 }
@@ -373,11 +385,13 @@ void PrefixIndex::recalled(const Lease& lease, uint32_t first, std::span<const P
 }
 
 void PrefixIndex::start_recall(const Lease& lease, uint32_t first, uint64_t recall) {
-  visit_pages(lease, first, lease.pages, [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = recall; });
+  visit_pages(lease, first, lease.pages,
+              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = recall; });
 }
 
 void PrefixIndex::recall_failed(const Lease& lease, uint32_t first) {
-  visit_pages(lease, first, lease.pages, [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = Match::kNoRecall; });
+  visit_pages(lease, first, lease.pages,
+              [&](uint32_t id, uint32_t, uint32_t) { nodes_[id].recall = Match::kNoRecall; });
 }
 
 // --- dead slots

@@ -144,7 +144,6 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
   upper.pages_before = lower.pages_before;
   upper.uses = lower.uses;
   upper.stamp = lower.stamp;
-  upper.recall = lower.recall;
   upper.name_space = lower.name_space;
   upper.hash = lower.hash;
   upper.previous_sibling = lower.previous_sibling;
@@ -182,6 +181,8 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
     }
     if (node->host_count == 0) node->host.clear();
   };
+  // What is on the gpu already is not being recalled.
+  if (upper.gpu.size() < pages) upper.recall = lower.recall;
   count_host(&upper);
   count_host(&lower);
   upper.children_gpu = lower.gpu.empty() ? 0 : 1;

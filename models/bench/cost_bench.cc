@@ -22,23 +22,30 @@ CostTables synthetic_tables() {
     for (uint32_t n = 1; n <= 256; n *= 2) curve->at.push_back(n), curve->us.push_back(100 + n);
   }
   AttentionGrid& g = t.attention;
-  g.chunk_context.push_back(0);
-  for (uint32_t n = 16; n <= 16384; n *= 2) g.chunk_context.push_back(n), g.decode_context.push_back(n);
+  std::vector<uint32_t> contexts, chunk_contexts = {0};
+  for (uint32_t n = 16; n <= 16384; n *= 2) contexts.push_back(n), chunk_contexts.push_back(n);
+  const auto curve = [](const std::vector<uint32_t>& at, double from, double slope) {
+    Curve out{at, {}};
+    for (const uint32_t x : at) out.us.push_back(from + slope * x);
+    return out;
+  };
   for (uint32_t n = 16; n <= 2048; n *= 2) g.chunk.push_back(n);
   for (uint32_t n = 1; n <= 256; n *= 2) g.decodes.push_back(n);
   g.decodes_mixed.assign(g.decodes.begin(), g.decodes.end() - 1);
   for (const uint32_t n : g.decodes) {
-    for (const uint32_t d : g.decode_context) g.pure.push_back(5 + 0.001 * n * d);
+    g.pure.push_back(curve(contexts, 5, 0.001 * n));
     if (n > 1) t.skew_pure.push_back({n, 0.3 / n});
   }
   for (const uint32_t c : g.chunk) {
-    for (const uint32_t k : g.chunk_context) {
-      g.prefill.push_back(5 + 0.001 * c * k);
-      for (const uint32_t n : g.decodes_mixed) {
-        for (const uint32_t d : g.decode_context) g.mixed.push_back(6 + 0.001 * c * k + 0.001 * n * d);
-      }
+    g.prefill.push_back(curve(chunk_contexts, 5, 0.001 * c));
+    for (const uint32_t n : g.decodes_mixed) {
+      ContextCurves curves{chunk_contexts, {}};
+      for (const uint32_t k : chunk_contexts)
+        curves.by_context.push_back(curve(contexts, 6 + 0.001 * c * k, 0.001 * n));
+      g.mixed.push_back(std::move(curves));
     }
-    t.skew_mixed.push_back({{2, 0.9}, {16, 0.3}, {128, 0.0}});
+    t.skew_chunk.push_back(c);
+    t.skew_mixed.push_back({{2, 0.9}, {16, 0.3}, {128, 0.01}});
   }
   return t;
 }

@@ -11,20 +11,36 @@ namespace {
 
 using Counts = std::vector<uint32_t>;
 
-TEST_CASE("cost_tables: the declared grid is read, other points are left out") {
+TEST_CASE("cost_tables: axes and curves are those of the files") {
   const ProfileFiles files;
   const auto t = load_cost_tables(files.dir(), 1);
   REQUIRE_MESSAGE(t, (t ? std::string() : t.error().text()));
   CHECK(t->gpu == "Test");
   CHECK(t->attention.chunk == Counts{16, 32, 64});
-  CHECK(t->attention.chunk_context == Counts{0, 16, 64, 256, 1024});
   CHECK(t->attention.decodes == Counts{1, 2, 4, 8, 16, 32});
   // 32 was measured without chunks only.
   CHECK(t->attention.decodes_mixed == Counts{1, 2, 4, 8, 16});
-  CHECK(t->attention.decode_context == Counts{16, 64, 256, 1024});
-  CHECK(t->attention.pure[5 * 4 + 3] == doctest::Approx(pure_unsplit_us(32, 1024)));
-  CHECK(t->attention.mixed[((2 * 5 + 4) * 5 + 4) * 4 + 3] == doctest::Approx(mixed_us(64, 1024, 16, 1024)));
+  CHECK(t->attention.pure[5].at == Counts{16, 64, 256, 1024});
+  CHECK(t->attention.pure[5].us[3] == doctest::Approx(pure_unsplit_us(32, 1024)));
+  CHECK(t->attention.prefill[2].at == Counts{0, 16, 64, 256, 1024});
+  const ContextCurves& last = t->attention.mixed[2 * 5 + 4];
+  CHECK(last.chunk_context == Counts{0, 16, 64, 256, 1024});
+  CHECK(last.by_context[4].us[3] == doctest::Approx(mixed_us(64, 1024, 16, 1024)));
   CHECK(t->lm_head.at == Counts{1, 32});
+}
+
+TEST_CASE("cost_tables: chunks that were measured beyond the declared ones replace those between the ends") {
+  const ProfileFiles files;
+  std::string attention = files.read("tp1/attention.csv");
+  attention += "24,0,0,0,5\n24,512,0,0,9\n24,0,2,100,6\n40,0,0,0,7\n40,0,2,64,8\n40,0,2,64,8.5\n";
+  files.write("tp1/attention.csv", attention);
+  const auto t = load_cost_tables(files.dir(), 1);
+  REQUIRE_MESSAGE(t, (t ? std::string() : t.error().text()));
+  CHECK(t->attention.chunk == Counts{16, 24, 40, 64});
+  CHECK(t->attention.prefill[1].at == Counts{0, 512});
+  CHECK(t->attention.decodes_mixed == Counts{2});
+  CHECK(t->attention.mixed[1].by_context[0].at == Counts{100});
+  CHECK_MESSAGE(t->attention.mixed[2].by_context[0].us[0] == 8.5, "measured again: the later row counts");
 }
 
 TEST_CASE("cost_tables: alpha is fitted over serving-sized contexts only, and never negative") {
@@ -39,6 +55,7 @@ TEST_CASE("cost_tables: alpha is fitted over serving-sized contexts only, and ne
   CHECK(t->skew_pure[1].decodes == 4);
   CHECK(t->skew_pure[1].alpha == 0);
   CHECK(t->skew_pure[2].alpha == doctest::Approx(0.1));
+  CHECK(t->skew_chunk == Counts{16, 32, 64});
   CHECK(t->skew_mixed[1][1].alpha == doctest::Approx(0.25));
 }
 
@@ -49,9 +66,9 @@ TEST_CASE("cost_tables: a profile without skew.csv or without a declared grid is
   REQUIRE(t);
   CHECK(t->skew_pure.empty());
   files.write("meta.yaml", "gpu: Test\n");
-  const auto holes = load_cost_tables(files.dir(), 1);
-  REQUIRE_MESSAGE(!holes, "all values are axes now, and the lone point leaves holes");
-  CHECK(holes.error().text().find("attention.csv: no row") != std::string::npos);
+  const auto undeclared = load_cost_tables(files.dir(), 1);
+  REQUIRE(undeclared);
+  CHECK(undeclared->attention.chunk == Counts{16, 32, 64});
 }
 
 TEST_CASE("cost_tables: every mistake names file and line") {
@@ -68,7 +85,7 @@ TEST_CASE("cost_tables: every mistake names file and line") {
       {"tp1/dense.csv", "embedding,1,1.01", "embedding,1,1e99", "tp1/dense.csv:2: time_us is \"1e99\""},
       {"tp1/dense.csv", "embedding,1,1.01", "embedding,1", "tp1/dense.csv:2: has 2 fields"},
       {"tp1/dense.csv", "\nqkv_proj,", "\nxyz_proj,", "no row of layer"},
-      {"tp1/attention.csv", "0,0,1,16,", "0,0,1,17,", "no row 0,0,1,16"},
+      {"tp1/attention.csv", "\n0,0,", "\n0,1,", "no row 0,0,N,K"},
       {"tp1/attention.csv", "16,0,0,0,", "16,0,0,1e9,", "kv_decode is \"1e9\""},
       {"tp1/skew.csv", "pure,2,", "poor,2,", "tp1/skew.csv:2: regime is \"poor\"; pure or mixed is right"},
       {"meta.yaml", "16-64 x2", "16-64 y2", "meta.yaml: attention_grid.chunks is"},
@@ -122,7 +139,9 @@ TEST_CASE("cost_tables: the published profiles load") {
     }
     const auto t = load_cost_tables(test_data(folder), 1);
     REQUIRE_MESSAGE(t, (t ? std::string() : t.error().text()));
-    CHECK(t->attention.chunk == Counts{16, 32, 64, 128, 256, 512, 1024, 2048});
+    // The second profile was refined by a factor of 1.5.
+    CHECK(t->attention.chunk.size() == (gpu == std::string("RTX4090") ? 8 : 13));
+    CHECK(t->attention.chunk.back() == 2048);
     CHECK(t->attention.decodes.back() == 256);
     CHECK(t->attention.decodes_mixed.back() == 128);
     CHECK(t->dense[0].at.size() == 152);

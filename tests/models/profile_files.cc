@@ -25,9 +25,7 @@ ProfileFiles::ProfileFiles() {
   dir_ = (std::filesystem::temp_directory_path() / fmt::format("kvtwin_profile_{}_{}", ::getpid(), ++count))
              .string();
   std::filesystem::create_directories(dir_ + "/tp1");
-  write("meta.yaml",
-        "gpu: Test\nmodel: tiny\ntp_degrees: [1]\nattention_grid:\n  chunks: 0, 16-64 x2\n"
-        "  n_decode: 0, 1-32 x2\n  kv: 0, 16-1024 x4\n");
+  write("meta.yaml", "gpu: Test\nmodel: tiny\ntp_degrees: [1]\nattention_grid:\n  chunks: 0, 16-64 x2\n");
   std::string dense = "layer,tokens,time_us\n", head = "layer,sequences,time_us\n";
   for (size_t i = 0; i < kDenseOps; ++i) {
     for (const uint32_t t : {1u, 8u, 64u, 256u}) {
@@ -53,8 +51,6 @@ ProfileFiles::ProfileFiles() {
       }
     }
   }
-  // A point off the declared grid, which must be ignored.
-  attention += "24,16,3,48,1000000\n";
   write("tp1/dense.csv", dense);
   write("tp1/per_sequence.csv", head);
   write("tp1/attention.csv", attention);

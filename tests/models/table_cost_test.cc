@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <span>
+
 #include "engine/base/prng.h"
 #include "models/catalog.h"
 #include "models/cost_factory.h"
@@ -169,6 +172,88 @@ TEST_CASE("table_cost: a profile of another model is refused") {
   const auto wrong = TableCost::make(*tables, other, 1, 7, {}, {});
   REQUIRE_FALSE(wrong);
   CHECK(wrong.error().text().find("was measured with 64 MLP columns, tiny has 100") != std::string::npos);
+}
+
+TEST_CASE("table_cost: prices agree with an independent implementation of the same rules") {
+  // Written in Python while the rules were found on the real vLLM runs; us of the whole step.
+  const struct {
+    const char *profile, *device;
+    double dec20, dec40, dec100, pre2048, mix, mix200;
+  } gpus[] = {{"RTX4090", "rtx-4090", 23148.6, 28607.9, 38230.6, 193004.7, 200709.1, 31205.1},
+              {"RTXPRO6000", "rtx-pro-6000", 14504.4, 18476.8, 24496.1, 82945.3, 87098.7, 17535.3}};
+  for (const auto& gpu : gpus) {
+    CAPTURE(std::string(gpu.profile));
+    const std::string folder =
+        std::string("llmservingsim/profiles/") + gpu.profile + "/meta-llama/Llama-3.1-8B";
+    if (!have_test_data(folder)) {
+      MESSAGE("no LLMServingSim profiles below $KVTWIN_DATA: skipped");
+      return;
+    }
+    CostModelSpec spec{
+        *Catalog().llm("llama-3.1-8b"), *Catalog().device(gpu.device), 1, {}, test_data(folder)};
+    auto made = make_cost_model(spec);
+    REQUIRE_MESSAGE(made, (made ? std::string() : made.error().text()));
+    const auto check = [&](StepShape s, uint32_t padded, uint32_t rows, std::span<const ChunkShape> chunks,
+                           double expected) {
+      s.tokens = s.decodes, s.tokens_padded = padded, s.logits_rows = rows, s.chunks = chunks;
+      for (const ChunkShape& c : chunks) s.tokens += c.tokens;
+      const double step_us = static_cast<double>((*made)->step(s).device) / kTicksPerNs / 1e3;
+      CHECK(std::abs(step_us - expected) < 0.1);
+    };
+    const auto ramp = [](uint32_t count, uint32_t first, uint32_t step) {
+      return decodes(count, uint64_t{count} * first + uint64_t{step} * count * (count - 1) / 2,
+                     first + step * (count - 1));
+    };
+    check(ramp(20, 500, 100), 24, 20, {}, gpu.dec20);
+    check(ramp(40, 300, 60), 40, 40, {}, gpu.dec40);
+    check(ramp(100, 200, 20), 104, 100, {}, gpu.dec100);
+    const ChunkShape whole[] = {{2048, 0}}, three[] = {{1000, 300}, {600, 0}, {400, 16}},
+                     small[] = {{180, 64}};
+    check({}, 2048, 0, whole, gpu.pre2048);
+    check(ramp(30, 300, 60), 2030, 33, three, gpu.mix);
+    check(ramp(20, 1000, 0), 200, 21, small, gpu.mix200);
+  }
+}
+
+TEST_CASE("table_cost: the roofline of the same device, beside the measured kernels") {
+  // What a user gets where nothing was measured: mean over a grid of steps, in percent of the measured time.
+  for (const auto& [profile, device] : {std::pair{"RTX4090", "rtx-4090"}, {"RTXPRO6000", "rtx-pro-6000"}}) {
+    const std::string folder = std::string("llmservingsim/profiles/") + profile + "/meta-llama/Llama-3.1-8B";
+    if (!have_test_data(folder)) {
+      MESSAGE("no LLMServingSim profiles below $KVTWIN_DATA: skipped");
+      return;
+    }
+    CostModelSpec spec{*Catalog().llm("llama-3.1-8b"), *Catalog().device(device), 1, {}, test_data(folder)};
+    auto measured = make_cost_model(spec);
+    spec.profile.clear();
+    auto predicted = make_cost_model(spec);
+    REQUIRE(measured);
+    REQUIRE(predicted);
+    double decode_error = 0, prefill_error = 0;
+    int decode_steps = 0, prefill_steps = 0;
+    const auto error = [&](const StepShape& s) {
+      const double real = static_cast<double>((*measured)->step(s).device);
+      return std::abs(static_cast<double>((*predicted)->step(s).device) / real - 1) * 100;
+    };
+    for (const uint32_t count : {1u, 4u, 16u, 64u, 128u}) {
+      for (const uint32_t context : {128u, 512u, 2048u, 8192u}) {
+        decode_error += error(decodes(count, uint64_t{count} * context, context)), ++decode_steps;
+      }
+    }
+    for (const uint32_t tokens : {128u, 512u, 1024u, 2048u}) {
+      for (const uint32_t context : {0u, 2048u, 16384u}) {
+        const ChunkShape chunk{tokens, context};
+        StepShape s;
+        s.chunks = {&chunk, 1}, s.tokens = s.tokens_padded = tokens, s.logits_rows = 1;
+        prefill_error += error(s), ++prefill_steps;
+      }
+    }
+    decode_error /= decode_steps, prefill_error /= prefill_steps;
+    MESSAGE(std::string(device) << ": roofline off by " << decode_error << " % on decode steps, "
+                                << prefill_error << " % on prefill steps (means)");
+    CHECK(decode_error < 6);
+    CHECK(prefill_error < 12);
+  }
 }
 
 TEST_CASE("table_cost: published RTX 4090 times are returned where they were measured") {

@@ -108,7 +108,7 @@ class Script {
   void from_outside(uint32_t index) {
     Event ended;
     Engine& engine = engines_[index];
-    if (world_->interrupt(EngineId{static_cast<uint16_t>(index)}, &ended)) {
+    while (world_->interrupt(EngineId{static_cast<uint16_t>(index)}, &ended)) {
       steps_ended(std::get<StepDone>(ended), std::get<StepDone>(ended).ends.back());
     }
     engine.planned = std::min(engine.planned, engine.ended + config_.engines[index].steps_in_flight_max);

@@ -45,13 +45,16 @@ class AnalyticBackend final : public Backend {
 
   bool interrupt(EngineId id, Event* event) override {
     auto& steps = engines_[raw(id)].steps;
+    const size_t piece = steps.empty() ? 0 : answer_count(raw(id));
     size_t done = 0;
-    while (done < steps.size() && at(steps[done].end) <= now_) ++done;
-    steps.resize(std::min(steps.size(), done + config_.engines[raw(id)].steps_in_flight_max));
+    while (done < piece && at(steps[done].end) <= now_) ++done;
+    if (done > 0) {
+      *event = answer(raw(id), done);
+      return true;
+    }
+    steps.resize(std::min<size_t>(steps.size(), config_.engines[raw(id)].steps_in_flight_max));
     for (Step& step : steps) step.alone = true;
-    if (done == 0) return false;
-    *event = answer(raw(id), done);
-    return true;
+    return false;
   }
 
  private:

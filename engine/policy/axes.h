@@ -1,0 +1,106 @@
+// The policy halves of the eight axes (DESIGN 4): integers only. Values (scores, packed bytes) belong to
+// the worlds, prices to models/.
+//
+// Each axis is one small interface; its identity choice is in axis_<name>.cc with whatever other choices
+// exist. To add a policy: one .cc, one line in registry.cc, one table test.
+
+#ifndef KVTWIN_ENGINE_POLICY_AXES_H_
+#define KVTWIN_ENGINE_POLICY_AXES_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/base/units.h"
+#include "engine/policy/config.h"
+
+namespace kvtwin {
+
+// When a policy changes which cells are kept (METHODS 7.3, 7.6).
+enum class Moment : uint8_t { kAtNoTime, kChunkEnd, kPromptEnd, kTurnStart, kDecodeStep };
+// Whether the cells kept of a prefix depend on what follows it: decides who may share it (METHODS 7.3).
+enum class Causality : uint8_t { kPrefixClosed, kSuffixDependent };
+enum class Format : uint8_t { kBf16, kFp8, kInt4, kInt2 };
+
+// How important is a cell? The policy half says when to score and what the step must capture.
+class Scorer {
+ public:
+  virtual ~Scorer() = default;
+  virtual Moment moment() const = 0;
+  virtual Causality causality() const = 0;
+  virtual uint32_t probe_rows() const = 0;    // extra rows behind the prompt (Judge Q soft tokens)
+  virtual bool needs_all_layers() const = 0;  // a threshold over layers: staging must hold them all
+};
+
+// How many cells may a head group keep, and when is that known?
+class Budget {
+ public:
+  virtual ~Budget() = default;
+  virtual bool keeps_all() const = 0;
+  virtual bool known_at_admission() const = 0;
+  // Cells that `tokens` leave in the group that keeps the most.
+  virtual uint32_t kept_max(uint32_t tokens) const = 0;
+};
+
+// How does a keep-set become pages?
+class Layout {
+ public:
+  virtual ~Layout() = default;
+  virtual uint32_t pages_for(uint32_t cells, uint32_t page_tokens) const = 0;
+  virtual bool keeps_slots() const = 0;  // a cached prefix keeps its slots: reusable (METHODS 7.4)
+  virtual bool needs_page_1() const = 0;
+};
+
+// Which format does a cell get?
+class Precision {
+ public:
+  virtual ~Precision() = default;
+  virtual Format prompt_format() const = 0;
+  virtual Format decode_format() const = 0;
+};
+
+// Which tier holds a page?
+class Placement {
+ public:
+  virtual ~Placement() = default;
+  virtual bool uses_host() const = 0;  // evicted prefixes are demoted, hits are recalled
+};
+
+// Which stored pages does this step read?
+class Retrieval {
+ public:
+  virtual ~Retrieval() = default;
+  virtual bool reads_everything() const = 0;
+};
+
+// How is attention work cut into CTAs?
+class Partition {
+ public:
+  virtual ~Partition() = default;
+  virtual bool per_layer() const = 0;  // the cut differs by layer
+};
+
+// Who may share which state?
+class Identity {
+ public:
+  virtual ~Identity() = default;
+  // The namespace of a call's prefixes; nullopt: its prefixes are never kept.
+  virtual std::optional<uint64_t> name_space(SessionId session) const = 0;
+  virtual bool shares_across_sessions() const = 0;
+};
+
+struct PolicyAxes {
+  std::unique_ptr<Scorer> scorer;
+  std::unique_ptr<Budget> budget;
+  std::unique_ptr<Layout> layout;
+  std::unique_ptr<Precision> precision;
+  std::unique_ptr<Placement> placement;
+  std::unique_ptr<Retrieval> retrieval;
+  std::unique_ptr<Partition> partition;
+  std::unique_ptr<Identity> identity;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_AXES_H_

@@ -1,0 +1,263 @@
+#include "engine/policy/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/base/prng.h"
+#include "engine/policy/core_state.h"
+#include "engine/policy/registry.h"
+
+namespace kvtwin {
+
+Core::Core(const CoreConfig& config) : state_(std::make_unique<State>(config)) {}
+Core::~Core() = default;
+Core::Core(Core&&) noexcept = default;
+
+void Core::apply(Instant now, const Event& event, std::vector<Command>* commands) {
+  state_->apply(now, event, commands);
+}
+
+bool Core::idle() const {
+  return state_->calls_live == 0 && state_->launches.empty() && state_->transfers_live == 0;
+}
+
+uint64_t Core::digest() const { return draw({state_->digest, state_->done}); }
+
+Core::State::State(const CoreConfig& c)
+    : config(c),
+      axes(make_axes(c.policies)),
+      gpu(PageId{0}, c.pages_gpu, c.page_order),
+      host(c.pages_host == 0
+               ? nullptr
+               : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
+      index(c.page_tokens / c.unit_tokens, &gpu, host.get(), make_prefix_eviction(c.prefix_eviction)) {
+  KVT_CHECK(!validate_core_config(c).has_value());
+}
+
+void Core::State::apply(Instant at, const Event& event, std::vector<Command>* commands) {
+  KVT_CHECK(at >= now);
+  now = at;
+  out = commands;
+  if (!std::holds_alternative<StepDone>(event)) cut_stretch();
+  std::visit([this](const auto& e) { on(e); }, event);
+  while (plan_step()) {
+  }
+  start_cleaning();
+  out = nullptr;
+}
+
+uint64_t Core::State::draw_record(std::initializer_list<uint64_t> record) { return draw(record); }
+
+// --- calls come and go
+
+void Core::State::on(const CallReady& event) {
+  if (reject(event)) return;
+  const Slot slot = take_slot();
+  CallState& call = calls[slot];
+  call.id = event.call;
+  call.session = event.session;
+  call.prompt = event.prompt_tokens;
+  call.output = event.output_tokens;
+  call.identity.assign(event.identity.begin(), event.identity.end());
+  call.triggers.assign(event.triggers.begin(), event.triggers.end());
+  uint64_t units = 0, units_public = 0;
+  for (const UnitRun& run : call.identity) {
+    if ((run.space & kPrivateSpace) == 0 && units_public == units) units_public += run.count;
+    units += run.count;
+  }
+  const uint32_t page_units = config.page_tokens / config.unit_tokens;
+  const auto name_space = axes.identity->name_space(event.session);
+  const bool cached = config.prefix_cache && name_space.has_value();
+  call.name_space = name_space.value_or(0);
+  call.pages_public = cached ? static_cast<uint32_t>(units_public / page_units) : 0;
+  call.pages_known = cached ? static_cast<uint32_t>(units / page_units) : 0;
+  call.phase = CallState::Phase::kWaiting;
+  if (raw(event.call) >= slots.size()) slots.resize(raw(event.call) + 1, UINT32_MAX);
+  slots[raw(event.call)] = slot;
+  waiting.push_back(slot);
+  cleaning_barred = false;
+  ++calls_live;
+}
+
+bool Core::State::reject(const CallReady& event) {
+  const uint64_t tokens = uint64_t{event.prompt_tokens} + event.output_tokens;
+  using Reason = RejectCall::Reason;
+  const auto refuse = [&](Reason reason, uint64_t needed, uint64_t limit) {
+    note({kRejected, raw(event.call), static_cast<uint64_t>(reason)});
+    out->push_back(RejectCall{config.engine, event.call, reason, needed, limit});
+    return true;
+  };
+  if (event.prompt_tokens == 0) return refuse(Reason::kPromptEmpty, 1, 0);
+  if (config.context_tokens_max != 0 && tokens > config.context_tokens_max) {
+    return refuse(Reason::kLongerThanWindow, tokens, config.context_tokens_max);
+  }
+  const uint64_t pages = div_ceil<uint64_t>(tokens, config.page_tokens);
+  const uint64_t room = config.pages_gpu - config.watermark_pages;
+  if (tokens > UINT32_MAX || pages > room) return refuse(Reason::kLargerThanPool, pages, room);
+  return false;
+}
+
+void Core::State::on(const CallCancelled& event) {
+  const Slot slot = slot_of(event.call);
+  if (slot == UINT32_MAX) return;  // it finished at this very instant
+  CallState& call = calls[slot];
+  call.ending = call.cancelled = true;
+  for (Launch& launch : launches) {
+    for (const Launch::Member& member : launch.members) {
+      if (member.call == event.call) launch.decisive = true;
+    }
+  }
+  if (call.launches == 0) end_call(slot);
+}
+
+void Core::State::on(const SessionHint& event) {
+  if (event.kind == SessionHint::Kind::kSessionEnds) {
+    out->push_back(DropSessionState{config.engine, event.session});
+  }
+}
+
+void Core::State::on(const Timer&) {}  // no policy sets one yet
+
+void Core::State::end_call(Slot slot) {
+  CallState& call = calls[slot];
+  cleaning_barred = false;
+  if (call.phase == CallState::Phase::kWaiting) {
+    waiting.erase(std::find(waiting.begin(), waiting.end(), slot));
+  } else if (call.phase == CallState::Phase::kRecalling) {
+    --recalling;  // the transfer goes on without it
+  } else if (call.phase == CallState::Phase::kRunning) {
+    running.erase(std::find(running.begin(), running.end(), slot));
+    let_go(&call, false);
+  }
+  note({kEnded, done, raw(call.id), call.emitted});
+  out->push_back(FinishCall{config.engine, call.id, call.emitted, call.cancelled});
+  out->push_back(
+      DropCallState{config.engine, call.id,
+                    call.cancelled ? DropCallState::Reason::kCancelled : DropCallState::Reason::kFinished});
+  slots[raw(call.id)] = UINT32_MAX;
+  call.phase = CallState::Phase::kUnused;
+  unused.push_back(slot);
+  --calls_live;
+}
+
+// A running call's pages go: what others may use into the index, the rest, last page first, to the pool.
+void Core::State::let_go(CallState* call, bool preempted) {
+  cells_held -= call->kv;
+  pages_running -= call->pages_held();
+  publish_pages(call,
+                std::min(call->kv / config.page_tokens, preempted ? call->pages_known : call->pages_public));
+  for (auto page = call->pages.rbegin(); page != call->pages.rend(); ++page) give_page(*page);
+  call->pages.clear();
+  index.release(call->lease, true);
+  call->lease = {};
+  reserved_total -= call->reserved;
+  call->reserved = 0;
+}
+
+void Core::State::publish_pages(CallState* call, uint32_t pages_limit) {
+  if (call->insert_barred || pages_limit <= call->lease.pages) return;
+  const std::span<const PageId> pages(call->pages.data(), pages_limit - call->lease.pages);
+  if (index.insert(call->name_space, call->identity, pages, &call->lease)) {
+    call->pages.erase(call->pages.begin(), call->pages.begin() + static_cast<ptrdiff_t>(pages.size()));
+  } else {
+    call->insert_barred = true;
+  }
+}
+
+Slot Core::State::take_slot() {
+  if (unused.empty()) {
+    calls.emplace_back();
+    return static_cast<Slot>(calls.size() - 1);
+  }
+  const Slot slot = unused.back();
+  unused.pop_back();
+  CallState& call = calls[slot];
+  CallState fresh;
+  fresh.pages = std::move(call.pages);  // keeps what it has allocated
+  fresh.identity = std::move(call.identity);
+  fresh.triggers = std::move(call.triggers);
+  call = std::move(fresh);
+  return slot;
+}
+
+Slot Core::State::slot_of(CallId call) const {
+  return raw(call) < slots.size() ? slots[raw(call)] : UINT32_MAX;
+}
+
+// --- what others may know
+
+CoreGauges Core::gauges() const {
+  const State& s = *state_;
+  // Pages and cells of steps that no world has been allowed to start yet are not held yet.
+  uint64_t pages_ahead = 0, cells_ahead = 0;
+  if (!s.launches.empty()) {
+    const Launch& last = s.launches.back();
+    const uint64_t started = std::max(last.first + 1, s.done + s.config.steps_in_flight_max);
+    if (started < last.end) {
+      cells_ahead = (last.end - started) * last.members.size();
+      const auto ahead =
+          std::lower_bound(last.grants.begin(), last.grants.end(), started - last.first,
+                           [](const PageGrant& grant, uint64_t offset) { return grant.offset < offset; });
+      pages_ahead = static_cast<uint64_t>(last.grants.end() - ahead);
+    }
+  }
+  CoreGauges g;
+  g.calls_running = static_cast<uint32_t>(s.running.size());
+  g.calls_waiting = static_cast<uint32_t>(s.waiting.size()) + s.recalling;
+  g.pages_gpu_total = s.gpu.pages_total();
+  g.pages_gpu_free = s.gpu.pages_free() + static_cast<uint32_t>(pages_ahead);
+  g.pages_gpu_cached = s.index.pages_evictable();
+  g.pages_gpu_held = g.pages_gpu_total - g.pages_gpu_free - g.pages_gpu_cached;
+  g.pages_host_total = s.host ? s.host->pages_total() : 0;
+  g.pages_host_free = s.host ? s.host->pages_free() : 0;
+  g.cells_held = s.cells_held - cells_ahead;
+  g.slots_held = (s.pages_running - pages_ahead) * s.config.page_tokens;
+  return g;
+}
+
+void Core::check_invariants() const { state_->check_invariants(); }
+
+// free + owned by calls + owned by the index + in flight = capacity, in each tier.
+void Core::State::check_invariants() const {
+  gpu.check_invariants();
+  if (host) host->check_invariants();
+  index.check_invariants();
+  uint64_t pages_own = 0, cells = 0, held = 0, reserved = 0, live = 0;
+  for (const CallState& call : calls) {
+    if (call.phase == CallState::Phase::kUnused) continue;
+    ++live;
+    KVT_CHECK(call.emitted <= call.sampled);
+    KVT_CHECK(call.sampled <= call.output);
+    reserved += call.reserved;
+    if (call.phase != CallState::Phase::kRunning) {
+      KVT_CHECK(call.pages.empty());
+      KVT_CHECK(call.lease.pages == 0);
+      continue;
+    }
+    pages_own += call.pages.size();
+    cells += call.kv;
+    held += call.pages_held();
+    KVT_CHECK(uint64_t{call.pages_held()} * config.page_tokens >= call.kv);
+    for (const PageId page : call.pages) KVT_CHECK(gpu.owned(page));
+  }
+  uint64_t gpu_in_flight = 0, host_in_flight = 0, waits = 0;
+  for (const TransferState& transfer : transfers) {
+    if (!transfer.live) continue;
+    if (transfer.kind == TransferKind::kRecall) gpu_in_flight += transfer.target.size();
+    if (transfer.kind == TransferKind::kDemote) host_in_flight += transfer.target.size();
+    waits += transfer.waiting.size();
+  }
+  KVT_CHECK(live == calls_live);
+  KVT_CHECK(cells == cells_held);
+  KVT_CHECK(held == pages_running);
+  KVT_CHECK(reserved == reserved_total);
+  KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + gpu_in_flight);
+  KVT_CHECK(!host || host->pages_owned() == index.pages_host() + host_in_flight);
+  KVT_CHECK(running.size() <= config.calls_max);
+  KVT_CHECK(recalling <= waits);
+  KVT_CHECK(launched >= done);
+  KVT_CHECK(reserved_total <= uint64_t{gpu.pages_free()} + index.pages_evictable());
+}
+
+}  // namespace kvtwin

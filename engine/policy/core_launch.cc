@@ -1,0 +1,153 @@
+// From planned entries to one LaunchStep, folded over as many steps as are certain to be alike.
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/policy/core_state.h"
+
+namespace kvtwin {
+
+void Core::State::launch_planned() {
+  uint32_t able = 0;  // calls that could have been in this step
+  for (const Slot slot : running) able += calls[slot].launched_out() ? 0 : 1;
+  if (spare.empty()) spare.emplace_back();
+  launches.push_back(std::move(spare.back()));
+  spare.pop_back();
+  Launch& launch = launches.back();
+  launch.clear(launched);
+  for (size_t i = 0; i < planned.size(); ++i) commit_entry(i, &launch);
+  launch.adopted.swap(adopted);
+  for (const Planned& entry : planned) {
+    calls[entry.slot].admitted_now = false;
+    const size_t count = entry.adopted_end - entry.adopted_begin;
+    if (count == 0) continue;
+    launch.adoptions.push_back({calls[entry.slot].id, {launch.adopted.data() + entry.adopted_begin, count}});
+  }
+  // Before pages are taken ahead: an unfolded run would decide here, with this step's pages gone.
+  start_cleaning();
+
+  uint32_t repeat = able == planned.size() ? quiet_steps(launch) : 1;
+  if (repeat > 1) repeat = grant_ahead(repeat, &launch);
+  for (const Launch::Member& member : launch.members) {
+    CallState& call = calls[member.slot];
+    call.kv += repeat - 1;
+    call.sampled += repeat - 1;
+    cells_held += repeat - 1;
+    launch.decisive = launch.decisive || call.launched_out();
+  }
+  launch.end = launched + repeat;
+  launched = launch.end;
+  uint32_t tokens = 0;
+  for (const PlanEntry& entry : launch.entries) tokens += entry.tokens;
+  note_launch(launch, tokens);
+  out->push_back(LaunchStep{config.engine, StepId{launch.first}, repeat, tokens, padded(tokens),
+                            launch.entries, launch.grants, launch.adoptions});
+}
+
+void Core::State::commit_entry(size_t index_planned, Launch* launch) {
+  const Planned& planned_entry = planned[index_planned];
+  CallState& call = calls[planned_entry.slot];
+  const bool decode = call.decodes_next();
+  const auto entry = static_cast<uint32_t>(launch->entries.size());
+  const uint32_t context = call.kv;
+  call.kv += planned_entry.tokens;
+  cells_held += planned_entry.tokens;
+  const bool samples = call.kv == call.known() && call.sampled < call.output;
+  if (samples) ++call.sampled;
+  ++call.launches;
+  launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk, call.admitted_now,
+                             samples, planned_entry.tokens, context});
+  launch->members.push_back({planned_entry.slot, call.id, samples});
+  for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
+    launch->grants.push_back({0, entry, granted[i]});
+  }
+  if (!decode) publish_pages(&call, std::min(call.kv / config.page_tokens, call.pages_public));
+}
+
+// How many steps, this one included, are certain to have these entries again, one token later each.
+uint32_t Core::State::quiet_steps(const Launch& launch) const {
+  if (preempted_now || evicted_now || admission_open) return 1;
+  if (host && preempted_until > done) return 1;  // cleaning resumes when those steps have ended
+  for (size_t i = 0; i + 1 < launches.size(); ++i) {
+    if (launches[i].decisive) return 1;
+  }
+  uint32_t steps = config.repeat_max;
+  for (size_t i = 0; i < launch.entries.size(); ++i) {
+    if (launch.entries[i].kind != EntryKind::kDecode) return 1;
+    const CallState& call = calls[launch.members[i].slot];
+    steps = std::min(steps, call.output - call.sampled + 1);
+    for (size_t t = call.next_trigger; t < call.triggers.size(); ++t) {
+      if (call.triggers[t] < call.sampled) continue;
+      steps = std::min(steps, call.triggers[t] - call.sampled + 1);
+      break;
+    }
+  }
+  return steps;
+}
+
+// Takes the pages that steps 1 .. steps-1 of the launch will fill, in step-major order, as long as that
+// evicts nothing and does not call for cleaning. Returns how many steps have all they need.
+uint32_t Core::State::grant_ahead(uint32_t steps, Launch* launch) {
+  const uint32_t page = config.page_tokens;
+  const bool watch_clean = !below_clean_target(0);
+  // Each call crosses into a new page once in every `page` steps; order the crossings once.
+  crossings.clear();
+  for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
+    const CallState& call = calls[launch->members[entry].slot];
+    // kv counts this step already: step 1 writes position kv.
+    crossings.push_back({call.pages_held() * page - call.kv + 1, entry});
+  }
+  std::sort(crossings.begin(), crossings.end());
+  for (uint32_t window = 0; window < steps; window += page) {
+    for (const auto& [first, entry] : crossings) {
+      const uint32_t offset = first + window;
+      if (offset >= steps) break;
+      if (!free_page_is_next() || (watch_clean && below_clean_target(1))) {
+        give_back_grants(launch, offset);
+        return offset;
+      }
+      CallState& call = calls[launch->members[entry].slot];
+      const PageId taken = gpu.acquire();
+      call.pages.push_back(taken);
+      ++pages_running;
+      if (call.reserved > 0) {
+        --call.reserved;
+        --reserved_total;
+      }
+      launch->grants.push_back({offset, entry, taken});
+    }
+  }
+  return steps;
+}
+
+void Core::State::note_launch(const Launch& launch, uint32_t tokens) {
+  bool all_decode = true;
+  for (size_t i = 0; i < launch.entries.size(); ++i) {
+    const PlanEntry& entry = launch.entries[i];
+    if (entry.kind == EntryKind::kDecode) continue;
+    all_decode = false;
+    note({kEntry, launch.first, i, raw(entry.call), entry.tokens, entry.context});
+  }
+  // Steps that only repeat the step before leave no mark, so that folding leaves none either.
+  if (!all_decode || launch.entries.size() != entries_last) {
+    note({kStep, launch.first, launch.entries.size(), tokens});
+  }
+  entries_last = launch.entries.size();
+  for (const PageGrant& grant : launch.grants) note_grant(launch, grant);
+  for (const Adoption& adoption : launch.adoptions) {
+    note({kAdopted, launch.first, raw(adoption.call), digest_of(adoption.pages)});
+  }
+}
+
+uint64_t Core::State::digest_of(std::span<const PageId> pages) {
+  uint64_t hash = pages.size();
+  for (const PageId page : pages) hash = hash * 0x9e3779b97f4a7c15u + raw(page) + 1;
+  return hash;
+}
+
+uint32_t Core::State::padded(uint32_t tokens) const {
+  const auto size = std::lower_bound(config.capture_sizes.begin(), config.capture_sizes.end(), tokens);
+  return size == config.capture_sizes.end() ? tokens : *size;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,170 @@
+// What the next step does: which calls run, how many tokens each, and who must give way.
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/policy/core_state.h"
+
+namespace kvtwin {
+
+bool Core::State::plan_step() {
+  if (launched - done >= config.steps_in_flight_max) return false;
+  planned.clear();
+  granted.clear();
+  adopted.clear();
+  budget = config.step_tokens_max;
+  preempted_now = evicted_now = false;
+  admission_open = false;
+  switch (config.batch_order) {
+    case BatchOrder::kDecodeFirst:
+      plan_running(true, true);
+      plan_waiting();
+      break;
+    case BatchOrder::kPrefillFirst:
+      plan_running(false, true);
+      plan_waiting();
+      plan_running(true, false);
+      break;
+    case BatchOrder::kMixed:
+      plan_running(true, false);
+      plan_running(false, true);
+      plan_waiting();
+      break;
+  }
+  if (planned.empty()) return false;
+  launch_planned();
+  return true;
+}
+
+void Core::State::plan_running(bool decodes, bool prefills) {
+  for (size_t i = 0; i < running.size() && budget > 0; ++i) {
+    const Slot slot = running[i];
+    CallState& call = calls[slot];
+    if (call.launched_out() || call.admitted_now) continue;  // admitted_now: it has its entry already
+    const bool is_decode = call.decodes_next();
+    if (is_decode ? !decodes : !prefills) continue;
+    const uint32_t pending = call.known() - call.kv;
+    const uint32_t tokens = std::min(pending, is_decode ? budget : prefill_budget());
+    KVT_CHECK(tokens > 0);
+    const size_t granted_before = granted.size();
+    while (!grow(&call, tokens)) {
+      // Alone, and what it lacks is being copied: those pages come back by themselves, and none of its own
+      // would bring them sooner.
+      if (running.size() == 1 && transfers_live > 0) return;
+      const bool itself = running.back() == slot;
+      preempt_last();
+      if (itself) return;
+    }
+    add_entry(slot, tokens, granted_before);
+  }
+}
+
+void Core::State::plan_waiting() {
+  // A preemption says that memory is short: who was just sent away must not be let in at the same step.
+  while (!preempted_now && !waiting.empty() && budget > 0 && running.size() + recalling < config.calls_max) {
+    const Admitted admitted = admit(waiting.front());
+    if (admitted == Admitted::kBlocked) return;
+  }
+}
+
+uint32_t Core::State::prefill_budget() const {
+  uint32_t limit = budget;
+  if (config.chunk_tokens_max > 0) limit = std::min(limit, config.chunk_tokens_max);
+  if (config.batch_order == BatchOrder::kMixed) {
+    const bool decoding = std::any_of(planned.begin(), planned.end(),
+                                      [this](const Planned& p) { return calls[p.slot].decodes_next(); });
+    if (decoding) limit = std::min(limit, std::max(1u, config.step_tokens_max / 2));
+  }
+  return limit;
+}
+
+// Gives the call pages for `tokens` more tokens of KV; all or none.
+bool Core::State::grow(CallState* call, uint32_t tokens) {
+  const uint32_t pages = axes.layout->pages_for(call->kv + tokens, config.page_tokens);
+  if (pages <= call->pages_held()) return true;
+  const uint32_t more = pages - call->pages_held();
+  if (more > pages_available(*call)) return false;
+  for (uint32_t left = more; left > 0; --left) {
+    const PageId page = take_page(left);
+    call->pages.push_back(page);
+    granted.push_back(page);
+  }
+  const uint32_t from_reserve = std::min(call->reserved, more);
+  call->reserved -= from_reserve;
+  reserved_total -= from_reserve;
+  pages_running += more;
+  return true;
+}
+
+uint32_t Core::State::pages_available(const CallState& call) const {
+  const uint64_t had = uint64_t{gpu.pages_free()} + index.pages_evictable();
+  const uint64_t others = reserved_total - call.reserved;
+  return static_cast<uint32_t>(had > others ? had - others : 0);
+}
+
+bool Core::State::free_page_is_next() const {
+  if (gpu.pages_free() == 0) return false;
+  return config.page_order == PageOrder::kLowestFirst || index.pages_evictable() == 0 ||
+         gpu.oldest_stamp() <= index.next_eviction_rank();
+}
+
+// `more`: so many pages, this one included, are wanted now. REQUIRES: so many are free or evictable.
+PageId Core::State::take_page(uint32_t more) {
+  if (config.page_order == PageOrder::kOldestFirst) {
+    if (free_page_is_next()) return gpu.acquire();
+    evicted_now = true;
+    return index.evict_gpu_page();
+  }
+  if (gpu.pages_free() == 0) {
+    const uint32_t batch = std::min(index.pages_evictable(), std::max(more, config.evict_batch_pages));
+    for (uint32_t i = 0; i < batch; ++i) give_page(index.evict_gpu_page());
+    evicted_now = true;
+  }
+  return gpu.acquire();
+}
+
+// The newest running call gives its pages back and returns to the head of the queue.
+void Core::State::preempt_last() {
+  const Slot slot = running.back();
+  running.pop_back();
+  CallState& call = calls[slot];
+  remove_entry(slot);
+  note({kPreempted, launched, raw(call.id)});
+#ifdef KVTWIN_PLANT_LEAK_ON_PREEMPT
+  if (!call.pages.empty()) call.pages.pop_back();  // planted: tests/negative must catch it
+#endif
+  let_go(&call, true);
+  call.kv = 0;
+  call.phase = CallState::Phase::kWaiting;
+  waiting.push_front(slot);
+  preempted_now = true;
+  preempted_until = launched;
+  out->push_back(DropCallState{config.engine, call.id, DropCallState::Reason::kPreempted});
+}
+
+void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
+  CallState& call = calls[slot];
+  Planned entry{slot, tokens, granted_before, granted.size(), adopted.size(), adopted.size()};
+  if (call.admitted_now) {
+    index.gpu_pages(call.lease, &adopted);
+    entry.adopted_end = adopted.size();
+  }
+  planned.push_back(entry);
+  budget -= tokens;
+  // Within a step all KV is written before any is read, so a later call of the same step may share it.
+  // Where a planned call can still be sent away, publishing must wait until the plan is final.
+  if (config.batch_order == BatchOrder::kDecodeFirst && !call.decodes_next()) {
+    publish_pages(&call, std::min((call.kv + tokens) / config.page_tokens, call.pages_public));
+  }
+}
+
+void Core::State::remove_entry(Slot slot) {
+  const auto entry =
+      std::find_if(planned.begin(), planned.end(), [slot](const Planned& p) { return p.slot == slot; });
+  if (entry == planned.end()) return;
+  KVT_CHECK(config.batch_order != BatchOrder::kDecodeFirst);
+  budget += entry->tokens;
+  planned.erase(entry);
+}
+
+}  // namespace kvtwin

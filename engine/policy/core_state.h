@@ -1,0 +1,232 @@
+// The inside of Core. Included by core*.cc only.
+//
+// One call's life: waiting -> (recalling -> waiting)* -> running -> ended, and from running back to
+// waiting when it is preempted. Counts run ahead of the world: `kv` and `sampled` say what will be true
+// when every launched step has ended; `emitted` says what is true.
+
+#ifndef KVTWIN_ENGINE_POLICY_CORE_STATE_H_
+#define KVTWIN_ENGINE_POLICY_CORE_STATE_H_
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "engine/policy/axes.h"
+#include "engine/policy/core.h"
+#include "engine/policy/page_pool.h"
+#include "engine/policy/prefix_index.h"
+
+namespace kvtwin {
+
+using Slot = uint32_t;  // index into State::calls
+
+struct CallState {
+  enum class Phase : uint8_t { kUnused, kWaiting, kRecalling, kRunning };
+
+  CallId id{};
+  SessionId session{};
+  uint64_t name_space = 0;
+  Phase phase = Phase::kUnused;
+  bool ending = false;  // cancelled, or sampled end-of-sequence: no further step
+  bool cancelled = false;
+  bool recall_barred = false;  // a recall failed: compute instead
+  bool insert_barred = false;  // the index holds the same tokens from elsewhere
+  bool admitted_now = false;   // its next entry is the first since admission
+  uint32_t prompt = 0;
+  uint32_t output = 0;
+  uint32_t kv = 0;
+  uint32_t sampled = 0;
+  uint32_t emitted = 0;
+  uint32_t launches = 0;      // in flight that include it
+  uint32_t pages_public = 0;  // leading pages that another call could ever match
+  uint32_t pages_known = 0;   // leading pages with an identity at all
+  uint32_t reserved = 0;      // pages set aside and not taken yet
+  size_t next_trigger = 0;
+  Lease lease;                // cached or inserted pages, from the start
+  std::vector<PageId> pages;  // its own, behind the lease
+  std::vector<UnitRun> identity;
+  std::vector<uint32_t> triggers;
+
+  uint32_t pages_held() const { return lease.pages + static_cast<uint32_t>(pages.size()); }
+  uint32_t known() const { return prompt + sampled; }
+  bool decodes_next() const { return kv >= prompt && kv + 1 == known(); }
+  // Every step it needs has been launched.
+  bool launched_out() const { return ending || (sampled == output && kv >= prompt); }
+};
+
+struct Launch {
+  struct Member {
+    Slot slot;
+    CallId call;
+    bool samples;
+  };
+  uint64_t first = 0;
+  uint64_t end = 0;
+  bool decisive = false;  // when it ends, something changes besides lengths
+  std::vector<Member> members;
+  std::vector<PlanEntry> entries;
+  std::vector<PageGrant> grants;
+  std::vector<PageId> adopted;
+  std::vector<Adoption> adoptions;  // parts of `adopted`
+
+  void clear(uint64_t step) {
+    first = end = step;
+    decisive = false;
+    members.clear();
+    entries.clear();
+    grants.clear();
+    adopted.clear();
+    adoptions.clear();
+  }
+};
+
+struct TransferState {
+  TransferId id{};
+  TransferKind kind{};
+  Lease lease;
+  uint32_t first = 0;  // page of the lease
+  std::vector<PageId> source;
+  std::vector<PageId> target;
+  std::vector<std::pair<Slot, CallId>> waiting;  // calls that wait for it
+  bool live = false;
+};
+
+struct Core::State {
+  explicit State(const CoreConfig& config);
+
+  // core.cc
+  void apply(Instant now, const Event& event, std::vector<Command>* commands);
+  void on(const CallReady& event);
+  void on(const CallCancelled& event);
+  void on(const SessionHint& event);
+  void on(const StepDone& event);  // core_steps.cc
+  void on(const TransferDone& event);
+  void on(const TransferFailed& event);
+  void on(const Timer& event);
+  bool reject(const CallReady& event);
+  void end_call(Slot slot);
+  void let_go(CallState* call, bool preempted);
+  void publish_pages(CallState* call, uint32_t pages_limit);
+  Slot take_slot();
+  Slot slot_of(CallId call) const;
+  void check_invariants() const;
+
+  // core_steps.cc
+  void emit(const Launch::Member& member, uint32_t steps);
+  void end_early(CallId call);
+  void close_launch();
+  void cut_stretch();
+  void shorten_last(uint64_t end);
+  void give_back_grants(Launch* launch, uint32_t offset);
+
+  // core_plan.cc
+  bool plan_step();
+  void plan_running(bool decodes, bool prefills);
+  void plan_waiting();
+  uint32_t prefill_budget() const;
+  bool grow(CallState* call, uint32_t tokens);
+  uint32_t pages_available(const CallState& call) const;
+  bool free_page_is_next() const;
+  PageId take_page(uint32_t more);
+  void give_page(PageId page) { gpu.release(page, index.tick()); }
+  void preempt_last();
+  void add_entry(Slot slot, uint32_t tokens, size_t granted_before);
+  void remove_entry(Slot slot);
+
+  // core_launch.cc
+  void launch_planned();
+  void commit_entry(size_t index_planned, Launch* launch);
+  uint32_t quiet_steps(const Launch& launch) const;
+  uint32_t grant_ahead(uint32_t steps, Launch* launch);
+  uint32_t padded(uint32_t tokens) const;
+
+  // core_admission.cc
+  enum class Admitted : uint8_t { kYes, kElsewhere, kBlocked };
+  Admitted admit(Slot slot);
+  Admitted recall_first(Slot slot, const Match& match);
+  bool below_clean_target(uint32_t pages_taken) const;
+  void start_cleaning();
+  void finish_transfer(TransferId id, bool arrived);
+  TransferState& new_transfer(TransferKind kind);
+  TransferState& transfer_of(TransferId id);
+  void submit_transfer(const TransferState& transfer, Tier source, Tier target);
+
+  // The digest is a sum over records, each keyed by the step it belongs to: what is planned ahead can be
+  // taken back, and folded runs add the same records as unfolded ones.
+  enum Record : uint64_t {
+    kEntry,
+    kStep,
+    kGrant,
+    kAdopted,
+    kPreempted,
+    kEnded,
+    kRejected,
+    kTransfer,
+    kTransferEnded
+  };
+  static uint64_t draw_record(std::initializer_list<uint64_t> record);
+  static uint64_t digest_of(std::span<const PageId> pages);
+  void note(std::initializer_list<uint64_t> record) { digest += draw_record(record); }
+  uint64_t grant_record(const Launch& launch, const PageGrant& grant) const {
+    return draw_record(
+        {kGrant, launch.first + grant.offset, raw(launch.members[grant.entry].call), raw(grant.page)});
+  }
+  void note_grant(const Launch& launch, const PageGrant& grant) { digest += grant_record(launch, grant); }
+  void note_launch(const Launch& launch, uint32_t tokens);
+
+  struct Planned {
+    Slot slot;
+    uint32_t tokens;
+    size_t granted_begin, granted_end;  // in `granted`
+    size_t adopted_begin, adopted_end;  // in `adopted`
+  };
+
+  const CoreConfig config;
+  const PolicyAxes axes;
+  PagePool gpu;
+  std::unique_ptr<PagePool> host;
+  PrefixIndex index;
+  Instant now{};
+  std::vector<Command>* out = nullptr;
+
+  std::vector<CallState> calls;
+  std::vector<Slot> unused;
+  std::vector<Slot> slots;  // by CallId
+  std::deque<Slot> waiting;
+  std::vector<Slot> running;  // in order of admission
+  uint32_t recalling = 0;
+  uint32_t calls_live = 0;
+
+  std::deque<Launch> launches;  // in flight, oldest first
+  std::vector<Launch> spare;
+  uint64_t launched = 0;  // single steps, ever
+  uint64_t done = 0;
+  uint64_t preempted_until = 0;  // steps before this may still write pages of preempted calls
+
+  std::vector<TransferState> transfers;
+  uint64_t transfer_next = 0;
+  uint32_t transfers_live = 0;
+  uint32_t cleaning = 0;  // demotions under way
+  uint32_t cleaning_pages = 0;
+  bool cleaning_barred = false;  // a demotion failed: none until a call comes or goes
+
+  std::vector<Planned> planned;  // of the step being planned
+  std::vector<PageId> granted;
+  std::vector<PageId> adopted;  // of the step being planned
+  uint32_t budget = 0;
+  bool preempted_now = false;
+  bool evicted_now = false;     // the index lost pages: the head of the queue may match less now
+  bool admission_open = false;  // the next step might admit without anything happening first
+  size_t entries_last = 0;      // of the step before
+  std::vector<std::pair<uint32_t, uint32_t>> crossings;  // first step that needs a page, entry
+  std::vector<Slot> ended;
+
+  uint64_t reserved_total = 0;
+  uint64_t cells_held = 0;     // of running calls: sum of kv
+  uint64_t pages_running = 0;  // of running calls: sum of pages_held()
+  uint64_t digest = 0;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_CORE_STATE_H_

@@ -1,0 +1,42 @@
+// What there is to choose from: every policy's name, its description in a paragraph, and how to make it.
+//
+// `kvtwin list policies` prints this; there is no second copy in the docs.
+
+#ifndef KVTWIN_ENGINE_POLICY_REGISTRY_H_
+#define KVTWIN_ENGINE_POLICY_REGISTRY_H_
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/policy/axes.h"
+#include "engine/policy/config.h"
+#include "engine/policy/prefix_eviction.h"
+
+namespace kvtwin {
+
+struct PolicyInfo {
+  std::string_view axis;  // "scorer", ..., "identity", "prefix_eviction"
+  std::string_view name;
+  std::string_view description;
+};
+
+// All of them, by axis; the first of an axis is its identity.
+std::span<const PolicyInfo> all_policies();
+
+// A sentence that says why these choices cannot work together, and the way out; nullopt: they can.
+std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreConfig& config);
+
+// Everything else that can be wrong with a configuration; includes validate_policy_set.
+std::optional<std::string> validate_core_config(const CoreConfig& config);
+
+// REQUIRES: the names are known (validate_policy_set).
+PolicyAxes make_axes(const PolicySet& set);
+std::unique_ptr<PrefixEviction> make_prefix_eviction(std::string_view name);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_REGISTRY_H_

@@ -1,0 +1,93 @@
+// What one decision costs. `./dev bench --benchmark_filter=...` runs some of them.
+
+#include <benchmark/benchmark.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/base/prng.h"
+#include "engine/policy/page_pool.h"
+#include "engine/policy/prefix_index.h"
+#include "engine/policy/router.h"
+
+namespace kvtwin {
+namespace {
+
+// One page taken and one given back, in a pool of `range` pages that is nearly full.
+void page_pool(benchmark::State& state, PageOrder order) {
+  const auto pages = static_cast<uint32_t>(state.range(0));
+  PagePool pool(PageId{0}, pages, order);
+  std::vector<PageId> held;
+  while (pool.pages_free() > pages / 16) held.push_back(pool.acquire());
+  Prng prng(1);
+  uint64_t stamp = 0, sum = 0;
+  for (auto _ : state) {
+    PageId& page = held[prng.next() % held.size()];
+    pool.release(page, ++stamp);
+    page = pool.acquire();
+    sum += raw(page);
+  }
+  state.counters["out"] = static_cast<double>(sum % 65'536);
+}
+BENCHMARK_CAPTURE(page_pool, lowest_first, PageOrder::kLowestFirst)->Arg(4'096)->Arg(1'000'000);
+BENCHMARK_CAPTURE(page_pool, oldest_first, PageOrder::kOldestFirst)->Arg(4'096)->Arg(1'000'000);
+
+// Sessions of coding agents: a prompt of 100,000 tokens in pages of 64 grows by 1,200 tokens a call, and
+// an eighth of it (system prompt and tools) is everybody's. 24 sessions take turns, and the pool holds
+// about half of what they know. One iteration is one call: acquire, insert what is new, release.
+void prefix_index(benchmark::State& state) {
+  constexpr uint32_t kSessions = 24, kStart = 1'560, kShared = 195, kGrowth = 19;
+  const auto pages_total = static_cast<uint32_t>(state.range(0));
+  PagePool gpu(PageId{0}, pages_total, PageOrder::kLowestFirst);
+  PrefixIndex index(1, &gpu, nullptr, make_lru_eviction());
+  std::vector<uint32_t> length(kSessions, kStart);
+  std::vector<PageId> pages;
+  uint64_t hits = 0, calls = 0, space = 1;
+  std::vector<uint64_t> own(kSessions);
+  for (uint64_t& s : own) s = ++space;
+  Prng prng(1);
+  for (auto _ : state) {
+    const auto session = static_cast<uint32_t>(prng.next() % kSessions);
+    length[session] += kGrowth;
+    if (length[session] > 6'000) {  // it ends, and another begins
+      length[session] = kStart;
+      own[session] = ++space;
+    }
+    const UnitRun identity[] = {{1, 0, kShared}, {own[session], kShared, length[session] - kShared}};
+    Match match = index.acquire(0, identity, length[session]);
+    hits += match.lease.pages;
+    const uint32_t missing = length[session] - match.lease.pages;
+    pages.clear();
+    while (pages.size() < missing) {
+      if (gpu.pages_free() == 0) gpu.release(index.evict_gpu_page(), index.tick());
+      pages.push_back(gpu.acquire());
+    }
+    if (!index.insert(0, identity, pages, &match.lease)) {
+      for (const PageId page : pages) gpu.release(page, index.tick());
+    }
+    index.release(match.lease, true);
+    ++calls;
+  }
+  state.counters["pages_reused_per_call"] = static_cast<double>(hits) / static_cast<double>(calls);
+}
+BENCHMARK(prefix_index)->Arg(40'000)->Arg(200'000);
+
+void router_place(benchmark::State& state, RoutingKind kind) {
+  Router router(kind, 8);
+  Prng prng(1);
+  CallReady call;
+  uint32_t next = 0;
+  for (auto _ : state) {
+    call.call = CallId{next % 4'096};
+    call.session = SessionId{static_cast<uint32_t>(prng.next() % 64)};
+    call.prompt_tokens = static_cast<uint32_t>(prng.next() % 100'000);
+    if (next++ >= 4'096) router.ended(call.call);
+    router.place(call);
+  }
+  state.counters["out"] = static_cast<double>(router.digest() % 65'536);
+}
+BENCHMARK_CAPTURE(router_place, least_loaded, RoutingKind::kLeastLoaded);
+BENCHMARK_CAPTURE(router_place, session_affine, RoutingKind::kSessionAffine);
+
+}  // namespace
+}  // namespace kvtwin

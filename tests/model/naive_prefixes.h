@@ -1,0 +1,71 @@
+// NaivePrefixes is what a PrefixIndex with LRU eviction promises, page by page and without a tree: a map
+// from (name space, all units up to and including a page) to what is known about that page. Slow, and
+// short enough to be read and believed.
+
+#ifndef KVTWIN_TESTS_MODEL_NAIVE_PREFIXES_H_
+#define KVTWIN_TESTS_MODEL_NAIVE_PREFIXES_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/base/units.h"
+
+namespace kvtwin::testing {
+
+using Unit = std::pair<uint64_t, uint64_t>;  // (space, number)
+using Units = std::vector<Unit>;
+
+class NaivePrefixes {
+ public:
+  struct Page {
+    std::optional<PageId> gpu, host;
+    uint32_t locks = 0;
+    uint64_t stamp = 0;
+    uint32_t dead = 0;
+  };
+  using Key = std::pair<uint64_t, Units>;  // a page, by everything up to its end
+
+  explicit NaivePrefixes(uint32_t units_per_page) : units_per_page_(units_per_page) {}
+
+  // Pages [0, result) of the identity are known.
+  uint32_t match(uint64_t name_space, const Units& units, uint32_t pages_max) const;
+  Page& page(uint64_t name_space, const Units& units, uint32_t index);
+  bool knows(uint64_t name_space, const Units& units, uint32_t index) const;
+  void add(uint64_t name_space, const Units& units, uint32_t index, PageId gpu);
+  void lock(uint64_t name_space, const Units& units, uint32_t pages);
+  void unlock(uint64_t name_space, const Units& units, uint32_t pages, bool used);
+  uint32_t pages_on_gpu(uint64_t name_space, const Units& units, uint32_t pages);
+
+  // The page that goes next: copies exist (clean) before others, then the least recently used. Only a
+  // page that nobody protects and behind which nothing is on the gpu may go.
+  const Key* next_out(bool clean) const;
+  const Key* next_out() const { return next_out(true) != nullptr ? next_out(true) : next_out(false); }
+  // Takes it off the gpu. Without a copy it is forgotten, with all behind it.
+  PageId evict();
+
+  // The page whose copy is `host`, or null.
+  const Key* find_host(PageId host) const;
+  bool may_lose_copy(const Key& key) const;
+  void lose_copy(const Key& key);
+
+  uint32_t count_gpu() const;
+  uint32_t count_host() const;
+  uint32_t count_evictable(bool clean_only) const;
+
+  uint64_t clock = 0;
+
+ private:
+  Key key(uint64_t name_space, const Units& units, uint32_t index) const;
+  template <typename Visit>
+  void each_behind(const Key& key, Visit visit) const;
+
+  const uint32_t units_per_page_;
+  std::map<Key, Page> pages_;
+};
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_MODEL_NAIVE_PREFIXES_H_

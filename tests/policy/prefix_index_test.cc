@@ -1,0 +1,123 @@
+// Single situations of PrefixIndex; tests/model compares it with an obviously right one.
+
+#include "engine/policy/prefix_index.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+using namespace kvtwin;
+
+namespace {
+
+constexpr uint64_t kShared = 0;
+
+struct Bench {
+  explicit Bench(uint32_t pages_gpu, uint32_t pages_host = 0,
+                 std::unique_ptr<PrefixEviction> eviction = make_lru_eviction())
+      : gpu(PageId{0}, pages_gpu, PageOrder::kLowestFirst),
+        host(PageId{100}, pages_host, PageOrder::kLowestFirst),
+        index(1, &gpu, pages_host > 0 ? &host : nullptr, std::move(eviction)) {}
+
+  // Caches the units [0, count) of `space`.
+  void cache(uint64_t space, uint32_t count) {
+    const std::vector<UnitRun> identity{{space, 0, count}};
+    Lease lease = index.acquire(kShared, identity, count).lease;
+    std::vector<PageId> pages;
+    while (lease.pages + pages.size() < count) pages.push_back(gpu.acquire());
+    CHECK(index.insert(kShared, identity, pages, &lease));
+    index.release(lease, true);
+  }
+  Match find(uint64_t space, uint32_t count) {
+    const std::vector<UnitRun> identity{{space, 0, count}};
+    const Match match = index.acquire(kShared, identity, count);
+    index.release(match.lease, false);
+    return match;
+  }
+  uint32_t clean(uint32_t pages_max) {
+    Lease lease;
+    uint32_t first = 0;
+    std::vector<PageId> source, target;
+    if (!index.start_cleaning(pages_max, &lease, &first, &source, &target)) return 0;
+    index.cleaned(lease, first, target);
+    return static_cast<uint32_t>(target.size());
+  }
+  void evict() { gpu.release(index.evict_gpu_page(), index.tick()); }
+
+  PagePool gpu, host;
+  PrefixIndex index;
+};
+
+}  // namespace
+
+TEST_CASE("prefix index: the least recently used path goes first, from its tail") {
+  Bench bench(8);
+  bench.cache(1, 2);  // pages 0 1
+  bench.cache(2, 2);  // pages 2 3
+  bench.cache(1, 2);  // used again
+  CHECK(bench.index.evict_gpu_page() == PageId{3});
+  CHECK(bench.index.evict_gpu_page() == PageId{2});
+  CHECK(bench.index.evict_gpu_page() == PageId{1});
+  CHECK(bench.find(1, 2).lease.pages == 1);
+}
+
+TEST_CASE("prefix index: under LFU one use more outweighs being used last") {
+  Bench bench(8, 0, make_lfu_eviction());
+  bench.cache(1, 1);  // page 0
+  bench.cache(1, 1);
+  bench.cache(2, 1);  // page 1, used once, and last
+  CHECK(bench.index.evict_gpu_page() == PageId{1});
+  CHECK(bench.index.evict_gpu_page() == PageId{0});
+}
+
+TEST_CASE("prefix index: a use that is not counted keeps its age") {
+  Bench bench(8);
+  bench.cache(1, 1);
+  bench.cache(2, 1);
+  bench.find(1, 1);
+  CHECK(bench.index.evict_gpu_page() == PageId{0});
+}
+
+TEST_CASE("prefix index: a page that has a copy leaves the gpu before one that has none") {
+  Bench bench(8, 8);
+  bench.cache(1, 2);
+  CHECK(bench.clean(8) == 2);
+  bench.cache(2, 1);
+  bench.cache(1, 2);  // the copies' path was used last
+  CHECK(bench.index.evict_gpu_page() == PageId{1});
+  CHECK(bench.index.evict_gpu_page() == PageId{0});
+  CHECK(bench.find(1, 2).lease.pages == 2);
+  CHECK(bench.find(1, 2).pages_gpu == 0);
+}
+
+// Found by the model test: only the last page of the node was cut off, and its copies stayed behind.
+TEST_CASE("prefix index: a page without a copy takes the copies behind it with it") {
+  Bench bench(4, 4);
+  bench.cache(1, 4);
+  CHECK(bench.clean(2) == 2);  // pages 2 and 3
+  bench.evict();
+  bench.evict();  // they are on the host alone now
+  CHECK(bench.find(1, 4).lease.pages == 4);
+  CHECK(bench.find(1, 4).pages_gpu == 2);
+  bench.evict();  // page 1: nobody can reach 2 and 3 any more
+  bench.index.check_invariants();
+  CHECK(bench.find(1, 4).lease.pages == 1);
+  CHECK(bench.index.pages_host() == 0);
+  CHECK(bench.host.pages_free() == 4);
+}
+
+TEST_CASE("prefix index: cleaning makes room on the host by dropping the oldest copies") {
+  Bench bench(4, 2);
+  bench.cache(1, 2);
+  CHECK(bench.clean(2) == 2);
+  bench.evict();
+  bench.evict();
+  bench.cache(2, 2);
+  CHECK(bench.clean(1) == 1);
+  CHECK(bench.find(1, 2).lease.pages == 1);
+  CHECK(bench.clean(1) == 0);  // the tail has its copy, and only tails are cleaned
+  bench.evict();
+  CHECK(bench.clean(1) == 1);
+  CHECK(bench.find(1, 2).lease.pages == 0);
+  bench.index.check_invariants();
+}

@@ -1,0 +1,104 @@
+// Cached prefixes go to the host before they are needed elsewhere, and come back when they are hit.
+
+#include <doctest/doctest.h>
+
+#include "tests/support/policy_configs.h"
+#include "tests/support/table.h"
+
+using namespace kvtwin;
+using kvtwin::testing::check_table;
+
+namespace {
+
+CoreConfig host_config() {
+  CoreConfig config = kvtwin::testing::table_config();
+  config.prefix_cache = true;
+  config.policies.placement = "host";
+  config.pages_gpu = 4;
+  config.pages_host = 8;
+  config.clean_pages_target = 3;
+  config.clean_batch_pages = 8;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("host: a prefix is copied ahead of need, leaves the gpu for free, and is recalled on a hit") {
+  check_table(host_config(), R"(
+    arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
+    done s1                                  finish r1:1  demote t1 2
+    arrived t1                               -
+    arrive r2 prompt=63 output=1             launch s2 r2:63      # needs all pages: a's go
+    done s2                                  finish r2:1
+    arrive r3 prompt=40 output=1 is=a:32     recall t2 2          # r3 waits for them
+    arrived t2                               launch s3 r3:8+32
+    done s3                                  finish r3:1
+  )");
+}
+
+TEST_CASE("host: two calls that hit the same pages wait for one recall") {
+  check_table(host_config(), R"(
+    arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
+    done s1                                  finish r1:1  demote t1 2
+    arrived t1                               -
+    arrive r2 prompt=63 output=1             launch s2 r2:63
+    done s2                                  finish r2:1
+    arrive r3 prompt=33 output=1 is=a:32     recall t2 2
+    arrive r4 prompt=34 output=1 is=a:32     -
+    arrived t2                               launch s3 r3:1+32 r4:2+32
+    done s3                                  finish r3:1  finish r4:1
+  )");
+}
+
+TEST_CASE("host: a recall that fails is computed instead") {
+  check_table(host_config(), R"(
+    arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
+    done s1                                  finish r1:1  demote t1 2
+    arrived t1                               -
+    arrive r2 prompt=63 output=1             launch s2 r2:63
+    done s2                                  finish r2:1
+    arrive r3 prompt=40 output=1 is=a:32     recall t2 2
+    failed t2                                launch s3 r3:40
+    done s3                                  finish r3:1
+  )");
+}
+
+// Found by the swarm (seed 3): it was tried again at once, for ever.
+TEST_CASE("host: a demotion that fails is tried again when a call comes or goes") {
+  check_table(host_config(), R"(
+    arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
+    done s1                                  finish r1:1  demote t1 2
+    failed t1                                -
+    arrive r2 prompt=8 output=1              demote t2 2  launch s2 r2:8
+    arrived t2                               -
+    done s2                                  finish r2:1
+  )");
+}
+
+// Found by the swarm (seed 3): each demotion took the other's copy, for ever.
+TEST_CASE("host: a host tier full of copies of what the gpu still has is left alone") {
+  CoreConfig config = host_config();
+  config.pages_host = 1;
+  check_table(config, R"(
+    arrive r1 prompt=16 output=1 is=a:16     launch s1 r1:16
+    done s1                                  finish r1:1
+    arrive r2 prompt=32 output=1 is=b:32     demote t1 1  launch s2 r2:32
+    arrived t1                               -
+    done s2                                  finish r2:1
+  )");
+}
+
+TEST_CASE("host: a call cancelled while its prefix is recalled ends; the pages arrive all the same") {
+  check_table(host_config(), R"(
+    arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
+    done s1                                  finish r1:1  demote t1 2
+    arrived t1                               -
+    arrive r2 prompt=63 output=1             launch s2 r2:63
+    done s2                                  finish r2:1
+    arrive r3 prompt=40 output=1 is=a:32     recall t2 2
+    cancel r3                                cancelled r3:0
+    arrived t2                               -
+    arrive r4 prompt=40 output=1 is=a:32     launch s3 r4:8+32
+    done s3                                  finish r4:1
+  )");
+}

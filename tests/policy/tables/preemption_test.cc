@@ -1,0 +1,67 @@
+// Memory is short: who gives way, and how it comes back.
+
+#include <doctest/doctest.h>
+
+#include "tests/support/policy_configs.h"
+#include "tests/support/table.h"
+
+using namespace kvtwin;
+using kvtwin::testing::check_table;
+using kvtwin::testing::table_config;
+
+TEST_CASE("preempt: the newest call gives way and is computed again, with what it had said") {
+  CoreConfig config = table_config();
+  config.pages_gpu = 5;
+  check_table(config, R"(
+    arrive r1 prompt=32 output=18     launch s1 r1:32             # 2 pages, then 3
+    arrive r2 prompt=31 output=8      -
+    done s1                           launch s2 r1:1 r2:31        # 3 + 2
+    done s2                           launch s3 r1:1 r2:1         # position 31 of r2 fills its 2nd page
+    done s3                           preempt r2  launch s4 r1:1  # r2 would need a 6th
+    done s4                           launch s5 r1:1
+    cancel r1                         -
+    done s5                           cancelled r1:4  launch s6 r2:33   # 31 of prompt, 2 said before
+    done s6                           launch s7 r2:1
+  )");
+}
+
+TEST_CASE("preempt: it comes back with its prefix cached") {
+  CoreConfig config = table_config();
+  config.pages_gpu = 5;
+  config.prefix_cache = true;
+  check_table(config, R"(
+    arrive r1 prompt=32 output=18 is=a:32     launch s1 r1:32
+    arrive r2 prompt=31 output=8 is=b:16      -
+    done s1                                   launch s2 r1:1 r2:31
+    done s2                                   launch s3 r1:1 r2:1
+    done s3                                   preempt r2  launch s4 r1:1
+    done s4                                   launch s5 r1:1
+    cancel r1                                 -
+    done s5                                   cancelled r1:4  launch s6 r2:17+16
+  )");
+}
+
+TEST_CASE("preempt: a call that is alone is never preempted: what could not fit was rejected") {
+  CoreConfig config = table_config();
+  config.pages_gpu = 2;
+  check_table(config, R"(
+    arrive r1 prompt=20 output=12     launch s1 r1:20
+    arrive r2 prompt=30 output=3      reject r2 pool 3>2
+  )");
+}
+
+TEST_CASE("preempt: two steps in flight: the step under way still counts for the preempted call") {
+  CoreConfig config = table_config();
+  config.pages_gpu = 3;
+  config.steps_in_flight_max = 2;
+  check_table(config, R"(
+    arrive r1 prompt=15 output=9      launch s1 r1:15  launch s2 r1:1
+    arrive r2 prompt=16 output=9      -
+    done s1                           told r1:1  launch s3 r1:1 r2:16
+    done s2                           preempt r2  launch s4 r1:1  # r2 would need a fourth page
+    done s3                           told r2:1  launch s5 r1:1   # its step was under way
+    cancel r1                         -
+    done s4                           -
+    done s5                           cancelled r1:3  launch s6 r2:17  launch s7 r2:1  # and what r2 had said
+  )");
+}

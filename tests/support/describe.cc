@@ -1,0 +1,68 @@
+#include "tests/support/describe.h"
+
+#include <fmt/format.h>
+
+namespace kvtwin::testing {
+namespace {
+
+std::string text_of(const CallReady& e) {
+  std::string text = fmt::format("arrive r{} prompt={} output={} session={}", raw(e.call), e.prompt_tokens,
+                                 e.output_tokens, raw(e.session));
+  for (const UnitRun& run : e.identity) text += fmt::format(" {:x}:{}+{}", run.space, run.first, run.count);
+  for (const uint32_t trigger : e.triggers) text += fmt::format(" trigger={}", trigger);
+  return text;
+}
+std::string text_of(const CallCancelled& e) { return fmt::format("cancel r{}", raw(e.call)); }
+std::string text_of(const SessionHint& e) {
+  return fmt::format("{} {}", e.kind == SessionHint::Kind::kSessionEnds ? "end" : "expect", raw(e.session));
+}
+std::string text_of(const StepDone& e) {
+  std::string text = fmt::format("done s{}", raw(e.step) + 1);
+  if (e.ends.size() > 1) text += fmt::format("..s{}", raw(e.step) + e.ends.size());
+  for (const CallId call : e.eos) text += fmt::format(" eos=r{}", raw(call));
+  return text;
+}
+std::string text_of(const TransferDone& e) { return fmt::format("arrived t{}", raw(e.transfer) + 1); }
+std::string text_of(const TransferFailed& e) { return fmt::format("failed t{}", raw(e.transfer) + 1); }
+std::string text_of(const Timer& e) { return fmt::format("timer {}", raw(e.timer)); }
+
+std::string text_of(const LaunchStep& c) {
+  std::string text = fmt::format("launch s{}", raw(c.step) + 1);
+  if (c.repeat > 1) text += fmt::format("..s{}", raw(c.step) + c.repeat);
+  for (const PlanEntry& entry : c.entries) {
+    text += fmt::format(" r{}:{}", raw(entry.call), entry.tokens);
+    if (entry.first && entry.context > 0) text += fmt::format("+{}", entry.context);
+  }
+  if (c.tokens_padded != c.tokens) text += fmt::format(" pad={}", c.tokens_padded);
+  return text;
+}
+std::string text_of(const StartTransfer& c) {
+  return fmt::format("{} t{} {}", c.kind == TransferKind::kRecall ? "recall" : "demote", raw(c.transfer) + 1,
+                     c.source.size());
+}
+std::string text_of(const SetTimer&) { return "timer"; }
+std::string text_of(const TokensEmitted& c) { return fmt::format("told r{}:{}", raw(c.call), c.tokens); }
+std::string text_of(const FinishCall& c) {
+  return fmt::format("{} r{}:{}", c.cancelled ? "cancelled" : "finish", raw(c.call), c.tokens);
+}
+std::string text_of(const RejectCall& c) {
+  static constexpr const char* kReasons[] = {"window", "pool", "empty"};
+  return fmt::format("reject r{} {} {}>{}", raw(c.call), kReasons[static_cast<size_t>(c.reason)], c.needed,
+                     c.limit);
+}
+std::string text_of(const DropCallState& c) {
+  const bool preempted = c.reason == DropCallState::Reason::kPreempted;
+  return fmt::format("{} r{}", preempted ? "preempt" : "drop", raw(c.call));
+}
+std::string text_of(const DropSessionState& c) { return fmt::format("forget {}", raw(c.session)); }
+
+}  // namespace
+
+std::string describe(const Event& event) {
+  return std::visit([](const auto& e) { return text_of(e); }, event);
+}
+std::string describe(const Command& command) {
+  return std::visit([](const auto& c) { return text_of(c); }, command);
+}
+
+}  // namespace kvtwin::testing

@@ -1,0 +1,94 @@
+// A Client without manners: sessions whose calls share prefixes (whole pages, parts of pages, other
+// sessions' pages), that spawn sub-sessions when a token appears, cancel calls at any moment, and send
+// calls that no engine can serve. It checks what it is answered.
+//
+// Everything it will ever do is drawn at the start, so that folding and timing change nothing; call
+// number c of session s is CallId{s * calls_per_session + c}.
+
+#ifndef KVTWIN_TESTS_SUPPORT_SCRIPT_CLIENT_H_
+#define KVTWIN_TESTS_SUPPORT_SCRIPT_CLIENT_H_
+
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "engine/base/prng.h"
+#include "engine/client.h"
+#include "tests/support/page_checker.h"
+
+namespace kvtwin::testing {
+
+struct ScriptClientOptions {
+  uint64_t seed = 0;
+  uint32_t sessions = 4;
+  uint32_t calls_per_session = 4;
+  uint32_t unit_tokens = 16;
+  uint32_t prompt_tokens_max = 100;  // that a call adds to what came before
+  uint32_t output_tokens_max = 20;   // 0 is drawn too
+  int64_t gap_ns_max = 1'000;        // before sessions start and between calls; 0 is drawn often
+  uint32_t cancels_per_100 = 0;
+  uint32_t spawns_per_100 = 0;  // calls that start the next idle session when a token appears
+  bool early_ends = false;      // the world may sample end-of-sequence
+};
+
+class ScriptClient final : public Client, public TokenSource {
+ public:
+  // What became of a call.
+  struct Answer {
+    Instant at{};
+    uint32_t tokens = 0;
+    enum class Kind : uint8_t { kNone, kFinished, kCancelled, kRejected } kind = Kind::kNone;
+    friend bool operator==(const Answer&, const Answer&) = default;
+  };
+
+  explicit ScriptClient(const ScriptClientOptions& options);
+
+  Instant wake_at() const override;
+  void wake(Instant now, ClientEvents* events) override;
+  void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) override;
+  void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled,
+                     ClientEvents* events) override;
+  void call_rejected(Instant now, CallId call, ClientEvents* events) override;
+
+  uint64_t token(CallId call, uint32_t position) const override;
+
+  // By call; kNone where a call was never sent.
+  const std::vector<Answer>& answers() const { return answers_; }
+  // Every call that was sent has been answered.
+  bool content() const { return unanswered_ == 0; }
+
+ private:
+  struct Call {
+    uint32_t prompt = 0;
+    uint32_t output = 0;
+    std::vector<UnitRun> identity;
+    std::vector<uint32_t> triggers;
+    int64_t gap_ns = 0;
+    uint32_t spawns = UINT32_MAX;   // session to start
+    uint32_t spawn_at = 0;          // when so many tokens exist
+    int64_t cancel_after_ns = -1;   // -1: not by time
+    uint32_t cancel_at_tokens = 0;  // 0: not by tokens
+  };
+  enum class Kind : uint8_t { kReady, kCancel };
+  using Action = std::tuple<Instant, uint32_t, Kind>;  // call
+
+  void draw_session(uint32_t session, Prng* prng);
+  void draw_identity(uint32_t session, uint32_t number, Call* call, Prng* prng);
+  void draw_mischief(uint32_t session, Call* call, Prng* prng);
+  void schedule(Instant now, uint32_t call, int64_t after, Kind kind, ClientEvents* events);
+  void perform(Instant now, uint32_t call, Kind kind, ClientEvents* events);
+  void next_call(Instant now, uint32_t call, ClientEvents* events);
+
+  const ScriptClientOptions options_;
+  std::vector<Call> calls_;
+  std::vector<Answer> answers_;
+  std::vector<uint32_t> told_;  // tokens last heard of, by call
+  std::vector<bool> sent_, spawned_;
+  std::set<Action> actions_;
+  uint32_t unanswered_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_SUPPORT_SCRIPT_CLIENT_H_

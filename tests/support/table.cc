@@ -1,0 +1,138 @@
+#include "tests/support/table.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cctype>
+#include <charconv>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "engine/policy/core.h"
+#include "tests/support/describe.h"
+
+namespace kvtwin::testing {
+namespace {
+
+const std::set<std::string> kCommandWords = {"launch", "preempt", "finish", "cancelled", "told",
+                                             "reject", "recall",  "demote", "forget",    "-"};
+
+uint32_t number(const std::string& text, size_t from = 0) {
+  uint32_t value = 0;
+  const auto end = std::from_chars(text.data() + from, text.data() + text.size(), value);
+  KVT_CHECK(end.ec == std::errc());
+  KVT_CHECK(end.ptr == text.data() + text.size());
+  return value;
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
+  return parts;
+}
+
+std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, " ")); }
+
+class Runner {
+ public:
+  Runner(const CoreConfig& config, bool tells) : config_(config), core_(config), tells_(tells) {}
+
+  // What the words of one event lead to, in the words of the table.
+  std::string happen(const std::vector<std::string>& words) {
+    now_ = now_ + Duration{10};
+    commands_.clear();
+    core_.apply(now_, event_of(words), &commands_);
+    core_.check_invariants();
+    std::vector<std::string> told;
+    for (const Command& command : commands_) {
+      if (std::holds_alternative<TokensEmitted>(command) && !tells_) continue;
+      const auto* drop = std::get_if<DropCallState>(&command);  // said by finish and cancelled already
+      if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) continue;
+      told.push_back(describe(command));
+    }
+    return told.empty() ? "-" : joined(told);
+  }
+
+ private:
+  // --- events
+
+  Event event_of(const std::vector<std::string>& words) {
+    std::map<std::string, std::string> options;
+    for (size_t i = 2; i < words.size(); ++i) {
+      const size_t equals = words[i].find('=');
+      KVT_CHECK(equals != std::string::npos);
+      options[words[i].substr(0, equals)] = words[i].substr(equals + 1);
+    }
+    KVT_CHECK(words.size() >= 2);
+    const std::string& what = words[0];
+    if (what == "arrive") return arrive(words[1], options);
+    if (what == "done") return done(words[1], options);
+    if (what == "cancel") return CallCancelled{CallId{number(words[1], 1)}};
+    if (what == "arrived") return TransferDone{config_.engine, TransferId{number(words[1], 1) - 1}};
+    if (what == "failed") return TransferFailed{config_.engine, TransferId{number(words[1], 1) - 1}};
+    KVT_CHECK(what == "end");
+    return SessionHint{SessionId{number(words[1])}, SessionHint::Kind::kSessionEnds, {}};
+  }
+
+  Event arrive(const std::string& call, std::map<std::string, std::string>& options) {
+    identity_.clear();
+    triggers_.clear();
+    for (const std::string& part : split(options["is"], ',')) {
+      const uint32_t tokens = number(part, 2);
+      KVT_CHECK(tokens % config_.unit_tokens == 0);
+      const auto letter = static_cast<unsigned char>(part[0]);
+      const uint64_t space = letter | (std::isupper(letter) != 0 ? kPrivateSpace : 0);
+      identity_.push_back({space, 0, tokens / config_.unit_tokens});
+    }
+    for (const std::string& trigger : split(options["triggers"], ',')) triggers_.push_back(number(trigger));
+    const uint32_t session = options.contains("session") ? number(options["session"]) : 0;
+    return CallReady{CallId{number(call, 1)},   SessionId{session}, number(options["prompt"]),
+                     number(options["output"]), identity_,          triggers_};
+  }
+
+  Event done(const std::string& steps, std::map<std::string, std::string>& options) {
+    const size_t dots = steps.find("..");
+    const uint32_t first = number(steps.substr(0, dots), 1);
+    const uint32_t last = dots == std::string::npos ? first : number(steps, dots + 3);
+    ends_.assign(last - first + 1, now_);
+    eos_.clear();
+    for (const std::string& call : split(options["eos"], ',')) eos_.push_back(CallId{number(call, 1)});
+    return StepDone{config_.engine, StepId{first - 1}, ends_, {}, eos_};
+  }
+
+  const CoreConfig config_;
+  Core core_;
+  const bool tells_;
+  Instant now_{};
+  std::vector<Command> commands_;
+  std::vector<UnitRun> identity_;
+  std::vector<uint32_t> triggers_;
+  std::vector<Instant> ends_;
+  std::vector<CallId> eos_;
+};
+
+}  // namespace
+
+void check_table(const CoreConfig& config, const std::string& table) {
+  Runner runner(config, std::regex_search(table, std::regex("\\n[^#\\n]* told ")));
+  std::istringstream lines(table);
+  std::string line;
+  while (std::getline(lines, line)) {
+    std::istringstream stream(line.substr(0, line.find('#')));
+    std::vector<std::string> event, expected;
+    for (std::string word; stream >> word;) {
+      (expected.empty() && !kCommandWords.contains(word) ? event : expected).push_back(word);
+    }
+    if (event.empty()) continue;
+    const std::string what = joined(event);
+    CAPTURE(what);
+    CHECK(runner.happen(event) == joined(expected));
+  }
+}
+
+}  // namespace kvtwin::testing

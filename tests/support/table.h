@@ -1,0 +1,32 @@
+// Decision tables: the policy's behaviour as a page one can read. Each line is one event and, behind it,
+// every command that must come of it (`-`: none):
+//
+//   arrive r1 prompt=32 output=2      launch s1 r1:32              # r1's whole prompt in step 1
+//   done s1                           launch s2 r1:1
+//   done s2                           finish r1:2
+//
+// Events:  arrive rN prompt=P output=O [session=S] [is=a:32,b:16] [triggers=2,5]
+//            is: the first 32 tokens are units 0.. of space a, the next 16 units 0.. of space b; further
+//            tokens have no identity. A capital letter is a space that belongs to this call alone.
+//          done sN | done sN..sM [eos=rN] | cancel rN | arrived tN | failed tN | end S
+// Commands: launch sN rA:tokens ... | launch sN..sM ... (folded)   rA:8+32 reuses 32 tokens
+//             and pad=T where dense kernels run on more tokens
+//          preempt rN | finish rN:tokens | cancelled rN:tokens | told rN:tokens
+//          reject rN window|pool|empty needed>limit | recall tN pages | demote tN pages | forget S
+// `told` is compared only in tables that mention it. Each line happens 10 ns after the one before.
+
+#ifndef KVTWIN_TESTS_SUPPORT_TABLE_H_
+#define KVTWIN_TESTS_SUPPORT_TABLE_H_
+
+#include <string>
+
+#include "engine/policy/config.h"
+
+namespace kvtwin::testing {
+
+// Runs the table, verifies invariants after every line, and reports each line that differs to doctest.
+void check_table(const CoreConfig& config, const std::string& table);
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_SUPPORT_TABLE_H_

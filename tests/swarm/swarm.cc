@@ -1,0 +1,192 @@
+#include "tests/swarm/swarm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "engine/base/check.h"
+#include "engine/driver.h"
+#include "engine/policy/registry.h"
+#include "tests/support/describe.h"
+#include "tests/support/script_backend.h"
+#include "tests/support/script_client.h"
+#include "tests/swarm/swarm_probes.h"
+
+namespace kvtwin::testing {
+namespace {
+
+struct Setting {
+  RunOptions run;
+  ScriptClientOptions client;
+  ScriptOptions world;
+};
+
+template <typename T, size_t N>
+T one_of(const T (&choices)[N], Prng* prng) {
+  return choices[prng->range(0, N - 1)];
+}
+
+uint32_t number(Prng* prng, uint64_t low, uint64_t high) {
+  return static_cast<uint32_t>(prng->range(low, high));
+}
+
+void draw_memory(CoreConfig* config, Prng* prng) {
+  config->page_tokens = one_of({1u, 2u, 4u, 6u, 8u, 16u}, prng);
+  do {
+    config->unit_tokens = number(prng, 1, config->page_tokens);
+  } while (config->page_tokens % config->unit_tokens != 0);
+  config->pages_gpu = prng->chance(1, 12) ? 1 : number(prng, 2, prng->chance(1, 3) ? 8 : 64);
+  config->page_order = prng->chance(1, 2) ? PageOrder::kLowestFirst : PageOrder::kOldestFirst;
+  config->prefix_cache = prng->chance(5, 6);
+  if (config->page_order == PageOrder::kLowestFirst && prng->chance(1, 3)) config->prefix_eviction = "lfu";
+  config->evict_batch_pages = number(prng, 1, 8);
+  config->policies.identity = one_of({"shared", "shared", "shared", "session", "none"}, prng);
+  if (config->prefix_cache && prng->chance(1, 2)) {
+    config->policies.placement = "host";
+    config->pages_host = number(prng, 1, prng->chance(1, 2) ? 6 : 80);
+    config->clean_pages_target = number(prng, 0, config->pages_gpu);
+    config->clean_batch_pages = number(prng, 1, 8);
+  }
+}
+
+void draw_scheduling(CoreConfig* config, Prng* prng) {
+  config->calls_max = number(prng, 1, prng->chance(1, 2) ? 3 : 16);
+  config->step_tokens_max = number(prng, 1, prng->chance(1, 3) ? 4 : 200);
+  config->calls_max = std::min(config->calls_max, config->step_tokens_max);
+  if (prng->chance(1, 3)) config->chunk_tokens_max = number(prng, 1, config->step_tokens_max);
+  if (prng->chance(1, 6)) config->context_tokens_max = number(prng, 1, 200);
+  config->steps_in_flight_max = number(prng, 1, 2);
+  config->batch_order =
+      one_of({BatchOrder::kDecodeFirst, BatchOrder::kPrefillFirst, BatchOrder::kMixed}, prng);
+  config->admission =
+      one_of({AdmissionKind::kWatermark, AdmissionKind::kFullPrompt, AdmissionKind::kFullReservation}, prng);
+  if (prng->chance(1, 3)) config->watermark_pages = number(prng, 0, config->pages_gpu / 2);
+  for (uint32_t size = 1; prng->chance(1, 2) && size < 64; size *= 2) config->capture_sizes.push_back(size);
+}
+
+Setting draw_setting(uint64_t seed) {
+  Prng prng(draw({seed, 0x5a4}));
+  Setting setting;
+  CoreConfig config;
+  draw_memory(&config, &prng);
+  draw_scheduling(&config, &prng);
+  const auto wrong = validate_core_config(config);
+  KVT_CHECK(!wrong.has_value());
+  setting.run.routing =
+      one_of({RoutingKind::kRoundRobin, RoutingKind::kLeastLoaded, RoutingKind::kSessionAffine}, &prng);
+  setting.run.check_invariants = true;
+  const uint32_t engines = prng.chance(2, 3) ? 1 : number(&prng, 2, 3);
+  for (uint16_t i = 0; i < engines; ++i) {
+    config.engine = EngineId{i};
+    setting.run.engines.push_back(config);
+  }
+  const uint32_t room = config.pages_gpu * config.page_tokens;
+  ScriptClientOptions& client = setting.client;
+  client.seed = seed;
+  client.sessions = number(&prng, 1, 8);
+  client.calls_per_session = number(&prng, 1, 6);
+  client.unit_tokens = config.unit_tokens;
+  client.prompt_tokens_max = std::min(number(&prng, 1, room / (prng.chance(1, 3) ? 1 : 4) + 1), 300u);
+  client.output_tokens_max = prng.chance(1, 8) ? 250 : number(&prng, 1, 40);
+  client.gap_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{50'000}}, &prng);
+  client.cancels_per_100 = prng.chance(1, 2) ? 0 : number(&prng, 1, 60);
+  client.spawns_per_100 = prng.chance(1, 2) ? 0 : number(&prng, 1, 100);
+  ScriptOptions& world = setting.world;
+  world.seed = seed;
+  world.step_ns_max = one_of({int64_t{0}, int64_t{1}, int64_t{10}, int64_t{1'000}}, &prng);
+  world.step_zero_per_100 = prng.chance(1, 2) ? 0 : number(&prng, 1, 60);
+  world.transfer_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{30'000}}, &prng);
+  world.transfer_fails_per_100 = prng.chance(1, 2) ? 0 : number(&prng, 1, 100);
+  world.eos_per_1000 = prng.chance(2, 3) ? 0 : number(&prng, 1, 100);
+  client.early_ends = world.eos_per_1000 > 0;
+  return setting;
+}
+
+// Says everything aloud.
+class Narrator final : public Observer {
+ public:
+  void saw_event(Instant now, EngineId engine, const Event& event) override {
+    fmt::print("\n{:>9} e{} {:<40}", now.ns, raw(engine), describe(event));
+    std::fflush(stdout);
+  }
+  void saw_command(Instant, const Command& command) override {
+    fmt::print("  {}", describe(command));
+    std::fflush(stdout);
+  }
+  void saw_state(Instant, EngineId, const Core& core) override {
+    fmt::print("  [{:x}]", core.digest() >> 48);
+  }
+};
+
+struct Run {
+  RunEnd end;
+  bool content = false;
+  std::vector<ScriptClient::Answer> answers;
+};
+
+Run run_once(const Setting& setting, Probes* probes, bool aloud = false) {
+  ScriptClient client(setting.client);
+  ScriptBackend world(setting.world, setting.run.engines, &client);
+  ProbeObserver observer(setting.run.engines, probes);
+  Narrator narrator;
+  std::vector<Observer*> observers{&observer};
+  if (aloud) observers.insert(observers.begin(), &narrator);
+  Run result;
+  result.end = run(setting.run, &client, &world, observers);
+  result.content = client.content();
+  result.answers = client.answers();
+  return result;
+}
+
+void compare(const std::string& name, const Run& expected, const Run& run, SwarmResult* result) {
+  for (size_t call = 0; call < run.answers.size(); ++call) {
+    const auto &a = expected.answers[call], &b = run.answers[call];
+    if (a == b) continue;
+    result->differences.push_back(fmt::format(
+        "{}: call {} ended at {} ns with {} tokens, not at {} ns with {} ({} not {})", name, call, b.at.ns,
+        b.tokens, a.at.ns, a.tokens, static_cast<int>(b.kind), static_cast<int>(a.kind)));
+    break;
+  }
+  if (run.end.digest != expected.end.digest) result->differences.push_back(name + ": other decisions");
+}
+
+}  // namespace
+
+SwarmResult run_swarm(uint64_t seed, Probes* probes) {
+  set_check_context(fmt::format("kvtwin_swarm {}", seed));
+  Setting setting = draw_setting(seed);
+  SwarmResult result;
+  const Run folded = run_once(setting, probes);
+  result.digest = folded.end.digest;
+  result.events = folded.end.events;
+  if (!folded.end.idle) result.differences.push_back("it ended with calls that were never answered");
+  if (!folded.content) result.differences.push_back("the Client still waits");
+  compare("run again", folded, run_once(setting, probes), &result);
+  setting.world.pieces = true;
+  compare("answered in pieces", folded, run_once(setting, probes), &result);
+  setting.world.pieces = false;
+  for (CoreConfig& config : setting.run.engines) config.repeat_max = 1;
+  compare("every step on its own", folded, run_once(setting, probes), &result);
+  set_check_context("");
+  return result;
+}
+
+void print_swarm(uint64_t seed, bool folded) {
+  set_check_context(fmt::format("kvtwin_swarm {}", seed));
+  Setting setting = draw_setting(seed);
+  for (CoreConfig& config : setting.run.engines) config.repeat_max = folded ? config.repeat_max : 1;
+  const CoreConfig& c = setting.run.engines.front();
+  fmt::print(
+      "{} engines, pages {}+{} of {} ({} a unit), step {} chunk {} calls {}, in flight {}, order {}, "
+      "admission {}, watermark {}, page order {}, cache {} {} {}, clean {}/{}, evict {}\n",
+      setting.run.engines.size(), c.pages_gpu, c.pages_host, c.page_tokens, c.unit_tokens, c.step_tokens_max,
+      c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max, static_cast<int>(c.batch_order),
+      static_cast<int>(c.admission), c.watermark_pages, static_cast<int>(c.page_order), c.prefix_cache,
+      c.prefix_eviction, c.policies.identity, c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
+  Probes probes = all_probes();
+  run_once(setting, &probes, true);
+  fmt::print("\n");
+}
+
+}  // namespace kvtwin::testing

@@ -1,0 +1,36 @@
+// Swarm testing: every seed draws its own limits, so that most runs are extreme in some direction: pools of
+// one page, budgets of one token, steps that take no time, a host tier of three pages.
+//
+// One seed is run four times: folded, folded again, with every step on its own, and with stretches
+// answered in pieces. All four must decide the same and answer every call at the same instant.
+
+#ifndef KVTWIN_TESTS_SWARM_SWARM_H_
+#define KVTWIN_TESTS_SWARM_SWARM_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace kvtwin::testing {
+
+// How often each rare situation was met. Every name is listed before the first run, so that one that is
+// never met is seen.
+using Probes = std::map<std::string, uint64_t>;
+Probes all_probes();
+
+struct SwarmResult {
+  uint64_t digest = 0;
+  uint64_t events = 0;
+  std::vector<std::string> differences;  // what was not as it should be; empty: all well
+};
+
+// Runs one seed and adds what it met to *probes. A broken invariant aborts (KVT_CHECK) and names the seed.
+SwarmResult run_swarm(uint64_t seed, Probes* probes);
+
+// Prints every event and command of one seed, folded or not: to read two of them side by side.
+void print_swarm(uint64_t seed, bool folded);
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_SWARM_SWARM_H_

@@ -1,0 +1,188 @@
+#include "tests/swarm/swarm_probes.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::testing {
+
+Probes all_probes() {
+  Probes probes;
+  for (const char* name : {"a call of no output",
+                           "a call was preempted",
+                           "a call was preempted twice",
+                           "a preempted call found its prefix again",
+                           "a preemption while a transfer was under way",
+                           "a call arrived behind a preempted one",
+                           "cancelled before its first step",
+                           "cancelled while it ran",
+                           "cancelled while a recall was under way, before its first step",
+                           "cancelled after its answer",
+                           "cancelled with two steps in flight",
+                           "a recall arrived",
+                           "a recall failed",
+                           "a demotion arrived",
+                           "a demotion failed",
+                           "two recalls at once",
+                           "two steps in flight",
+                           "a stretch was cut by an arrival",
+                           "a stretch of a hundred steps",
+                           "end-of-sequence ended a stretch",
+                           "rejected: longer than the window",
+                           "rejected: larger than the pool",
+                           "rejected: empty prompt",
+                           "no page free and none to evict",
+                           "the host tier is full",
+                           "a pool of one page served a call",
+                           "a prompt in chunks",
+                           "a prefix from another session",
+                           "a prefix from a call of the same step",
+                           "a padded step",
+                           "a stretch got pages ahead"}) {
+    probes[name] = 0;
+  }
+  return probes;
+}
+
+ProbeObserver::ProbeObserver(const std::vector<CoreConfig>& engines, Probes* probes)
+    : configs_(engines), probes_(probes), engines_(engines.size()) {}
+
+void ProbeObserver::hit(const std::string& name) {
+  const auto probe = probes_->find(name);
+  KVT_CHECK(probe != probes_->end());
+  ++probe->second;
+}
+
+bool ProbeObserver::recalling(const Engine& engine) const {
+  return std::any_of(engine.transfers.begin(), engine.transfers.end(),
+                     [](const auto& transfer) { return transfer.second == TransferKind::kRecall; });
+}
+
+// --- events
+
+void ProbeObserver::saw_event(Instant, EngineId engine, const Event& event) {
+  constexpr uint64_t kTooMany = 3'000'000;
+  KVT_CHECK(++events_ < kTooMany);  // it goes on for ever
+  std::visit([&](const auto& e) { saw(e, &engines_[raw(engine)]); }, event);
+}
+
+void ProbeObserver::saw(const CallReady& event, Engine* engine) {
+  calls_[event.call] = {event.session, false, false, 0};
+  if (event.output_tokens == 0) hit("a call of no output");
+  if (engine->launched > std::max(engine->done + 2, engine->last_first + 1))
+    hit("a stretch was cut by an arrival");
+  for (const auto& [id, call] : calls_) {
+    if (call.preempted > 0 && !call.answered) {
+      hit("a call arrived behind a preempted one");
+      break;
+    }
+  }
+}
+
+void ProbeObserver::saw(const CallCancelled& event, Engine* engine) {
+  const Call& call = calls_.at(event.call);
+  if (call.answered) {
+    hit("cancelled after its answer");
+  } else if (call.launched) {
+    hit("cancelled while it ran");
+    if (engine->launched - engine->done >= 2) hit("cancelled with two steps in flight");
+  } else {
+    hit("cancelled before its first step");
+    if (recalling(*engine)) hit("cancelled while a recall was under way, before its first step");
+  }
+}
+
+void ProbeObserver::saw(const StepDone& event, Engine* engine) {
+  engine->done += event.ends.size();
+  if (!event.eos.empty() && engine->launched > engine->done + 1) hit("end-of-sequence ended a stretch");
+}
+
+void ProbeObserver::saw(const TransferDone& event, Engine* engine) {
+  const bool recall = engine->transfers.at(event.transfer) == TransferKind::kRecall;
+  hit(recall ? "a recall arrived" : "a demotion arrived");
+  engine->transfers.erase(event.transfer);
+}
+
+void ProbeObserver::saw(const TransferFailed& event, Engine* engine) {
+  const bool recall = engine->transfers.at(event.transfer) == TransferKind::kRecall;
+  hit(recall ? "a recall failed" : "a demotion failed");
+  engine->transfers.erase(event.transfer);
+}
+
+// --- commands
+
+void ProbeObserver::saw_command(Instant, const Command& command) {
+  std::visit([&](const auto& c) { told(c); }, command);
+}
+
+void ProbeObserver::told(const LaunchStep& c) {
+  Engine& engine = engines_[raw(c.engine)];
+  if (raw(c.step) > engine.done) hit("two steps in flight");
+  engine.last_first = raw(c.step);
+  engine.launched = raw(c.step) + c.repeat;
+  if (c.repeat >= 100) hit("a stretch of a hundred steps");
+  if (c.tokens_padded > c.tokens) hit("a padded step");
+  if (!c.grants.empty() && c.grants.back().offset > 0) hit("a stretch got pages ahead");
+  if (configs_[raw(c.engine)].pages_gpu == 1) hit("a pool of one page served a call");
+  for (const PlanEntry& entry : c.entries) {
+    Call& call = calls_.at(entry.call);
+    call.launched = true;
+    if (entry.kind == EntryKind::kChunk && !entry.samples) hit("a prompt in chunks");
+    if (entry.first && entry.context > 0 && call.preempted > 0)
+      hit("a preempted call found its prefix again");
+  }
+  std::set<PageId> now;
+  for (const PageGrant& grant : c.grants) {
+    now.insert(grant.page);
+    engine.writer[grant.page] = calls_.at(c.entries[grant.entry].call).session;
+  }
+  for (const Adoption& adoption : c.adoptions) {
+    for (const PageId page : adoption.pages) {
+      const auto writer = engine.writer.find(page);
+      const bool other = writer != engine.writer.end() && writer->second != calls_.at(adoption.call).session;
+      if (other) hit("a prefix from another session");
+      if (now.contains(page)) hit("a prefix from a call of the same step");
+    }
+  }
+}
+
+void ProbeObserver::told(const StartTransfer& c) {
+  Engine& engine = engines_[raw(c.engine)];
+  if (c.kind == TransferKind::kRecall && recalling(engine)) hit("two recalls at once");
+  engine.transfers[c.transfer] = c.kind;
+}
+
+void ProbeObserver::told(const FinishCall& c) { calls_.at(c.call).answered = true; }
+
+void ProbeObserver::told(const RejectCall& c) {
+  calls_.at(c.call).answered = true;
+  switch (c.reason) {
+    case RejectCall::Reason::kLongerThanWindow:
+      hit("rejected: longer than the window");
+      break;
+    case RejectCall::Reason::kLargerThanPool:
+      hit("rejected: larger than the pool");
+      break;
+    case RejectCall::Reason::kPromptEmpty:
+      hit("rejected: empty prompt");
+      break;
+  }
+}
+
+void ProbeObserver::told(const DropCallState& c) {
+  if (c.reason != DropCallState::Reason::kPreempted) return;
+  hit("a call was preempted");
+  if (++calls_.at(c.call).preempted == 2) hit("a call was preempted twice");
+  if (!engines_[raw(c.engine)].transfers.empty()) hit("a preemption while a transfer was under way");
+}
+
+void ProbeObserver::saw_state(Instant, EngineId, const Core& core) {
+  const CoreGauges gauges = core.gauges();
+  KVT_CHECK(gauges.pages_gpu_free + gauges.pages_gpu_cached + gauges.pages_gpu_held ==
+            gauges.pages_gpu_total);
+  KVT_CHECK(gauges.cells_held <= gauges.slots_held);
+  if (gauges.pages_gpu_free == 0 && gauges.pages_gpu_cached == 0) hit("no page free and none to evict");
+  if (gauges.pages_host_total > 0 && gauges.pages_host_free == 0) hit("the host tier is full");
+}
+
+}  // namespace kvtwin::testing

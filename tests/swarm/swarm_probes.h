@@ -1,0 +1,65 @@
+// Watches a run for the situations that a swarm must have met.
+
+#ifndef KVTWIN_TESTS_SWARM_SWARM_PROBES_H_
+#define KVTWIN_TESTS_SWARM_SWARM_PROBES_H_
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/driver.h"
+#include "tests/swarm/swarm.h"
+
+namespace kvtwin::testing {
+
+class ProbeObserver final : public Observer {
+ public:
+  ProbeObserver(const std::vector<CoreConfig>& engines, Probes* probes);
+
+  void saw_event(Instant now, EngineId engine, const Event& event) override;
+  void saw_command(Instant now, const Command& command) override;
+  void saw_state(Instant now, EngineId engine, const Core& core) override;
+
+ private:
+  struct Call {
+    SessionId session{};
+    bool launched = false;
+    bool answered = false;
+    uint32_t preempted = 0;
+  };
+  struct Engine {
+    uint64_t done = 0, launched = 0;  // single steps
+    uint64_t last_first = 0;
+    std::map<TransferId, TransferKind> transfers;
+    std::map<PageId, SessionId> writer;  // whose call a page was granted to last
+  };
+
+  void hit(const std::string& name);
+  void saw(const CallReady& event, Engine* engine);
+  void saw(const CallCancelled& event, Engine* engine);
+  void saw(const SessionHint&, Engine*) {}
+  void saw(const StepDone& event, Engine* engine);
+  void saw(const TransferDone& event, Engine* engine);
+  void saw(const TransferFailed& event, Engine* engine);
+  void saw(const Timer&, Engine*) {}
+  void told(const LaunchStep& command);
+  void told(const StartTransfer& command);
+  void told(const SetTimer&) {}
+  void told(const TokensEmitted&) {}
+  void told(const FinishCall& command);
+  void told(const RejectCall& command);
+  void told(const DropCallState& command);
+  void told(const DropSessionState&) {}
+  bool recalling(const Engine& engine) const;
+
+  const std::vector<CoreConfig> configs_;
+  Probes* const probes_;
+  std::vector<Engine> engines_;
+  std::map<CallId, Call> calls_;
+  uint64_t events_ = 0;
+};
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_SWARM_SWARM_PROBES_H_

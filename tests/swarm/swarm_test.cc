@@ -1,0 +1,14 @@
+#include "tests/swarm/swarm.h"
+
+#include <doctest/doctest.h>
+
+using namespace kvtwin::testing;
+
+TEST_CASE("swarm: whatever the limits, every call is answered, and folding changes nothing") {
+  Probes probes = all_probes();
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}

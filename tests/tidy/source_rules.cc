@@ -1,0 +1,269 @@
+#include "tests/tidy/source_rules.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+namespace kvtwin::tidy {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Rule {
+  std::string folder;                // files whose path starts so; of several the longest counts
+  std::vector<std::string> allowed;  // what their #include "..." may start with
+};
+
+// The dependency direction of the whole project, as a table (DESIGN 10).
+const std::vector<Rule> kMayInclude = {
+    {"engine/base/", {"engine/base/"}},
+    {"engine/policy/", {"engine/base/", "engine/policy/"}},
+    {"engine/", {"engine/", "traces/proto/"}},
+    {"engine/cpu/", {"engine/", "kernels/", "models/", "traces/proto/"}},
+    {"engine/cuda/", {"engine/", "kernels/", "models/", "traces/proto/"}},
+    {"kernels/", {"kernels/", "engine/base/"}},
+    {"models/", {"models/", "engine/base/", "traces/proto/"}},
+    {"sim/", {"sim/", "engine/", "models/", "traces/proto/"}},
+    {"traces/", {"traces/", "engine/base/", "engine/policy/identity.h"}},
+    {"traces/replay", {"traces/", "engine/"}},
+    {"scenarios/", {"scenarios/", "engine/", "sim/", "models/", "traces/", "kernels/", "reports/"}},
+    {"reports/", {"reports/", "engine/base/", "traces/proto/"}},
+};
+
+struct Owner {
+  std::string word;                  // in an #include
+  std::vector<std::string> folders;  // where it may stand
+};
+const std::vector<Owner> kOutsideLibraries = {
+    {"simgrid", {"sim/", "tests/sim/", "tests/bench/"}},
+    {"xbt/", {"sim/", "tests/sim/"}},
+    {"cuda", {"kernels/", "engine/cuda/", "tests/kernels/"}},
+    {"google/protobuf", {"traces/", "models/", "scenarios/", "reports/", "engine/recorder", "tests/"}},
+    {".pb.h", {"traces/", "models/", "scenarios/", "reports/", "engine/recorder", "tests/"}},
+};
+
+// What the policy must never see. A word counts where it is not part of a longer one.
+const std::vector<std::string> kBannedInPolicy = {
+    "chrono", "random", "thread",        "mutex",         "atomic",    "fstream", "iostream", "cstdio",
+    "printf", "getenv", "unordered_map", "unordered_set", "std::hash", "double",  "float",    "rand",
+    "time",   "clock",  "simgrid",       "cuda",          "CUDA",      "throw",   "try",      "catch",
+};
+
+bool starts_with_any(const std::string& text, const std::vector<std::string>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& prefix) { return text.starts_with(prefix); });
+}
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+bool has_word(const std::string& line, const std::string& word) {
+  for (size_t at = line.find(word); at != std::string::npos; at = line.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !is_word(line[at - 1])) && (end == line.size() || !is_word(line[end]))) return true;
+  }
+  return false;
+}
+
+template <typename Visit>
+void each_line(const std::string& text, Visit visit) {
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) visit(number, line);
+}
+
+std::string place(const SourceFile& file, int line) { return file.path + ":" + std::to_string(line) + ": "; }
+
+// What an #include names, with its quote or bracket; empty for other lines.
+std::string included(const std::string& line) {
+  if (!line.starts_with("#include ")) return {};
+  return line.substr(9, line.find_last_of("\">") - 8);
+}
+
+bool opens_scope(const std::string& head) {
+  static const std::vector<std::string> kScopes = {"namespace", "class", "struct", "union", "enum", "extern"};
+  return std::any_of(kScopes.begin(), kScopes.end(),
+                     [&](const std::string& word) { return has_word(head, word); });
+}
+
+}  // namespace
+
+std::vector<SourceFile> read_sources(const std::vector<std::string>& folders,
+                                     const std::vector<std::string>& extensions) {
+  const fs::path root = KVTWIN_SOURCE_DIR;
+  std::vector<SourceFile> files;
+  const auto take = [&](const fs::path& path) {
+    const std::string extension = path.extension().string();
+    if (std::find(extensions.begin(), extensions.end(), extension) == extensions.end()) return;
+    std::ifstream in(path, std::ios::binary);
+    files.push_back({fs::relative(path, root).generic_string(), {std::istreambuf_iterator<char>(in), {}}});
+  };
+  for (const std::string& folder : folders) {
+    if (!fs::exists(root / folder)) continue;
+    fs::recursive_directory_iterator it(root / folder);
+    for (; it != fs::recursive_directory_iterator(); ++it) {
+      if (it->is_directory() && it->path().filename() == "node_modules") it.disable_recursion_pending();
+      if (it->is_regular_file()) take(it->path());
+    }
+  }
+  for (const auto& entry : fs::directory_iterator(root)) {
+    if (entry.is_regular_file()) take(entry.path());
+  }
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  return files;
+}
+
+std::string code_only(const std::string& text) {
+  std::string code = text;
+  size_t at = 0;
+  const auto blank_until = [&](size_t end) {
+    for (end = std::min(end, code.size()); at < end; ++at) {
+      if (code[at] != '\n') code[at] = ' ';
+    }
+  };
+  while (at < text.size()) {
+    if (text.compare(at, 2, "//") == 0) {
+      blank_until(text.find('\n', at));
+    } else if (text.compare(at, 2, "/*") == 0) {
+      const size_t end = text.find("*/", at);
+      blank_until(end == std::string::npos ? end : end + 2);
+    } else if (text.compare(at, 2, "R\"") == 0) {
+      const size_t open = text.find('(', at);
+      if (open == std::string::npos) break;
+      std::string close(1, ')');
+      close.append(text, at + 2, open - at - 2).append(1, '"');
+      const size_t end = text.find(close, open);
+      blank_until(end == std::string::npos ? end : end + close.size());
+    } else if (text[at] == '"' || (text[at] == '\'' && (at == 0 || !is_word(text[at - 1])))) {
+      size_t end = at + 1;  // (a quote after a digit separates thousands)
+      while (end < text.size() && text[end] != text[at]) end += text[end] == '\\' ? 2 : 1;
+      blank_until(end + 1);
+    } else {
+      ++at;
+    }
+  }
+  return code;
+}
+
+Findings check_includes(const SourceFile& file) {
+  Findings findings;
+  const Rule* rule = nullptr;
+  for (const Rule& candidate : kMayInclude) {
+    if (file.path.starts_with(candidate.folder) &&
+        (rule == nullptr || candidate.folder.size() > rule->folder.size())) {
+      rule = &candidate;
+    }
+  }
+  each_line(file.text, [&](int number, const std::string& line) {
+    const std::string target = included(line);
+    if (target.empty()) return;
+    if (target[0] == '"' && rule != nullptr && !starts_with_any(target.substr(1), rule->allowed)) {
+      findings.push_back(place(file, number) + rule->folder + " may not include " + target);
+    }
+    for (const Owner& owner : kOutsideLibraries) {
+      if (target.find(owner.word) != std::string::npos && !starts_with_any(file.path, owner.folders) &&
+          !(target[0] == '"' && target.find(".pb.h") == std::string::npos)) {
+        findings.push_back(place(file, number) + target + " belongs to " + owner.folders.front() + " alone");
+      }
+    }
+  });
+  return findings;
+}
+
+Findings check_policy_words(const SourceFile& file) {
+  Findings findings;
+  if (!file.path.starts_with("engine/policy/")) return findings;
+  each_line(code_only(file.text), [&](int number, const std::string& line) {
+    for (const std::string& word : kBannedInPolicy) {
+      if (has_word(line, word))
+        findings.push_back(place(file, number) + word + " is banned in engine/policy");
+    }
+  });
+  return findings;
+}
+
+// A function starts where a brace opens behind a parenthesis outside any other function.
+Findings check_lengths(const SourceFile& file) {
+  constexpr int kFileLines = 500, kFunctionLines = 70, kColumns = 110;
+  Findings findings;
+  int lines = 0;
+  each_line(file.text, [&](int number, const std::string& line) {
+    lines = number;
+    const auto columns = std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; });
+    if (columns > kColumns) findings.push_back(place(file, number) + "more than 110 columns");
+  });
+  if (lines > kFileLines) findings.push_back(place(file, lines) + "a file of more than 500 lines");
+  const std::string code = code_only(file.text);
+  std::string head;
+  int depth = 0, line = 1, function_depth = -1, function_line = 0, head_line = 0;
+  for (const char c : code) {
+    if (c == '\n') ++line;
+    if (c == '{') {
+      if (function_depth < 0 && head.find('(') != std::string::npos && !opens_scope(head)) {
+        function_depth = depth;
+        function_line = head_line;
+      }
+      ++depth;
+    } else if (c == '}') {
+      --depth;
+      if (depth == function_depth) {
+        function_depth = -1;
+        if (line - function_line + 1 > kFunctionLines) {
+          findings.push_back(place(file, function_line) + "a function of " +
+                             std::to_string(line - function_line + 1) + " lines");
+        }
+      }
+    }
+    if (c == '{' || c == '}' || c == ';') {
+      head.clear();
+    } else {
+      if (head.empty() && std::isspace(static_cast<unsigned char>(c)) == 0) head_line = line;
+      if (!head.empty() || std::isspace(static_cast<unsigned char>(c)) == 0) head += c;
+    }
+  }
+  return findings;
+}
+
+Findings check_guard(const SourceFile& file) {
+  std::string guard = "KVTWIN_";
+  for (const char c : file.path) {
+    guard += is_word(c) ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : '_';
+  }
+  guard += '_';
+  const bool opened = file.text.find("#ifndef " + guard + "\n#define " + guard + "\n") != std::string::npos;
+  const bool closed = file.text.find("#endif  // " + guard + "\n") != std::string::npos;
+  if (opened && closed) return {};
+  return {file.path + ": its guard should be " + guard};
+}
+
+Findings check_own_header_first(const SourceFile& file, bool has_header) {
+  if (!has_header) return {};
+  std::string own(1, '"');
+  own.append(file.path, 0, file.path.rfind('.')).append(".h\"");
+  Findings findings;
+  bool seen = false;
+  each_line(file.text, [&](int number, const std::string& line) {
+    const std::string target = included(line);
+    if (target.empty() || seen) return;
+    seen = true;
+    if (target != own) findings.push_back(place(file, number) + own + " should be included first");
+  });
+  return findings;
+}
+
+Findings check_left_overs(const SourceFile& file) {
+  // Cut in two, so that this file passes its own test.
+  const std::vector<std::string> words = {std::string("FIX") + "ME", std::string("Co-auth") + "ored",
+                                          std::string("/wo") + "rk/"};
+  Findings findings;
+  each_line(file.text, [&](int number, const std::string& line) {
+    for (const std::string& word : words) {
+      if (line.find(word) != std::string::npos) findings.push_back(place(file, number) + word);
+    }
+  });
+  return findings;
+}
+
+}  // namespace kvtwin::tidy

@@ -1,0 +1,101 @@
+// The rules over the whole tree, and each rule over a text that breaks it.
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "tests/tidy/source_rules.h"
+
+using namespace kvtwin::tidy;
+
+namespace {
+
+const std::vector<std::string> kFolders = {"engine", "kernels",   "models",  "sim",
+                                           "traces", "scenarios", "reports", "tests"};
+
+void expect_none(const Findings& findings) {
+  for (const std::string& finding : findings) CHECK_MESSAGE(false, finding);
+}
+
+template <typename Rule>
+void over_code(Rule rule) {
+  const auto files = read_sources(kFolders, {".h", ".cc", ".cu", ".cuh"});
+  REQUIRE(files.size() > 10);
+  for (const SourceFile& file : files) expect_none(rule(file));
+}
+
+Findings lengths_of(const std::string& text) { return check_lengths({"engine/x.cc", text}); }
+
+std::string lines(int count, const std::string& line = "  go();\n") {
+  std::string text;
+  while (count-- > 0) text += line;
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("tidy: includes point downwards") { over_code(check_includes); }
+TEST_CASE("tidy: the policy sees no clock, no chance and no world") { over_code(check_policy_words); }
+TEST_CASE("tidy: files, functions and lines stay short") { over_code(check_lengths); }
+
+TEST_CASE("tidy: a header's guard is its path") {
+  for (const SourceFile& file : read_sources(kFolders, {".h"})) expect_none(check_guard(file));
+}
+
+// With it each header that has a .cc is compiled alone; tests/tidy/CMakeLists.txt compiles the others.
+TEST_CASE("tidy: a source includes its own header first") {
+  std::set<std::string> headers;
+  for (const SourceFile& file : read_sources(kFolders, {".h"})) headers.insert(file.path);
+  for (const SourceFile& file : read_sources(kFolders, {".cc"})) {
+    const std::string own = file.path.substr(0, file.path.rfind('.')) + ".h";
+    expect_none(check_own_header_first(file, headers.contains(own)));
+  }
+}
+
+TEST_CASE("tidy: no notes to self, and nothing about another machine") {
+  for (const SourceFile& file : read_sources(
+           kFolders, {".h", ".cc", ".cu", ".md", ".txt", ".cmake", ".proto", ".textproto", ".json"})) {
+    expect_none(check_left_overs(file));
+  }
+}
+
+TEST_CASE("tidy: every scenario that a README names is there") {
+  const std::regex name("scenarios/[A-Za-z0-9_/.-]+\\.textproto");
+  for (const SourceFile& file : read_sources(kFolders, {".md"})) {
+    for (std::sregex_iterator it(file.text.begin(), file.text.end(), name), end; it != end; ++it) {
+      CHECK_MESSAGE(std::filesystem::exists(std::filesystem::path(KVTWIN_SOURCE_DIR) / it->str()),
+                    file.path << " names " << it->str());
+    }
+  }
+}
+
+TEST_CASE("tidy: each rule finds what breaks it") {
+  CHECK(check_includes({"engine/policy/x.cc", "#include \"engine/driver.h\"\n"}).size() == 1);
+  CHECK(check_includes({"engine/policy/x.cc", "#include \"engine/base/check.h\"\n"}).empty());
+  CHECK(check_includes({"traces/import_x.cc", "#include \"engine/client.h\"\n"}).size() == 1);
+  CHECK(check_includes({"traces/replay.cc", "#include \"engine/client.h\"\n"}).empty());
+  CHECK(check_includes({"models/x.cc", "#include <simgrid/s4u.hpp>\n"}).size() == 1);
+  CHECK(check_includes({"sim/x.cc", "#include <simgrid/s4u.hpp>\n"}).empty());
+  CHECK(check_includes({"engine/policy/x.cc", "#include \"traces/proto/run.pb.h\"\n"}).size() == 2);
+
+  CHECK(check_policy_words({"engine/policy/x.cc", "#include <chrono>\n"}).size() == 1);
+  CHECK(check_policy_words({"engine/policy/x.cc", "double ratio;\n"}).size() == 1);
+  CHECK(check_policy_words({"engine/policy/x.cc", "int doubled = 1;  // a double\n"}).empty());
+  CHECK(check_policy_words({"sim/x.cc", "double ratio;\n"}).empty());
+
+  CHECK(lengths_of("void f() {\n" + lines(68) + "}\n").empty());
+  CHECK(lengths_of("void f() {\n" + lines(69) + "}\n").size() == 1);
+  CHECK(lengths_of("X::X(int a)\n    : a_{a},\n      b_(2) {\n" + lines(69) + "}\n").size() == 1);
+  CHECK(lengths_of("class X {\n" + lines(100, "  void f();\n") + "};\n").empty());
+  CHECK(lengths_of("const std::vector<int> kTable = {\n" + lines(100, "    1,\n") + "};\n").empty());
+  CHECK(lengths_of("void f() {}\n" + lines(500)).size() == 1);
+  CHECK(lengths_of("// " + std::string(108, 'x') + "\n").size() == 1);
+  CHECK(lengths_of("auto brace = '{'; auto text = \"{(\"; auto thousand = 1'000;\n" + lines(80)).empty());
+
+  CHECK(check_guard({"engine/x.h", "#ifndef X_H\n#define X_H\n#endif\n"}).size() == 1);
+  CHECK(check_own_header_first({"sim/x.cc", "#include <vector>\n#include \"sim/x.h\"\n"}, true).size() == 1);
+  CHECK(check_own_header_first({"sim/x.cc", "#include \"sim/x.h\"\n"}, true).empty());
+  CHECK(check_left_overs({"sim/x.cc", std::string("// FIX") + "ME later\n"}).size() == 1);
+}
