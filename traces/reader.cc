@@ -1,6 +1,7 @@
 #include "traces/reader.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -85,6 +86,7 @@ class Reading {
       return wrong(fmt::format("a {} that would take {} MiB of memory", type, memory >> 20),
                    fmt::format("at most {}", kDecodedBytesMax >> 20));
     }
+    const google::protobuf::LogSilencer quiet;  // what it would print is said by the mistake
     if (!message->ParseFromArray(body_.data(), static_cast<int>(body_.size()))) {
       return wrong(fmt::format("{} bytes are no {}", body_.size(), type), "the file is damaged");
     }
