@@ -92,13 +92,8 @@ class MooncakeExport : public TraceSink {
     }
     out += fmt::format("\"input_length\": {}, \"output_length\": {}, \"hash_ids\": [", call.prompt_tokens(),
                        call.output_tokens());
-    bool comma = false;
-    for (const IdRun& run : *ids) {
-      for (uint32_t k = 0; k < run.count; ++k) {
-        fmt::format_to(std::back_inserter(out), "{}{}", comma ? ", " : "", run.first + k);
-        comma = true;
-      }
-    }
+    if (auto good = list_ids(*ids, ", ", &out); !good)
+      return mistake(file_.path(), good.error().what, good.error().hint);
     return file_.write(out + "]}\n");
   }
 
