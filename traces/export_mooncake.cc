@@ -65,7 +65,7 @@ class MooncakeExport : public TraceSink {
 
   tl::unexpected<Mistake> no_chain(const v1::Session& session, int i) const {
     return mistake(file_.path(), fmt::format("node {} of session '{}' branches", i, session.id()),
-                   "Mooncake rows are chains: cut the sub-agents first (--sub-agents=opaque is not enough)");
+                   "Mooncake rows are chains: leave out sessions with sub-agents");
   }
 
   Result<void> row(const v1::Session& session, int i, bool first, bool named) {
