@@ -204,7 +204,7 @@ void add_trace_command(CLI::App& app, int* exit_status) {
   CLI::App* const list =
       trace->add_subcommand("formats", "Example: kvtwin trace formats\n\nLists the formats that are known.");
   list->callback([exit_status] {
-    for (const Format& format : formats()) {
+    for (const TraceFormat& format : formats()) {
       fmt::print("  {:<18}{:<9}{}\n", format.name, format.exporter != nullptr ? "in, out" : "in",
                  format.description);
     }
