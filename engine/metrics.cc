@@ -42,7 +42,8 @@ struct Metrics::Launch {
   uint64_t cells = 0, slots = 0;        // after its first step
   std::vector<PlanEntry> chunks;        // none if repeat > 1
   std::vector<uint32_t> grant_offsets;  // ascending, > 0: pages that are set aside for later steps
-  size_t grants_reached = 0;
+  size_t grants_reached = 0;            // of these: their step has begun
+  size_t grants_held = 0;               // their step would have been launched by now, had it been single
 };
 
 struct Metrics::Engine {
@@ -67,8 +68,8 @@ struct Metrics::Engine {
   std::vector<Transfer> transfers;  // in flight
   std::vector<Recall> recalls;
   std::vector<uint32_t> recall_of_page;  // 1 + index in recalls
-  uint64_t pages_ahead = 0;              // granted for steps that have not begun
-  uint64_t pages_held = 0;               // without those
+  uint64_t steps_ended = 0;
+  uint64_t pages_held = 0;  // by the rule of CoreGauges: without what is granted further ahead
   Instant pages_at{};
   CoreGauges gauges;
   Instant gauges_at{};
@@ -176,12 +177,9 @@ void Metrics::step_done(const StepDone& done) {
       engine.any_step_ended = true;
       while (launch.grants_reached < launch.grant_offsets.size() &&
              launch.grant_offsets[launch.grants_reached] == offset + k + 1) {
-        pages_until(engine, end);
         ++launch.grants_reached;
-        --engine.pages_ahead;
-        ++engine.pages_held;
       }
-      note_peaks(engine);
+      begin_grants(engine, step + k + 1, end);
     }
     totals.cells_ns += cells_ns;
     totals.slots_ns += slots_ns;
@@ -270,8 +268,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   while (!engine.launches.empty()) {
     Launch& last = engine.launches.back();
     if (last.step + last.repeat <= raw(step.step)) break;
-    engine.pages_ahead -= last.grant_offsets.size() - last.grants_reached;
-    last.grant_offsets.resize(last.grants_reached);
+    last.grant_offsets.resize(last.grants_held);
     if (last.step < raw(step.step)) {
       last.repeat = raw(step.step) - last.step;
       break;
@@ -292,7 +289,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   launch.cells = launch.slots = 0;
   launch.chunks.clear();
   launch.grant_offsets.clear();
-  launch.grants_reached = 0;
+  launch.grants_reached = launch.grants_held = 0;
   const uint32_t page_tokens = facts_[raw(step.engine)].page_tokens;
   for (const PlanEntry& entry : step.entries) {
     const uint32_t reached = entry.context + entry.tokens;
@@ -309,9 +306,26 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   for (const PageGrant& grant : step.grants) {
     if (grant.offset > 0) launch.grant_offsets.push_back(grant.offset);
   }
-  engine.pages_ahead += launch.grant_offsets.size();
   engine.launches.push_back(std::move(launch));
   engine.step_running = true;
+  begin_grants(engine, engine.steps_ended, now);
+}
+
+// A folded launch is granted all its pages at once. Here each counts from when its step would have been
+// launched alone: when the step that many places before it has ended.
+void Metrics::begin_grants(Engine& engine, uint64_t steps_ended, Instant at) {
+  engine.steps_ended = steps_ended;
+  const uint64_t launched =
+      steps_ended + facts_[static_cast<size_t>(&engine - engines_.data())].steps_in_flight_max;
+  for (Launch& launch : engine.launches) {
+    while (launch.grants_held < launch.grant_offsets.size() &&
+           launch.step + launch.grant_offsets[launch.grants_held] < launched) {
+      pages_until(engine, at);
+      ++launch.grants_held;
+      ++engine.pages_held;
+    }
+  }
+  note_peaks(engine);
 }
 
 void Metrics::admit(Instant now, const LaunchStep& step, const PlanEntry& entry) {
@@ -438,10 +452,9 @@ void Metrics::saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges)
     here.step_running = false;
     for (Launch& launch : here.launches) here.spare.push_back(std::move(launch));
     here.launches.clear();
-    here.pages_ahead = 0;
   }
   pages_until(here, now);
-  here.pages_held = gauges.pages_gpu_held > here.pages_ahead ? gauges.pages_gpu_held - here.pages_ahead : 0;
+  here.pages_held = gauges.pages_gpu_held;
   note_peaks(here);
 }
 

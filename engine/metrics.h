@@ -93,6 +93,7 @@ struct EngineFacts {
   uint32_t page_tokens = 16;
   uint64_t page_bytes = 0;  // of all layers and heads, on all devices of the engine
   uint32_t pages_gpu = 0;
+  uint32_t steps_in_flight_max = 1;
 };
 
 // Per engine; all times in ns of the run's clock.
@@ -149,6 +150,7 @@ class Metrics : public Observer {
   // Gives the time since the call's last mark to `share`, less what its steps waited for.
   void mark(CallRecord& call, Live& live, const Engine& engine, Instant now, TimeShare share);
   Duration recall_wait(const Engine& engine, const LaunchStep& step, CallId call, Instant from) const;
+  void begin_grants(Engine& engine, uint64_t steps_ended, Instant at);
   void pages_until(Engine& engine, Instant now);
   static void note_peaks(Engine& engine);
   void tick(Engine& engine, Instant now);

@@ -178,17 +178,17 @@ void Recorder::saw_event(Instant now, EngineId engine, const Event& event) {
   for (size_t i = 0; i < done->ends.size(); ++i) {
     const int64_t gap = (done->ends[i] - here.last_end).ns;
     v1::Stretch* stretch = here.stretch.mutable_stretch();
-    if (!here.starts.empty() && here.starts.front().step == raw(done->step) + i) {
+    const bool starts = !here.starts.empty() && here.starts.front().step == raw(done->step) + i;
+    if (starts || !here.collecting) {
       here.flush();
       stretch = here.stretch.mutable_stretch();
       stretch->set_engine(here.id);
-      stretch->set_step(here.starts.front().step);
-      stretch->set_plan(here.starts.front().plan);
+      stretch->set_step(raw(done->step) + i);
+      stretch->set_plan(starts ? here.starts.front().plan : 0);
       stretch->set_first_end_ns(gap);
-      here.starts.pop_front();
+      if (starts) here.starts.pop_front();
       here.collecting = true;
     } else {
-      KVT_CHECK(here.collecting);
       stretch->add_gap_ns(gap);
     }
     here.last_end = done->ends[i];
@@ -201,13 +201,14 @@ void Recorder::saw_event(Instant now, EngineId engine, const Event& event) {
   stretch->set_bytes_in(stretch->bytes_in() + done->outcome.bytes_in);
   stretch->set_bytes_out(stretch->bytes_out() + done->outcome.bytes_out);
   for (const CallId call : done->eos) stretch->add_eos(raw(call));
-  if (!done->eos.empty()) here.outside_since_launch = true;  // eos names the last step of its stretch
+  if (!done->eos.empty()) here.flush();  // they belong to the last step of their stretch
 }
 
 void Recorder::saw_command(Instant, const Command& command) {
   const auto* step = std::get_if<LaunchStep>(&command);
   if (step == nullptr) return;
   Engine& here = state_->engines[raw(step->engine)];
+  here.checkpoint_due = false;  // the digest already holds what is planned ahead, and that shows the folding
   const auto decodes = [](const PlanEntry& entry) {
     return entry.kind == EntryKind::kDecode && entry.tokens == 1;
   };

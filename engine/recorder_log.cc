@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/stubs/logging.h>
 #include <google/protobuf/util/delimited_message_util.h>
 
 #include <array>
@@ -309,6 +310,7 @@ Result<Log> read_log(const std::string& name, std::string_view bytes) {
   if (bytes.size() > INT32_MAX) {
     return mistake(name, fmt::format("the log is {} bytes long", bytes.size()), "at most 2 GiB are read");
   }
+  google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
   google::protobuf::io::ArrayInputStream in(bytes.data(), static_cast<int>(bytes.size()));
   v1::LogRecord record;
   bool clean_end = false;

@@ -15,7 +15,12 @@ RecordedWorld::RecordedWorld(const Log* log) : log_(*log), engines_(log->engines
 
 void RecordedWorld::submit(const Command& command) {
   if (const auto* step = std::get_if<LaunchStep>(&command)) {
-    engines_[raw(step->engine)].launches.push_back({raw(step->step), raw(step->step) + step->repeat, false});
+    Engine& engine = engines_[raw(step->engine)];
+    const std::vector<Instant>& ends = log_.engines[raw(step->engine)].ends;
+    // A step that had ended before it was launched was another step: nothing more is known from here on.
+    engine.lost = engine.lost || (raw(step->step) < ends.size() && ends[raw(step->step)] < now_);
+    if (engine.lost) return;
+    engine.launches.push_back({raw(step->step), raw(step->step) + step->repeat, false});
   }
   if (const auto* start = std::get_if<StartTransfer>(&command)) {
     const std::vector<Log::Transfer>& known = log_.engines[raw(start->engine)].transfers;
@@ -36,8 +41,14 @@ uint64_t RecordedWorld::answer_step(const Engine& engine, const Log::Engine& log
   const uint64_t left = launch.end - launch.step;
   // Two in flight: the next step is planned while the last one runs, so the last is told apart.
   const uint64_t told = launch.single || left == 1 ? 1 : engine.in_flight_max > 1 ? left - 1 : left;
-  const uint64_t last = launch.step + told - 1;
-  return last < log.ends.size() ? last : UINT64_MAX;
+  uint64_t last = launch.step + told - 1;
+  // A call that ended itself is told at once.
+  for (size_t i = engine.next_stretch; i < log.stretches.size() && log.stretches[i].step <= last; ++i) {
+    if (log.stretches[i].eos.empty()) continue;
+    last = std::min(last, log.stretches[i].step + log.stretches[i].steps - 1);
+    break;
+  }
+  return last;
 }
 
 bool RecordedWorld::next(Instant* now, Event* event) {
@@ -48,7 +59,9 @@ bool RecordedWorld::next(Instant* now, Event* event) {
   size_t index = 0;
   for (size_t i = 0; i < engines_.size(); ++i) {
     const uint64_t step = answer_step(engines_[i], log_.engines[i]);
-    if (step != UINT64_MAX) best = std::min(best, Key{log_.engines[i].ends[step], kStep, i, step});
+    // Beyond the log: something from outside cut the launch short; interrupt() will answer.
+    if (step < log_.engines[i].ends.size())
+      best = std::min(best, Key{log_.engines[i].ends[step], kStep, i, step});
     for (size_t k = 0; k < engines_[i].transfers.size(); ++k) {
       const Transfer& one = engines_[i].transfers[k];
       const Key key{one.at, kTransfer, i, one.number};
@@ -99,30 +112,37 @@ void RecordedWorld::answer(uint16_t engine, uint64_t last, Event* event) {
   }
   launch.step = last + 1;
   if (launch.step == launch.end) here.launches.pop_front();
+  if (!done.eos.empty()) cut(&here, here.in_flight_max - 1);
   *event = done;
 }
 
-bool RecordedWorld::interrupt(EngineId engine, Event* event) {
-  Engine& here = engines_[raw(engine)];
-  const std::vector<Instant>& ends = log_.engines[raw(engine)].ends;
-  if (here.launches.empty()) return false;
-  // Steps that ended by now and were not told.
-  const Launch first = here.launches.front();
-  uint64_t running = first.step;
-  while (running < first.end && running < ends.size() && ends[running] <= now_) ++running;
-  const bool tells = running > first.step;
-  if (tells) answer(static_cast<uint16_t>(raw(engine)), running - 1, event);
-  // What runs now, and what was launched behind it, completes; the rest never runs.
-  uint64_t open = here.in_flight_max;
+// Only `open` more steps of what was launched will run.
+void RecordedWorld::cut(Engine* engine, uint64_t open) {
   std::deque<Launch> left;
-  for (Launch launch : here.launches) {
-    launch.single = true;
+  for (Launch launch : engine->launches) {
     launch.end = std::min(launch.end, launch.step + open);
     open -= launch.end - launch.step;
     if (launch.end > launch.step) left.push_back(launch);
   }
-  here.launches = std::move(left);
-  return tells;
+  engine->launches = std::move(left);
+}
+
+bool RecordedWorld::interrupt(EngineId engine, Event* event) {
+  Engine& here = engines_[raw(engine)];
+  const Log::Engine& log = log_.engines[raw(engine)];
+  if (here.launches.empty()) return false;
+  const uint64_t first = here.launches.front().step;
+  const uint64_t last = answer_step(here, log);
+  // Ends ascend, so those that have passed come first.
+  uint64_t past = first;
+  while (past <= last && past < log.ends.size() && log.ends[past] <= now_) ++past;
+  if (past > first) {
+    answer(static_cast<uint16_t>(raw(engine)), past - 1, event);
+    return true;
+  }
+  cut(&here, here.in_flight_max);
+  for (Launch& launch : here.launches) launch.single = true;
+  return false;
 }
 
 Instant RecordedClient::wake_at() const {

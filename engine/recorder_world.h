@@ -43,6 +43,7 @@ class RecordedWorld : public Backend {
     std::vector<Transfer> transfers;  // in flight
     size_t next_stretch = 0;          // first one whose last step is not answered
     uint32_t in_flight_max = 1;
+    bool lost = false;                // decisions have changed: no step is answered any more
   };
   struct SetTimerAt {
     Instant at{};
@@ -50,9 +51,10 @@ class RecordedWorld : public Backend {
     Timer timer;
   };
 
-  // The step whose end answers the oldest launch; UINT64_MAX if the log does not reach so far.
+  // The step whose end answers the oldest launch, in the log or beyond it; UINT64_MAX if there is none.
   uint64_t answer_step(const Engine& engine, const Log::Engine& log) const;
   void answer(uint16_t engine, uint64_t last, Event* event);
+  static void cut(Engine* engine, uint64_t open);
 
   const Log& log_;
   std::vector<Engine> engines_;

@@ -176,7 +176,7 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   for (uint32_t i = 0; i < values.engines().count(); ++i) {
     config.engine = EngineId{static_cast<uint16_t>(i)};
     out->options.engines.push_back(config);
-    out->facts.push_back({config.page_tokens, page_bytes, config.pages_gpu});
+    out->facts.push_back({config.page_tokens, page_bytes, config.pages_gpu, config.steps_in_flight_max});
   }
 }
 

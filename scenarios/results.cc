@@ -1,6 +1,7 @@
 #include "scenarios/results.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -282,6 +283,7 @@ Result<v1::RunResult> read_result(const std::string& dir) {
   const Result<std::string> bytes = read_text_file(path);
   if (!bytes) return tl::unexpected(bytes.error());
   v1::RunResult out;
+  google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
   if (!out.ParseFromString(*bytes)) return mistake(path, "is no run result", "run the scenario again");
   if (out.schema_version() != kSchema) {
     return mistake(path, fmt::format("schema version is {}", out.schema_version()),

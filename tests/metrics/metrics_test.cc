@@ -236,7 +236,7 @@ TEST_CASE("metrics: pages granted for later steps of a folded launch count when 
     feed->done(0, {10});
   }
   folded.launch(10, 1, {decode(0, 15)}, 3, {{1, 0, PageId{7}}});
-  folded.gauges(10, 1, 2);
+  folded.gauges(10, 1, 1);
   folded.done(1, {20, 30, 40});
   folded.gauges(40, 1, 2);
   single.launch(10, 1, {decode(0, 15)});
@@ -267,11 +267,11 @@ TEST_CASE("metrics: steps of an interrupted launch that never ran leave no trace
   feed.done(0, {10});
   feed.token(10, 0);
   feed.launch(10, 1, {decode(0, 16)}, 50, {{16, 0, PageId{3}}, {32, 0, PageId{4}}});
-  feed.gauges(10, 1, 4);
+  feed.gauges(10, 1, 2);
   feed.done(1, {20});  // interrupt() told what had ended
-  feed.gauges(20, 1, 4);
+  feed.gauges(20, 1, 2);
   feed.ready(25, 1, 16, 1);
-  feed.gauges(25, 1, 4);
+  feed.gauges(25, 1, 2);
   feed.done(2, {30});  // the step that was running
   feed.launch(30, 3, {decode(0, 18), chunk(1, 0, 16, true, true)});
   feed.gauges(30, 2, 3);

@@ -1,0 +1,189 @@
+#include "engine/recorder.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/base/prng.h"
+#include "engine/metrics_summary.h"
+#include "engine/policy/registry.h"
+#include "engine/recorder_replay.h"
+#include "tests/support/script_backend.h"
+#include "tests/support/script_client.h"
+
+namespace kvtwin {
+namespace {
+
+using testing::ScriptBackend;
+using testing::ScriptClient;
+
+struct Setting {
+  RunOptions run;
+  testing::ScriptClientOptions client;
+  testing::ScriptOptions world;
+};
+
+Setting draw_setting(uint64_t seed) {
+  Prng prng(draw({seed, 0x10c}));
+  Setting out;
+  CoreConfig config;
+  config.page_tokens = config.unit_tokens = 4;
+  config.pages_gpu = static_cast<uint32_t>(prng.range(20, 80));
+  config.calls_max = static_cast<uint32_t>(prng.range(1, 6));
+  config.step_tokens_max = static_cast<uint32_t>(prng.range(8, 100));
+  config.steps_in_flight_max = static_cast<uint32_t>(prng.range(1, 2));
+  if (prng.chance(1, 2)) {
+    config.policies.placement = "host";
+    config.pages_host = 40;
+    config.clean_pages_target = 10;
+    config.clean_batch_pages = 4;
+  }
+  REQUIRE(!validate_core_config(config));
+  out.run.routing = static_cast<RoutingKind>(prng.range(0, 2));
+  const auto engines = static_cast<uint16_t>(prng.range(1, 3));
+  for (uint16_t i = 0; i < engines; ++i) {
+    config.engine = EngineId{i};
+    out.run.engines.push_back(config);
+  }
+  out.client.seed = out.world.seed = seed;
+  out.client.sessions = 6;
+  out.client.unit_tokens = 4;
+  out.client.cancels_per_100 = static_cast<uint32_t>(prng.range(0, 20));
+  out.client.spawns_per_100 = static_cast<uint32_t>(prng.range(0, 40));
+  out.world.transfer_fails_per_100 = static_cast<uint32_t>(prng.range(0, 30));
+  out.world.step_zero_per_100 = static_cast<uint32_t>(prng.range(0, 30));
+  out.world.eos_per_1000 = prng.chance(1, 2) ? 20 : 0;
+  out.client.early_ends = out.world.eos_per_1000 > 0;
+  return out;
+}
+
+struct Recorded {
+  RunEnd end;
+  std::string log;
+  Summary summary;
+};
+
+Recorded record(Setting setting, bool folded) {
+  if (!folded) {
+    for (CoreConfig& config : setting.run.engines) config.repeat_max = 1;
+  }
+  ScriptClient client(setting.client);
+  ScriptBackend world(setting.world, setting.run.engines, nullptr);
+  Recorder recorder(setting.run, {"script", setting.client.seed});
+  std::vector<EngineFacts> facts(setting.run.engines.size(), {4, 1, setting.run.engines[0].pages_gpu,
+                                                              setting.run.engines[0].steps_in_flight_max});
+  Metrics metrics(facts);
+  Recorded out;
+  out.end = run(setting.run, recorder.watch(&client), &world, {&recorder, &metrics});
+  out.log = recorder.finish(out.end);
+  out.summary = summarise(metrics);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("recorder: a replay decides the same with neither world, over 150 seeded adversaries") {
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    CAPTURE(seed);
+    const Recorded run = record(draw_setting(seed), true);
+    const Result<Log> log = read_log("log", run.log);
+    REQUIRE(log);
+    CHECK(log->digest == run.end.digest);
+    const Result<Replayed> again = replay("log", *log, {});
+    REQUIRE(again);
+    CAPTURE(again->difference);
+    REQUIRE(again->same);
+    CHECK(again->end.idle == run.end.idle);
+  }
+}
+
+TEST_CASE("recorder: a log does not show how the world folded its steps") {
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    CAPTURE(seed);
+    const Recorded folded = record(draw_setting(seed), true), single = record(draw_setting(seed), false);
+    CHECK(folded.end.digest == single.end.digest);
+    REQUIRE(folded.log == single.log);
+  }
+}
+
+TEST_CASE("recorder: metrics of a folded run and of its replay are those of the unfolded run") {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    CAPTURE(seed);
+    const Recorded folded = record(draw_setting(seed), true), single = record(draw_setting(seed), false);
+    const Result<Log> log = read_log("log", folded.log);
+    REQUIRE(log);
+    Metrics metrics(std::vector<EngineFacts>(
+        log->engines.size(),
+        {4, 1, log->options.engines[0].pages_gpu, log->options.engines[0].steps_in_flight_max}));
+    REQUIRE(replay("log", *log, {&metrics}));
+    const Summary again = summarise(metrics);
+    for (const Summary* other : {&single.summary, &again}) {
+      CHECK(folded.summary.steps == other->steps);
+      CHECK(folded.summary.call_steps == other->call_steps);
+      CHECK(folded.summary.e2e.mean == other->e2e.mean);
+      CHECK(folded.summary.ttft_from_queued.p99 == other->ttft_from_queued.p99);
+      CHECK(folded.summary.itl.mean == other->itl.mean);
+      CHECK(folded.summary.tail_fragmentation == other->tail_fragmentation);
+      CHECK(folded.summary.pages_held_peak == other->pages_held_peak);
+      CHECK(folded.summary.preemptions == other->preemptions);
+      CHECK(folded.summary.reused_tokens == other->reused_tokens);
+      CHECK(folded.summary.bytes_in == other->bytes_in);
+      CHECK(folded.summary.latency_ns == other->latency_ns);
+    }
+  }
+}
+
+TEST_CASE("recorder: other limits on the same log are other decisions, and the first one is named") {
+  int named = 0;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    CAPTURE(seed);
+    const Recorded run = record(draw_setting(seed), true);
+    Result<Log> log = read_log("log", run.log);
+    REQUIRE(log);
+    for (CoreConfig& config : log->options.engines) config.step_tokens_max = config.calls_max + 1;
+    const Result<Replayed> again = replay("log", *log, {});
+    REQUIRE(again);
+    if (again->same) continue;
+    CHECK(again->difference.find("engine") != std::string::npos);
+    ++named;
+  }
+  CHECK(named > 10);
+}
+
+TEST_CASE("recorder: a log that was cut is refused at whatever byte") {
+  const std::string whole = record(draw_setting(3), true).log;
+  for (size_t length = 0; length < whole.size(); length += 1 + length / 40) {
+    CAPTURE(length);
+    CHECK(!read_log("log", std::string_view(whole).substr(0, length)));
+  }
+}
+
+TEST_CASE("recorder: damaged logs are refused or replayed, never a crash") {
+  const std::string whole = record(draw_setting(5), true).log;
+  Prng prng(11);
+  int refused = 0, other = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string bytes = whole;
+    for (uint64_t i = prng.range(1, 4); i > 0; --i) {
+      bytes[prng.range(0, bytes.size() - 1)] = static_cast<char>(prng.range(0, 255));
+    }
+    const Result<Log> log = read_log("log", bytes);
+    const Result<Replayed> again = log ? replay("log", *log, {}) : Result<Replayed>(mistake("", ""));
+    if (!log || !again) {
+      ++refused;
+    } else if (!again->same) {
+      ++other;
+    }
+  }
+  CHECK(refused > 0);
+  CHECK(other > 0);
+}
+
+TEST_CASE("recorder: bytes that are no log are refused") {
+  CHECK(!read_log("log", ""));
+  CHECK(!read_log("log", "hello, this is not a log at all"));
+  CHECK(!read_log("log", std::string(100000, '\0')));
+}
+
+}  // namespace kvtwin
