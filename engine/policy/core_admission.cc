@@ -92,7 +92,12 @@ bool Core::State::below_clean_target(uint32_t pages_taken) const {
 // Copies what is next to go to the host ahead of need, so that evicting it costs nothing.
 void Core::State::start_cleaning() {
   constexpr uint32_t kCleaningsMax = 2;
-  if (!host || cleaning_barred || preempted_until > done) return;
+#ifdef KVTWIN_PLANT_UNSAFE_COPY
+  const bool unsafe = false;  // planted: tests/negative must catch it
+#else
+  const bool unsafe = preempted_until > done;  // see recall_first()
+#endif
+  if (!host || cleaning_barred || unsafe) return;
   while (cleaning < kCleaningsMax && below_clean_target(0)) {
     TransferState& transfer = new_transfer(TransferKind::kDemote);
     bool started = index.start_cleaning(config.clean_batch_pages, &transfer.lease, &transfer.first,
