@@ -197,7 +197,7 @@ struct Core::State {
   uint32_t recalling = 0;
   uint32_t calls_live = 0;
 
-  std::deque<Launch> launches;  // in flight, oldest first
+  std::vector<Launch> launches;  // in flight, oldest first (a deque would allocate as it moves along)
   std::vector<Launch> spare;
   uint64_t launched = 0;  // single steps, ever
   uint64_t done = 0;
