@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace kvtwin {
 
@@ -24,13 +25,13 @@ struct ChunkShape {
 
 // What the device computes in one step. All that its duration may depend on.
 struct StepShape {
-  uint32_t decodes = 0;              // calls that decode one token
-  uint64_t decode_context_sum = 0;   // tokens read by them, together (the new token not counted)
-  uint32_t decode_context_max = 0;   // by the longest of them
+  uint32_t decodes = 0;             // calls that decode one token
+  uint64_t decode_context_sum = 0;  // tokens read by them, together (the new token not counted)
+  uint32_t decode_context_max = 0;  // by the longest of them
   std::span<const ChunkShape> chunks;
-  uint32_t tokens = 0;               // computed: decodes + sum of chunk tokens
-  uint32_t tokens_padded = 0;        // what dense kernels run on
-  uint32_t logits_rows = 0;          // rows that sample
+  uint32_t tokens = 0;         // computed: decodes + sum of chunk tokens
+  uint32_t tokens_padded = 0;  // what dense kernels run on
+  uint32_t logits_rows = 0;    // rows that sample
 };
 
 // Where a prediction comes from, worst first where several took part.
@@ -38,10 +39,35 @@ enum class Evidence : uint8_t { kExtrapolated, kRoofline, kInterpolated, kMeasur
 constexpr int kEvidenceKinds = 4;
 
 struct StepCost {
-  Ticks device = 0;   // the device computes
-  Ticks host = 0;     // the device waits for the host, when only one step may be in flight
+  Ticks device = 0;  // the device computes
+  Ticks host = 0;    // the device waits for the host, when only one step may be in flight
   // Share of `device` by evidence: ticks that came from each kind. Sums to `device`.
   std::array<Ticks, kEvidenceKinds> by_evidence{};
+};
+
+// What a part of a step is, for reports and for engine/step_graph.
+enum class OpKind : uint8_t {
+  kEmbedding,
+  kNorm,
+  kGemm,
+  kRope,
+  kAttention,
+  kRouter,
+  kActivation,
+  kAllReduce,
+  kLmHead,
+  kSample
+};
+enum class OpPlace : uint8_t { kBefore, kLayer, kAfter };  // before, in or after the layers
+
+// One operation of a step. `times` is how often it runs in the whole step, over all layers.
+struct OpCost {
+  const char* name = "";
+  OpKind kind = OpKind::kGemm;
+  OpPlace place = OpPlace::kLayer;
+  uint32_t times = 1;
+  Ticks each = 0;
+  Evidence evidence = Evidence::kRoofline;
 };
 
 class CostModel {
@@ -49,6 +75,9 @@ class CostModel {
   virtual ~CostModel() = default;
   // Deterministic and monotone in nothing: a table is a table. Not thread-safe (models may memoise).
   virtual StepCost step(const StepShape& shape) = 0;
+  // The same step operation by operation, in the order in which they run: times * each sums to
+  // step().device exactly. Slow; empty where a model does not know its parts.
+  virtual std::vector<OpCost> ops(const StepShape&) { return {}; }
 };
 
 }  // namespace kvtwin

@@ -100,19 +100,25 @@ void Core::State::start_cleaning() {
   if (!host || cleaning_barred || unsafe) return;
   while (cleaning < kCleaningsMax && below_clean_target(0)) {
     TransferState& transfer = new_transfer(TransferKind::kDemote);
-    bool started = index.start_cleaning(config.clean_batch_pages, &transfer.lease, &transfer.first,
-                                        &transfer.source, &transfer.target);
-    if (started && reserved_total > uint64_t{gpu.pages_free()} + index.pages_evictable()) {
+    using Cleaning = PrefixIndex::Cleaning;
+    Cleaning answer = index.start_cleaning(config.clean_batch_pages, &transfer.lease, &transfer.first,
+                                           &transfer.source, &transfer.target);
+    if (answer == Cleaning::kStarted &&
+        reserved_total > uint64_t{gpu.pages_free()} + index.pages_evictable()) {
       // While they are copied, pages cannot be evicted: what is set aside must stay within reach.
       index.clean_failed(transfer.lease, transfer.target);
-      started = false;
+      answer = Cleaning::kNothingToClean;
     }
-    if (!started) {
+    if (answer != Cleaning::kStarted) {
       transfer.live = false;
       --transfers_live;
       --transfer_next;
-      return;
+      if (answer == Cleaning::kNothingToClean) return;
+      evicted_now = true;
+      give_page(index.evict_uncleaned_page());  // the oldest there is, on either tier: not worth a copy
+      continue;
     }
+    evicted_now = true;  // what is being copied cannot be had meanwhile
     ++cleaning;
     cleaning_pages += static_cast<uint32_t>(transfer.source.size());
     submit_transfer(transfer, Tier::kGpu, Tier::kHost);

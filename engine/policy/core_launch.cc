@@ -66,10 +66,8 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
 
 // How many steps, this one included, are certain to have these entries again, one token later each.
 uint32_t Core::State::quiet_steps(const Launch& launch) const {
-  if (preempted_now || admission_open) return 1;
-  // What was evicted may have been the prefix of a waiting call, or left pages free behind it: either way
-  // the next step might admit whom this one could not.
-  if (evicted_now && !waiting.empty()) return 1;
+  if (preempted_now || evicted_now || admission_open) return 1;
+  if (host && preempted_until > done) return 1;  // cleaning resumes when those steps have ended
   for (size_t i = 0; i + 1 < launches.size(); ++i) {
     if (launches[i].decisive) return 1;
   }

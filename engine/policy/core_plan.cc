@@ -40,7 +40,7 @@ void Core::State::plan_running(bool decodes, bool prefills) {
   for (size_t i = 0; i < running.size() && budget > 0; ++i) {
     const Slot slot = running[i];
     CallState& call = calls[slot];
-    if (call.launched_out() || call.admitted_now) continue;  // just admitted: it is in this step already
+    if (call.launched_out() || call.admitted_now) continue;  // admitted_now: it has its entry already
     const bool is_decode = call.decodes_next();
     if (is_decode ? !decodes : !prefills) continue;
     const uint32_t pending = call.known() - call.kv;
@@ -116,9 +116,9 @@ PageId Core::State::take_page(uint32_t more) {
     return index.evict_gpu_page();
   }
   if (gpu.pages_free() == 0) {
-    evicted_now = true;
     const uint32_t batch = std::min(index.pages_evictable(), std::max(more, config.evict_batch_pages));
     for (uint32_t i = 0; i < batch; ++i) give_page(index.evict_gpu_page());
+    evicted_now = true;
   }
   return gpu.acquire();
 }

@@ -215,7 +215,7 @@ struct Core::State {
   std::vector<PageId> adopted;  // of the step being planned
   uint32_t budget = 0;
   bool preempted_now = false;
-  bool evicted_now = false;     // for the step being planned
+  bool evicted_now = false;     // the index lost pages: the head of the queue may match less now
   bool admission_open = false;  // the next step might admit without anything happening first
   size_t entries_last = 0;      // of the step before
   std::vector<std::pair<uint32_t, uint32_t>> crossings;  // first step that needs a page, entry

@@ -204,7 +204,10 @@ uint64_t PrefixIndex::next_eviction_rank() const {
 PageId PrefixIndex::evict_gpu_page() {
   KVT_CHECK(evictable_ > 0);
   KVT_CHECK(!clean_.empty() || !dirty_.empty());
-  const uint32_t id = clean_.empty() ? dirty_.top() : clean_.top();
+  return evict_tail(clean_.empty() ? dirty_.top() : clean_.top());
+}
+
+PageId PrefixIndex::evict_tail(uint32_t id) {
   Node& node = nodes_[id];
   const bool keeps_copy = tail_is_clean(node);
   const PageId page = node.gpu.back();
@@ -311,21 +314,20 @@ void PrefixIndex::set_host(uint32_t id, uint32_t index, PageId page) {
 
 // --- the host tier
 
-bool PrefixIndex::take_host_page(PageId* page) {
+bool PrefixIndex::take_host_page(uint64_t rank, PageId* page) {
   if (host_pool_->pages_free() == 0) {
-    // Only what is on the host alone makes way: a copy of a page that the gpu still has would have to be
-    // made again, and two cleanings could take each other's pages for ever.
-    if (host_.empty() || nodes_[host_.top()].clean_count == nodes_[host_.top()].host_count) return false;
+    if (host_.empty() || host_.top_rank() >= rank) return false;
     drop_host_page(host_.top());
   }
   *page = host_pool_->acquire();
   return true;
 }
 
-bool PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first,
-                                 std::vector<PageId>* source, std::vector<PageId>* target) {
-  if (host_pool_ == nullptr || dirty_.empty()) return false;
+PrefixIndex::Cleaning PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first,
+                                                  std::vector<PageId>* source, std::vector<PageId>* target) {
+  if (host_pool_ == nullptr || dirty_.empty()) return Cleaning::kNothingToClean;
   const uint32_t id = dirty_.top();
+  const uint64_t rank = dirty_.top_rank();
   // Locked first: making room on the host must not drop what is about to be copied.
   for (uint32_t above = id; above != 0; above = nodes_[above].parent) lock(above);
   const Node& node = nodes_[id];
@@ -334,19 +336,19 @@ bool PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* fir
   const size_t targets_before = target->size();
   PageId page;
   while (begin > 0 && end - begin < pages_max && (node.host.empty() || node.host[begin - 1] == kNoPage) &&
-         take_host_page(&page)) {
+         take_host_page(rank, &page)) {
     target->push_back(page);
     --begin;
   }
   if (begin == end) {
     for (uint32_t above = id; above != 0; above = nodes_[above].parent) unlock(above);
-    return false;
+    return Cleaning::kHostHoldsNewer;
   }
   std::reverse(target->begin() + static_cast<ptrdiff_t>(targets_before), target->end());
   source->insert(source->end(), node.gpu.begin() + begin, node.gpu.begin() + end);
   *lease = {NodeId{id}, node.pages_before + end};
   *first = node.pages_before + begin;
-  return true;
+  return Cleaning::kStarted;
 }
 
 void PrefixIndex::cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host) {

@@ -84,9 +84,13 @@ class PrefixIndex {
 
   // Picks up to pages_max pages, next to go, that have no host copy, and protects them with *lease;
   // *first is the position of the first. Appends their gpu pages to *source and owned host pages to
-  // *target. False if there is nothing to clean. Ends with cleaned() or clean_failed().
-  bool start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first, std::vector<PageId>* source,
-                      std::vector<PageId>* target);
+  // *target. On a full host only copies of what was let go earlier make room. Ends with cleaned() or
+  // clean_failed().
+  enum class Cleaning : uint8_t { kStarted, kNothingToClean, kHostHoldsNewer };
+  Cleaning start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first, std::vector<PageId>* source,
+                          std::vector<PageId>* target);
+  // Takes the page that is next to be cleaned instead. REQUIRES: there is one (kHostHoldsNewer).
+  PageId evict_uncleaned_page() { return evict_tail(dirty_.top()); }
   void cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host);
   void clean_failed(const Lease& lease, std::span<const PageId> host);
   // Pages [first, lease.pages) are being recalled by the transfer `recall`; ends with recalled() or
@@ -148,7 +152,8 @@ class PrefixIndex {
   void trim_last_page(uint32_t id);
   void drop_host_page(uint32_t id);
   void drop_children(uint32_t id);
-  bool take_host_page(PageId* page);
+  bool take_host_page(uint64_t rank, PageId* page);
+  PageId evict_tail(uint32_t id);
   void lock(uint32_t id);
   void unlock(uint32_t id);
   void file(uint32_t id);  // puts the node into the heaps it belongs to, and out of the others

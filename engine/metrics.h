@@ -1,0 +1,170 @@
+// Metrics watches a run across the seam and keeps, per call, named time points and exact counts.
+// It is the one definition of every figure kvtwin reports, whatever the world.
+//
+// Time points of a call, all instants of the run's clock:
+//   ready        CallReady was delivered: everything the call waits for has happened.
+//   queued       the engine's loop took the call in: `ready` if no step was in flight there, else the
+//                end of the step that was running (a serving loop reads its inbox between steps).
+//   admitted     the command that launched its first step. Steps already in flight may end first.
+//   first_token  its first output token existed (TokensEmitted).
+//   finished     its last token existed (FinishCall).
+//
+// Formulas, from these points only:
+//   TTFT = first_token - ready             E2E = finished - ready
+//   TPOT = (finished - first_token) / (output tokens - 1), calls with at least 2 output tokens
+//   ITL  = distance of neighbouring tokens of one call: the gap between the ends of consecutive steps,
+//          once per call that decodes in the later one; over a preemption, the whole gap. A call that
+//          a full budget left out of a step counts as if it had been in it (one long gap, not two).
+//   prefix reuse at first admission = tokens found in the cache / prompt tokens; re-admissions after a
+//          preemption are counted apart, because finding one's own pages again is no gain.
+//
+// Attribution: the time from ready to finished is cut at admissions, step ends and preemptions, and
+// every piece goes to one of TimeShare. The shares of a call sum to its E2E exactly, in ns.
+//
+// Fragmentation (METHODS 2.10), over the calls of each step, weighted by the step's time:
+//   tail = 1 - cells / slots. group and reclaimed are 0 while one page table serves all heads.
+//
+// Costs: about 140 bytes per call, 40 per session, and a few ns per single step plus one addition per
+// plan entry. Nothing here decides anything.
+
+#ifndef KVTWIN_ENGINE_METRICS_H_
+#define KVTWIN_ENGINE_METRICS_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "engine/driver.h"
+#include "engine/metrics_series.h"
+
+namespace kvtwin {
+
+enum class TimeShare : uint8_t {
+  kQueue,      // not admitted, and not waiting for a transfer
+  kTransfer,   // not admitted while its pages were recalled; or its step waited for a transfer
+  kPrefill,    // its prompt is computed for the first time
+  kRecompute,  // computed again what a preemption threw away
+  kDecode,     // from its first token to its last
+  kHost,       // its step's device waited for the host
+};
+constexpr int kTimeShares = 6;
+
+enum class CallEnd : uint8_t { kOpen, kFinished, kCancelled, kRejected };
+
+struct CallRecord {
+  SessionId session{};
+  EngineId engine{};
+  CallEnd end = CallEnd::kOpen;
+  bool known = false;  // CallReady was seen
+  uint32_t prompt_tokens = 0;
+  uint32_t output_tokens = 0;  // asked for; once ended, what exists
+  uint32_t reused_tokens = 0;  // of the prompt, at the first admission
+  uint32_t preemptions = 0;
+  uint64_t reused_again_tokens = 0;  // summed over re-admissions
+  uint64_t recomputed_tokens = 0;    // computed more than once, likewise
+  Instant ready = kNever;
+  Instant queued = kNever;
+  Instant admitted = kNever;
+  Instant first_token = kNever;
+  Instant finished = kNever;
+  std::array<Duration, kTimeShares> time{};
+
+  Duration& share(TimeShare which) { return time[static_cast<size_t>(which)]; }
+};
+
+struct SessionRecord {
+  Instant first_ready = kNever;
+  Instant last_finished = kNever;
+  Duration served{};  // time during which at least one of its calls was ready and not ended
+  uint32_t calls = 0;
+  uint32_t calls_open = 0;
+  Instant served_since{};
+};
+
+struct Rejection {
+  CallId call{};
+  RejectCall::Reason reason{};
+  uint64_t needed = 0;
+  uint64_t limit = 0;
+};
+
+// What Metrics cannot see across the seam.
+struct EngineFacts {
+  uint32_t page_tokens = 16;
+  uint64_t page_bytes = 0;  // of all layers and heads, on all devices of the engine
+  uint32_t pages_gpu = 0;
+};
+
+// Per engine; all times in ns of the run's clock.
+struct EngineTotals {
+  uint64_t steps = 0;  // single steps
+  uint64_t call_steps = 0;
+  Duration busy{};               // a step was running
+  Duration host{};               // StepOutcome.host
+  Duration exposed{}, hidden{};  // transfers: no step ran meanwhile, or compute waited | the rest
+  uint64_t transfers = 0, transfers_failed = 0;
+  uint64_t bytes_in = 0, bytes_out = 0;  // host to gpu | gpu to host
+  uint32_t pages_held_peak = 0;          // needed by calls or transfers
+  uint32_t pages_resident_peak = 0;      // held or cached
+  Integral pages_held_ns{};              // pages times ns
+  Integral cells_ns{}, slots_ns{};       // tokens times ns, over the calls of each step
+  Instant first_event = kNever, last_event{};
+};
+
+class Metrics : public Observer {
+ public:
+  explicit Metrics(std::vector<EngineFacts> engines);
+  ~Metrics() override;
+
+  void saw_event(Instant now, EngineId engine, const Event& event) override;
+  void saw_command(Instant now, const Command& command) override;
+  void saw_state(Instant now, EngineId engine, const Core& core) override;
+  // saw_state() without a Core: for tests, and for worlds that only have the counts.
+  void saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges);
+
+  const std::vector<CallRecord>& calls() const { return calls_; }           // by CallId
+  const std::vector<SessionRecord>& sessions() const { return sessions_; }  // by SessionId
+  const std::vector<Rejection>& rejections() const { return rejections_; }  // in order of time
+  const std::vector<EngineFacts>& facts() const { return facts_; }
+  const EngineTotals& totals(EngineId engine) const;
+  size_t engines() const { return facts_.size(); }
+  const LogHistogram& itl() const { return itl_; }
+  const Series& running() const { return running_; }
+  const Series& waiting() const { return waiting_; }
+  const Series& pages_held() const { return pages_series_; }
+
+ private:
+  struct Live;
+  struct Launch;
+  struct Engine;
+
+  void ready(Instant now, EngineId engine, const CallReady& event);
+  void launched(Instant now, const LaunchStep& step);
+  void admit(Instant now, const LaunchStep& step, const PlanEntry& entry);
+  void step_done(const StepDone& done);
+  void chunk_done(Engine& engine, StepId step, Instant end, const PlanEntry& entry);
+  void transfer_done(Instant now, EngineId engine, TransferId transfer, bool failed);
+  void preempted(Instant now, const DropCallState& drop);
+  void ended(Instant now, CallId call, CallEnd how, uint32_t tokens);
+  // Gives the time since the call's last mark to `share`, less what its steps waited for.
+  void mark(CallRecord& call, Live& live, const Engine& engine, Instant now, TimeShare share);
+  Duration recall_wait(const Engine& engine, const LaunchStep& step, CallId call, Instant from) const;
+  void pages_until(Engine& engine, Instant now);
+  void tick(Engine& engine, Instant now);
+  TimeShare running_share(const Live& live) const;
+
+  std::vector<EngineFacts> facts_;
+  std::vector<Engine> engines_;
+  std::vector<CallRecord> calls_;
+  std::vector<Live> live_;         // slots of open calls
+  std::vector<uint32_t> live_of_;  // by CallId
+  std::vector<uint32_t> live_free_;
+  std::vector<SessionRecord> sessions_;
+  std::vector<Rejection> rejections_;
+  LogHistogram itl_;
+  Series running_, waiting_, pages_series_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_METRICS_H_

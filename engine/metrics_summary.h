@@ -1,0 +1,56 @@
+// What a run's metrics come to: totals and distributions. Pure arithmetic over metrics.h.
+//
+// Percentiles are nearest-rank: the p-th is the value at place ceil(p/100 * n) of the sorted n values,
+// so every percentile is a value that occurred. (vLLM and numpy interpolate between neighbours; the
+// comparison with their runs does likewise: scenarios/compare.h.)
+
+#ifndef KVTWIN_ENGINE_METRICS_SUMMARY_H_
+#define KVTWIN_ENGINE_METRICS_SUMMARY_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "engine/metrics.h"
+
+namespace kvtwin {
+
+// Of durations, in ns. All 0 when count is 0.
+struct Distribution {
+  uint64_t count = 0;
+  double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;
+};
+
+// Sorts *values.
+Distribution distribution(std::vector<double>* values);
+
+struct Summary {
+  uint64_t calls = 0, finished = 0, cancelled = 0, rejected = 0, open = 0;
+  uint64_t sessions = 0, sessions_open = 0;
+  Duration elapsed{};          // first ready to last finished
+  uint64_t prompt_tokens = 0;  // of finished calls, like all sums below
+  uint64_t output_tokens = 0;
+  double calls_per_s = 0, output_tokens_per_s = 0, prompt_tokens_per_s = 0;
+  Distribution ttft, ttft_from_queued, tpot, itl, e2e;
+  Distribution makespan;                // per session, first ready to last finished
+  Distribution served;                  // the same less tool and think time
+  uint64_t admitted_prompt_tokens = 0;  // of all calls that were ever admitted
+  uint64_t reused_tokens = 0;           // of those, at first admission
+  uint64_t reused_again_tokens = 0, recomputed_tokens = 0;
+  uint64_t preemptions = 0, calls_preempted = 0;
+  uint64_t pages_gpu = 0, pages_held_peak = 0, pages_resident_peak = 0;  // summed over engines
+  double pages_held_mean = 0;
+  double tail_fragmentation = 0, group_fragmentation = 0, reclaimed = 0;
+  uint64_t steps = 0, call_steps = 0;
+  double busy = 0;  // share of engine time in which a step ran
+  uint64_t transfers = 0, transfers_failed = 0, bytes_in = 0, bytes_out = 0;
+  Duration transfer_exposed{}, transfer_hidden{};
+  std::array<Integral, kTimeShares> time_ns{};  // summed over finished calls
+  Integral latency_ns = 0;                      // their E2E; equals the sum of time_ns exactly
+};
+
+Summary summarise(const Metrics& metrics);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_METRICS_SUMMARY_H_

@@ -1,0 +1,321 @@
+#include "engine/recorder_log.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/util/delimited_message_util.h>
+
+#include <array>
+#include <unordered_set>
+
+#include "engine/recorder.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr uint32_t kSchema = 1;
+constexpr uint32_t kEnginesMax = 4096;
+
+// Collects what is wrong; the first finding is the message.
+class Reader {
+ public:
+  Reader(const std::string& name, Log* log) : name_(name), log_(log) {}
+
+  Result<void> take(const v1::LogRecord& record) {
+    ++records_;
+    if (records_ == 1) {
+      if (record.kind_case() != v1::LogRecord::kHeader)
+        return wrong("the first record is no header", "is this a log?");
+      return header(record.header());
+    }
+    if (ended_) return wrong("there are records after the end");
+    switch (record.kind_case()) {
+      case v1::LogRecord::kClient:
+        return client(record.client());
+      case v1::LogRecord::kStretch:
+        return stretch(record.stretch());
+      case v1::LogRecord::kTransfer:
+        return transfer(record.transfer());
+      case v1::LogRecord::kCheckpoint:
+        return checkpoint(record.checkpoint());
+      case v1::LogRecord::kEnd:
+        log_->digest = record.end().digest();
+        log_->ended_at = {record.end().ended_at_ns()};
+        ended_ = true;
+        return {};
+      case v1::LogRecord::kHeader:
+        return wrong("there is a second header");
+      case v1::LogRecord::KIND_NOT_SET:
+        break;
+    }
+    return wrong("a record is empty or of a kind that this version does not know");
+  }
+
+  Result<void> done() {
+    if (!ended_) return wrong("the log ends early", "the run was killed, or the file was cut; run it again");
+    // Ids are dealt one by one, and not every call becomes ready. The bound keeps tables by id small.
+    const size_t ids_max = 16 * ready_.size() + 65536;
+    for (const Log::ClientStep& step : log_->client) {
+      if (const auto* call = std::get_if<CallReady>(&step.event)) {
+        if (raw(call->call) >= ids_max || raw(call->session) >= ids_max) {
+          return wrong(fmt::format("call {} of session {}, but only {} calls are ready", raw(call->call),
+                                   raw(call->session), ready_.size()));
+        }
+      }
+    }
+    for (Log::ClientStep& step : log_->client) {
+      if (auto* call = std::get_if<CallReady>(&step.event)) {
+        call->identity = step.runs;
+        call->triggers = step.triggers;
+      }
+    }
+    return {};
+  }
+
+ private:
+  tl::unexpected<Mistake> wrong(std::string what, std::string hint = {}) {
+    return mistake(fmt::format("{}: record {}", name_, records_), std::move(what), std::move(hint));
+  }
+
+  Result<void> header(const v1::LogHeader& header) {
+    if (header.schema_version() != kSchema) {
+      return wrong(fmt::format("schema version is {}", header.schema_version()),
+                   fmt::format("this version reads {}", kSchema));
+    }
+    const auto count = static_cast<uint32_t>(header.engines_size());
+    if (count == 0 || count > kEnginesMax) return wrong(fmt::format("{} engines", count), "1 to 4,096");
+    if (header.routing() > static_cast<uint32_t>(RoutingKind::kSessionAffine)) {
+      return wrong(fmt::format("routing is {}", header.routing()));
+    }
+    log_->scenario = header.scenario();
+    log_->seed = header.seed();
+    log_->options.routing = static_cast<RoutingKind>(header.routing());
+    for (const v1::EngineConfig& engine : header.engines()) {
+      if (Result<void> ok = config(engine); !ok) return ok;
+    }
+    log_->engines.resize(count);
+    return {};
+  }
+
+  Result<void> config(const v1::EngineConfig& in) {
+    CoreConfig out;
+    out.engine = EngineId{static_cast<uint16_t>(log_->options.engines.size())};
+    if (in.batch_order() > static_cast<uint32_t>(BatchOrder::kMixed) ||
+        in.admission() > static_cast<uint32_t>(AdmissionKind::kFullReservation) ||
+        in.page_order() > static_cast<uint32_t>(PageOrder::kOldestFirst) ||
+        in.preemption() > static_cast<uint32_t>(PreemptionKind::kRecompute) || in.policies_size() != 8) {
+      return wrong("an engine's configuration has a choice that this version does not know");
+    }
+    out.page_tokens = in.page_tokens();
+    out.unit_tokens = in.unit_tokens();
+    out.pages_gpu = in.pages_gpu();
+    out.pages_host = in.pages_host();
+    out.calls_max = in.calls_max();
+    out.step_tokens_max = in.step_tokens_max();
+    out.chunk_tokens_max = in.chunk_tokens_max();
+    out.context_tokens_max = in.context_tokens_max();
+    out.steps_in_flight_max = in.steps_in_flight_max();
+    out.batch_order = static_cast<BatchOrder>(in.batch_order());
+    out.admission = static_cast<AdmissionKind>(in.admission());
+    out.watermark_pages = in.watermark_pages();
+    out.page_order = static_cast<PageOrder>(in.page_order());
+    out.preemption = static_cast<PreemptionKind>(in.preemption());
+    out.prefix_cache = in.prefix_cache();
+    out.prefix_eviction = in.prefix_eviction();
+    out.evict_batch_pages = in.evict_batch_pages();
+    out.capture_sizes.assign(in.capture_sizes().begin(), in.capture_sizes().end());
+    PolicySet& axes = out.policies;
+    const std::array<std::string*, 8> names = {&axes.scorer,    &axes.budget,    &axes.layout,
+                                               &axes.precision, &axes.placement, &axes.retrieval,
+                                               &axes.partition, &axes.identity};
+    for (int i = 0; i < 8; ++i) *names[static_cast<size_t>(i)] = in.policies(i);
+    log_->options.engines.push_back(std::move(out));
+    return {};
+  }
+
+  Result<void> client(const v1::ClientEvent& in) {
+    if (in.after_ns() < 0 || in.after_ns() > INT64_MAX - client_at_.ns)
+      return wrong("a client event goes back in time");
+    if (in.answers() < answers_) return wrong("client events are out of order");
+    client_at_.ns += in.after_ns();
+    answers_ = in.answers();
+    Log::ClientStep step;
+    step.at = client_at_;
+    step.answers = in.answers();
+    step.from_wake = in.from_wake();
+    switch (in.kind_case()) {
+      case v1::ClientEvent::kReady:
+        if (Result<void> ok = ready(in.ready(), &step); !ok) return ok;
+        break;
+      case v1::ClientEvent::kCancelledCall:
+        if (ready_.count(in.cancelled_call()) == 0) {
+          return wrong(fmt::format("call {} is cancelled before it is ready", in.cancelled_call()));
+        }
+        step.event = CallCancelled{CallId{in.cancelled_call()}};
+        break;
+      case v1::ClientEvent::kHint:
+        if (in.hint().kind() > static_cast<uint32_t>(SessionHint::Kind::kNextCallExpected)) {
+          return wrong(fmt::format("hint of kind {}", in.hint().kind()));
+        }
+        step.event =
+            SessionHint{SessionId{in.hint().session()}, static_cast<SessionHint::Kind>(in.hint().kind()),
+                        Duration{in.hint().expected_gap_ns()}};
+        break;
+      case v1::ClientEvent::KIND_NOT_SET:
+        return wrong("a client event is empty");
+    }
+    log_->client.push_back(std::move(step));
+    return {};
+  }
+
+  Result<void> ready(const v1::ClientEvent::Ready& in, Log::ClientStep* step) {
+    if (!ready_.insert(in.call()).second) return wrong(fmt::format("call {} is ready twice", in.call()));
+    if (in.space_size() != in.first_size() || in.space_size() != in.count_size()) {
+      return wrong(fmt::format("call {} has runs of unequal length", in.call()));
+    }
+    uint64_t units = 0;
+    for (int i = 0; i < in.space_size(); ++i) {
+      units += in.count(i);
+      if (in.count(i) == 0 || in.first(i) > UINT64_MAX - in.count(i)) {
+        return wrong(fmt::format("run {} of call {} is empty or overflows", i, in.call()));
+      }
+      step->runs.push_back({in.space(i), in.first(i), in.count(i)});
+    }
+    const uint64_t tokens = uint64_t{in.prompt_tokens()} + in.output_tokens();
+    const uint32_t unit = log_->options.engines.front().unit_tokens;
+    if (tokens > UINT32_MAX || units * unit > tokens) {
+      return wrong(fmt::format("call {} names {} units of {} tokens, but has {} tokens", in.call(), units,
+                               unit, tokens));
+    }
+    uint32_t last = 0;
+    for (const uint32_t trigger : in.trigger()) {
+      if (trigger <= last) return wrong(fmt::format("triggers of call {} do not ascend", in.call()));
+      step->triggers.push_back(last = trigger);
+    }
+    CallReady call;
+    call.call = CallId{in.call()};
+    call.session = SessionId{in.session()};
+    call.prompt_tokens = in.prompt_tokens();
+    call.output_tokens = in.output_tokens();
+    step->event = call;
+    return {};
+  }
+
+  Result<Log::Engine*> engine(uint32_t index) {
+    if (index >= log_->engines.size())
+      return wrong(fmt::format("engine {} of {}", index, log_->engines.size()));
+    return &log_->engines[index];
+  }
+
+  Result<void> stretch(const v1::Stretch& in) {
+    const Result<Log::Engine*> found = engine(in.engine());
+    if (!found) return tl::unexpected(found.error());
+    Log::Engine& here = **found;
+    if (in.step() != here.ends.size()) {
+      return wrong(fmt::format("step {} of engine {} follows {}", in.step(), in.engine(), here.ends.size()));
+    }
+    Log::Stretch out;
+    out.step = in.step();
+    out.steps = 1 + static_cast<uint64_t>(in.gap_ns_size());
+    out.plan = in.plan();
+    Instant at = here.ends.empty() ? Instant{} : here.ends.back();
+    const auto add = [&](int64_t gap) {
+      if (gap < 0 || gap > INT64_MAX / 2 - at.ns) return false;
+      at.ns += gap;
+      here.ends.push_back(at);
+      return true;
+    };
+    bool good = add(in.first_end_ns());
+    for (const int64_t gap : in.gap_ns()) good = good && add(gap);
+    if (!good) return wrong(fmt::format("a step of engine {} ends before the one before it", in.engine()));
+    if (in.host_ns() < 0 || in.exposed_ns() < 0 || in.hidden_ns() < 0) return wrong("an outcome is negative");
+    out.outcome = {{in.host_ns()}, {in.exposed_ns()}, {in.hidden_ns()}, in.bytes_in(), in.bytes_out()};
+    for (const uint32_t call : in.eos()) out.eos.push_back(CallId{call});
+    here.stretches.push_back(std::move(out));
+    return {};
+  }
+
+  Result<void> transfer(const v1::TransferEnd& in) {
+    const Result<Log::Engine*> found = engine(in.engine());
+    if (!found) return tl::unexpected(found.error());
+    std::vector<Log::Transfer>& all = (*found)->transfers;
+    if (in.at_ns() < 0 || (!all.empty() && all.back().number >= in.transfer())) {
+      return wrong(fmt::format("transfer {} of engine {} is out of order", in.transfer(), in.engine()));
+    }
+    all.push_back({in.transfer(), {in.at_ns()}, in.failed()});
+    return {};
+  }
+
+  Result<void> checkpoint(const v1::Checkpoint& in) {
+    const Result<Log::Engine*> found = engine(in.engine());
+    if (!found) return tl::unexpected(found.error());
+    (*found)->checkpoints.push_back({in.steps(), in.outside(), {in.at_ns()}, in.digest()});
+    return {};
+  }
+
+  const std::string& name_;
+  Log* const log_;
+  uint64_t records_ = 0;
+  uint64_t answers_ = 0;
+  Instant client_at_{};
+  std::unordered_set<uint32_t> ready_;  // asked for members only, so its order reaches nothing
+  bool ended_ = false;
+};
+
+}  // namespace
+
+v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) {
+  v1::LogHeader out;
+  out.set_schema_version(kSchema);
+  out.set_kvtwin_version(KVTWIN_VERSION);
+  out.set_scenario(about.scenario);
+  out.set_seed(about.seed);
+  out.set_routing(static_cast<uint32_t>(options.routing));
+  for (const CoreConfig& in : options.engines) {
+    v1::EngineConfig& engine = *out.add_engines();
+    engine.set_page_tokens(in.page_tokens);
+    engine.set_unit_tokens(in.unit_tokens);
+    engine.set_pages_gpu(in.pages_gpu);
+    engine.set_pages_host(in.pages_host);
+    engine.set_calls_max(in.calls_max);
+    engine.set_step_tokens_max(in.step_tokens_max);
+    engine.set_chunk_tokens_max(in.chunk_tokens_max);
+    engine.set_context_tokens_max(in.context_tokens_max);
+    engine.set_steps_in_flight_max(in.steps_in_flight_max);
+    engine.set_batch_order(static_cast<uint32_t>(in.batch_order));
+    engine.set_admission(static_cast<uint32_t>(in.admission));
+    engine.set_watermark_pages(in.watermark_pages);
+    engine.set_page_order(static_cast<uint32_t>(in.page_order));
+    engine.set_preemption(static_cast<uint32_t>(in.preemption));
+    engine.set_prefix_cache(in.prefix_cache);
+    engine.set_prefix_eviction(in.prefix_eviction);
+    engine.set_evict_batch_pages(in.evict_batch_pages);
+    for (const uint32_t size : in.capture_sizes) engine.add_capture_sizes(size);
+    const PolicySet& axes = in.policies;
+    for (const std::string* name : {&axes.scorer, &axes.budget, &axes.layout, &axes.precision,
+                                    &axes.placement, &axes.retrieval, &axes.partition, &axes.identity}) {
+      engine.add_policies(*name);
+    }
+  }
+  return out;
+}
+
+Result<Log> read_log(const std::string& name, std::string_view bytes) {
+  Log log;
+  Reader reader(name, &log);
+  if (bytes.size() > INT32_MAX) {
+    return mistake(name, fmt::format("the log is {} bytes long", bytes.size()), "at most 2 GiB are read");
+  }
+  google::protobuf::io::ArrayInputStream in(bytes.data(), static_cast<int>(bytes.size()));
+  v1::LogRecord record;
+  bool clean_end = false;
+  while (google::protobuf::util::ParseDelimitedFromZeroCopyStream(&record, &in, &clean_end)) {
+    if (Result<void> ok = reader.take(record); !ok) return tl::unexpected(ok.error());
+    record.Clear();
+  }
+  if (!clean_end)
+    return mistake(name, fmt::format("no log record at byte {}", in.ByteCount()), "is this a whole log?");
+  if (Result<void> ok = reader.done(); !ok) return tl::unexpected(ok.error());
+  return log;
+}
+
+}  // namespace kvtwin

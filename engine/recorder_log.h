@@ -1,0 +1,70 @@
+// Log is a recorded run in memory, checked: whatever bytes it was read from, replaying it is safe.
+
+#ifndef KVTWIN_ENGINE_RECORDER_LOG_H_
+#define KVTWIN_ENGINE_RECORDER_LOG_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "engine/driver.h"
+#include "traces/proto/run.pb.h"
+
+namespace kvtwin {
+
+struct RecordedAbout;
+
+struct Log {
+  struct ClientStep {
+    Instant at{};
+    uint64_t answers = 0;
+    bool from_wake = false;
+    Event event;  // CallReady's spans point into `runs` and `triggers`
+    std::vector<UnitRun> runs;
+    std::vector<uint32_t> triggers;
+  };
+  struct Stretch {
+    uint64_t step = 0;  // its last step carries the outcome
+    uint64_t steps = 0;
+    uint32_t plan = 0;
+    StepOutcome outcome;
+    std::vector<CallId> eos;
+  };
+  struct Transfer {
+    uint64_t number = 0;
+    Instant at{};
+    bool failed = false;
+  };
+  struct Checkpoint {
+    uint64_t steps = 0;
+    uint64_t outside = 0;
+    Instant at{};
+    uint64_t digest = 0;
+  };
+  struct Engine {
+    std::vector<Instant> ends;            // by step
+    std::vector<Stretch> stretches;       // ascending, without gaps
+    std::vector<Transfer> transfers;      // ascending
+    std::vector<Checkpoint> checkpoints;  // in order
+  };
+
+  std::string scenario;
+  uint64_t seed = 0;
+  RunOptions options;
+  std::vector<ClientStep> client;
+  std::vector<Engine> engines;
+  uint64_t digest = 0;
+  Instant ended_at{};
+};
+
+v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about);
+
+// `name` is for messages. Fails on anything that is not a whole, consistent log.
+Result<Log> read_log(const std::string& name, std::string_view bytes);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_RECORDER_LOG_H_

@@ -1,0 +1,105 @@
+#include "engine/recorder_replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/policy/registry.h"
+#include "engine/recorder.h"
+#include "engine/recorder_world.h"
+
+namespace kvtwin {
+namespace {
+
+struct Finding {
+  Instant at = kNever;
+  std::string text;
+};
+
+void keep_earlier(Finding* first, Instant at, std::string text) {
+  if (at < first->at) *first = {at, std::move(text)};
+}
+
+double seconds(Instant at) { return static_cast<double>(at.ns) / 1e9; }
+
+Instant starts_at(const Log::Engine& engine, const Log::Stretch& stretch) {
+  return stretch.step == 0 ? Instant{} : engine.ends[stretch.step - 1];
+}
+
+void compare_stretches(size_t id, const Log::Engine& was, const Log::Engine& is, Finding* first) {
+  const size_t common = std::min(was.stretches.size(), is.stretches.size());
+  for (size_t i = 0; i < common; ++i) {
+    const Log::Stretch &a = was.stretches[i], &b = is.stretches[i];
+    if (a.plan != b.plan || a.step != b.step) {
+      keep_earlier(first, starts_at(was, a),
+                   fmt::format("engine {}: step {}, launched at {:.6f} s, has another plan", id, a.step,
+                               seconds(starts_at(was, a))));
+      return;
+    }
+    if (a.steps != b.steps) {
+      const uint64_t step = a.step + std::min(a.steps, b.steps);
+      keep_earlier(first, was.ends[std::min<uint64_t>(step, was.ends.size()) - 1],
+                   fmt::format("engine {}: from step {} on, the batch is another", id, step));
+      return;
+    }
+  }
+  if (was.stretches.size() == is.stretches.size()) return;
+  const Log::Engine& longer = was.stretches.size() > common ? was : is;
+  const Instant at = starts_at(longer, longer.stretches[common]);
+  keep_earlier(
+      first, at,
+      fmt::format("engine {}: step {}, launched at {:.6f} s, exists only in the {} run", id,
+                  longer.stretches[common].step, seconds(at), &longer == &was ? "recorded" : "replayed"));
+}
+
+void compare_checkpoints(size_t id, const Log::Engine& was, const Log::Engine& is, Finding* first) {
+  const size_t common = std::min(was.checkpoints.size(), is.checkpoints.size());
+  for (size_t i = 0; i < common; ++i) {
+    const Log::Checkpoint &a = was.checkpoints[i], &b = is.checkpoints[i];
+    if (a.digest == b.digest && a.steps == b.steps && a.at == b.at) continue;
+    keep_earlier(
+        first, a.at,
+        fmt::format("engine {}: after event {} from outside, at {:.6f} s and step {}, decisions differ "
+                    "(digest {:016x}, recorded {:016x}); the one before agrees",
+                    id, a.outside, seconds(a.at), a.steps, b.digest, a.digest));
+    return;
+  }
+  if (was.checkpoints.size() == is.checkpoints.size()) return;
+  const Log::Engine& longer = was.checkpoints.size() > common ? was : is;
+  keep_earlier(first, longer.checkpoints[common].at,
+               fmt::format("engine {}: event {} from outside, at {:.6f} s, exists only in the {} run", id,
+                           longer.checkpoints[common].outside, seconds(longer.checkpoints[common].at),
+                           &longer == &was ? "recorded" : "replayed"));
+}
+
+}  // namespace
+
+Result<Replayed> replay(const std::string& name, const Log& log, const std::vector<Observer*>& observers) {
+  for (const CoreConfig& config : log.options.engines) {
+    if (const std::optional<std::string> wrong = validate_core_config(config)) {
+      return mistake(fmt::format("{}: engine {}", name, raw(config.engine)), *wrong);
+    }
+  }
+  Recorder recorder(log.options, {log.scenario, log.seed});
+  RecordedWorld world(&log);
+  RecordedClient client(&log);
+  std::vector<Observer*> all = observers;
+  all.push_back(&recorder);
+  Replayed out;
+  out.end = run(log.options, recorder.watch(&client), &world, all);
+  out.same = out.end.digest == log.digest;
+  if (out.same) return out;
+
+  const Result<Log> again = read_log("the replayed run", recorder.finish(out.end));
+  if (!again) return tl::unexpected(again.error());
+  Finding first;
+  for (size_t i = 0; i < log.engines.size(); ++i) {
+    compare_stretches(i, log.engines[i], again->engines[i], &first);
+    compare_checkpoints(i, log.engines[i], again->engines[i], &first);
+  }
+  out.difference =
+      first.at == kNever ? "the last decisions of the run, or the placement of calls" : first.text;
+  return out;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,26 @@
+// replay() runs the policy on a log with neither world, and says whether it decided the same.
+
+#ifndef KVTWIN_ENGINE_RECORDER_REPLAY_H_
+#define KVTWIN_ENGINE_RECORDER_REPLAY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/recorder_log.h"
+
+namespace kvtwin {
+
+struct Replayed {
+  RunEnd end;
+  bool same = false;       // digests are equal
+  std::string difference;  // otherwise: the first thing that differs, in one sentence
+};
+
+// `name` is for messages. Fails only if `log` cannot be run at all; other decisions are an answer.
+// Observers see the replayed run like any other.
+Result<Replayed> replay(const std::string& name, const Log& log, const std::vector<Observer*>& observers);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_RECORDER_REPLAY_H_

@@ -1,0 +1,201 @@
+// StepGraph: what one step does, operation by operation, and when each part ends (DESIGN 5).
+//
+// Operations run on named streams. Those of one stream run in the order in which they were added;
+// `after` adds event edges between streams. The same graph is issued to CUDA streams and scheduled by the
+// simulator, so that overlap and exposed transfer time have one definition for both.
+//
+// A graph is a template: built and sealed once per (model, policy set, parallelism), then evaluated for
+// every step with fresh durations. From step to step a StepCarry is handed on: how long each stream is
+// still busy, and the ports: instants at which something that a later step waits for was, or will be,
+// done. So a background recall of step i delays the attention of its layer in step i + 1, not step i.
+//
+// Times are Ticks (1/1024 ns). Evaluation is the longest path in a stored topological order, after chains
+// that no edge enters or leaves were contracted; it allocates nothing.
+
+#ifndef KVTWIN_ENGINE_STEP_GRAPH_H_
+#define KVTWIN_ENGINE_STEP_GRAPH_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvtwin {
+
+using Ticks = int64_t;  // 1/1024 ns, as in models/cost_model.h, which engine/ does not include
+
+enum class OpKind : uint8_t {
+  kGemm,
+  kRopeAppend,
+  kAttention,
+  kScore,
+  kSelect,
+  kCompact,
+  kPack,
+  kSummarise,
+  kPageScore,
+  kTopK,
+  kCosineCheck,
+  kRecall,
+  kConvert,
+  kDequantiseGather,
+  kReconstruct,
+  kReproject,
+  kOffload,
+  kRequantise,
+  kAllReduce,
+  kSample,
+  kHostWork,
+};
+constexpr int kOpKinds = 21;
+std::string_view name_of(OpKind kind);
+// Transfers occupy PCIe, not the device: recall (host to gpu) and offload (gpu to host).
+constexpr bool is_transfer(OpKind kind) { return kind == OpKind::kRecall || kind == OpKind::kOffload; }
+
+enum class OpId : uint32_t {};
+enum class StreamId : uint16_t {};
+enum class PortId : uint16_t {};
+
+constexpr uint16_t kNoLayer = UINT16_MAX;
+constexpr int kAlways = -1;
+
+struct Op {
+  OpKind kind{};
+  StreamId stream{};
+  uint16_t layer = kNoLayer;
+  bool required = true;   // the step ends when the last required operation has
+  int outcome = kAlways;  // >= 0: happens `outcomes[outcome]` times its unit, not at all if that is 0
+};
+
+// How long one operation takes, and what it moves. With an outcome of n > 0: fixed + n * unit; else fixed.
+struct OpCost {
+  Ticks fixed = 0;
+  Ticks unit = 0;
+  uint64_t bytes = 0;  // moved, fixed part
+  uint64_t unit_bytes = 0;
+};
+
+struct OpTime {
+  Ticks start = 0;
+  Ticks end = 0;
+};
+
+// What goes from one step to the next. Graphs that follow each other must declare the same streams and
+// ports in the same order.
+struct StepCarry {
+  std::vector<Ticks> at;  // streams, then ports; filled by the first evaluation
+};
+
+struct StepTiming {
+  Ticks end = 0;           // of the last required operation
+  Ticks exposed = 0;       // the first stream stood still and only transfers held it
+  Ticks hidden = 0;        // rest of the time that transfers of this step took
+  uint64_t bytes_in = 0;   // recalls
+  uint64_t bytes_out = 0;  // offloads
+};
+
+class StepGraph {
+ public:
+  // Building. The first stream is the one that computes: exposed time is measured on it.
+  StreamId add_stream(std::string name);
+  PortId add_port(std::string name, uint16_t layer);
+  OpId add(const Op& op);
+  void after(OpId op, OpId cause);   // within the step
+  void after(OpId op, PortId port);  // of an earlier step
+  void feed(PortId port, OpId op);   // the port says when `op` ended; later feeds replace earlier
+  // Orders and contracts. Nothing can be added afterwards. REQUIRES: no cycle.
+  void seal();
+
+  // Evaluating. REQUIRES: sealed.
+  void set_cost(OpId op, const OpCost& cost);
+  // A step that may start at `start`. REQUIRES: outcomes has a number for each outcome that is used.
+  // Does what evaluate() does first: operations with an outcome get their duration and bytes.
+  void apply_outcomes(std::span<const uint32_t> outcomes);
+  StepTiming evaluate(Ticks start, std::span<const uint32_t> outcomes, StepCarry* carry);
+  // Of the evaluation before, by OpId: the timeline.
+  void times(std::vector<OpTime>* times) const;
+  // Of the evaluation before: the operations that decided its end, in order.
+  std::vector<OpId> critical_path() const;
+
+  // After contraction, in topological order: for whoever runs a step piece by piece (sim/expanded_step).
+  struct Piece {
+    OpKind kind{};  // of its first operation; a transfer is a piece of its own
+    StreamId stream{};
+    bool required = true;
+    bool measured = false;  // its waiting counts as exposed
+    Ticks duration = 0;
+    uint64_t bytes = 0;                   // of a transfer
+    std::span<const uint32_t> others;     // what it waits for: below carried() a carried instant, else
+    std::span<const uint32_t> transfers;  // carried() + piece; these are transfers
+  };
+  Piece piece(uint32_t node) const;
+  uint32_t carried() const { return static_cast<uint32_t>(streams_.size() + port_names_.size()); }
+  // Which piece's end becomes carried instant `carry`; node_count() when none does.
+  uint32_t feeder(uint32_t carry) const;
+
+  const Op& op(OpId id) const { return ops_[static_cast<uint32_t>(id)].op; }
+  uint32_t op_count() const { return static_cast<uint32_t>(ops_.size()); }
+  uint32_t node_count() const { return static_cast<uint32_t>(nodes_.size()); }  // after contraction
+  std::span<const std::string> streams() const { return streams_; }
+  const OpCost& cost(OpId id) const { return ops_[static_cast<uint32_t>(id)].cost; }
+  Ticks duration(OpId id) const {
+    return ops_[static_cast<uint32_t>(id)].duration;
+  }  // in the last evaluation
+  // What `op` waits for within the step, stream order included.
+  std::span<const OpId> causes(OpId op) const { return ops_[static_cast<uint32_t>(op)].causes; }
+
+ private:
+  struct OpState {
+    Op op;
+    OpCost cost;
+    Ticks duration = 0;  // with the outcome applied, like bytes
+    uint64_t bytes = 0;
+    std::vector<OpId> causes;
+    std::vector<PortId> ports;
+    uint32_t node = 0;
+    bool feeds = false;
+  };
+  // A chain of operations that behaves as one. Its causes are indices into values_: carried ones first,
+  // then nodes; [first_cause, transfers) are no transfers, [transfers, last_cause) are.
+  struct Node {
+    Ticks duration = 0;
+    uint32_t first_cause = 0;
+    uint32_t transfers = 0;
+    uint32_t last_cause = 0;
+    bool measured = false;  // on the first stream, and no transfer
+  };
+  struct Feed {
+    uint32_t carry = 0;
+    OpId op{};
+    uint32_t value = 0;  // of op, once sealed
+  };
+
+  std::vector<uint32_t> topological_order() const;
+  void contract(const std::vector<uint32_t>& order);
+  void link_causes();
+  void set_work(OpState* state, Ticks duration, uint64_t bytes);
+  uint32_t value_of(OpId op) const { return carried() + ops_[static_cast<uint32_t>(op)].node; }
+
+  bool sealed_ = false;
+  std::vector<std::string> streams_;
+  std::vector<std::string> port_names_;
+  std::vector<uint16_t> port_layers_;
+  std::vector<OpId> last_on_stream_;  // UINT32_MAX: none yet
+  std::vector<OpState> ops_;
+  std::vector<Feed> port_feeds_;
+  std::vector<Node> nodes_;                // in topological order
+  std::vector<std::vector<OpId>> chains_;  // the operations of each node, in order
+  std::vector<uint32_t> causes_;
+  std::vector<uint32_t> required_ends_;  // nodes without a required successor
+  std::vector<OpId> conditional_;        // operations with an outcome
+  Ticks transferring_ = 0;               // by all transfers of the step
+  uint64_t bytes_in_ = 0, bytes_out_ = 0;
+  std::vector<Feed> feeds_;  // what is carried on, streams and ports
+  Ticks started_ = 0;
+  std::vector<Ticks> values_;  // carried, then the end of each node
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_STEP_GRAPH_H_

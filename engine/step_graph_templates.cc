@@ -1,0 +1,91 @@
+#include "engine/step_graph_templates.h"
+
+#include "engine/base/check.h"
+
+namespace kvtwin {
+namespace {
+
+class Builder {
+ public:
+  explicit Builder(const DecodeStepSpec& spec) : spec_(spec) {
+    KVT_CHECK(spec.layers >= 1 && spec.layers < kNoLayer && spec.staging_buffers >= 1);
+    compute_ = graph().add_stream("compute");
+    host_ = graph().add_stream("host");
+    if (spec.recall != RecallTiming::kNone) h2d_ = graph().add_stream("h2d");
+  }
+
+  DecodeStep build() {
+    step_.host.push_back(graph().add({OpKind::kHostWork, host_, kNoLayer}));
+    for (uint32_t l = 0; l < spec_.layers; ++l) layer(static_cast<uint16_t>(l));
+    step_.sample.push_back(kernel(OpKind::kSample, kNoLayer));
+    graph().after(step_.qkv[0], step_.host[0]);
+    graph().seal();
+    return std::move(step_);
+  }
+
+ private:
+  StepGraph& graph() { return step_.graph; }
+
+  OpId kernel(OpKind kind, uint16_t layer) {
+    const OpId op = graph().add({kind, compute_, layer});
+    if (!spec_.launch_per_kernel) return op;
+    step_.launch.push_back(graph().add({OpKind::kHostWork, host_, layer}));
+    graph().after(op, step_.launch.back());
+    return op;
+  }
+
+  OpId recall(uint16_t layer, bool required) {
+    const int outcome = spec_.recall_by_outcome ? layer : kAlways;
+    step_.recall.push_back(graph().add({OpKind::kRecall, h2d_, layer, required, outcome}));
+    return step_.recall.back();
+  }
+
+  void layer(uint16_t l) {
+    if (spec_.recall == RecallTiming::kSameStep) {
+      const OpId op = recall(l, true);
+      if (l > 0) graph().after(op, step_.qkv[l - 1u]);
+      if (l >= spec_.staging_buffers) graph().after(op, step_.attention[l - spec_.staging_buffers]);
+    }
+    step_.qkv.push_back(kernel(OpKind::kGemm, l));
+    step_.rope_append.push_back(graph().add({OpKind::kRopeAppend, compute_, l}));
+    step_.attention.push_back(kernel(OpKind::kAttention, l));
+    if (spec_.recall == RecallTiming::kSameStep) graph().after(step_.attention[l], step_.recall[l]);
+    if (spec_.recall == RecallTiming::kNextStep) {
+      const PortId done = graph().add_port("recall_done", l);
+      graph().after(step_.attention[l], done);
+      const OpId op = recall(l, false);
+      graph().after(op, step_.attention[l]);
+      graph().feed(done, op);
+    }
+    step_.out.push_back(kernel(OpKind::kGemm, l));
+    if (spec_.tensor_parallel) step_.all_reduce.push_back(kernel(OpKind::kAllReduce, l));
+    step_.ffn.push_back(kernel(OpKind::kGemm, l));
+    if (spec_.tensor_parallel) step_.all_reduce.push_back(kernel(OpKind::kAllReduce, l));
+  }
+
+  const DecodeStepSpec spec_;
+  DecodeStep step_;
+  StreamId compute_{}, host_{}, h2d_{};
+};
+
+}  // namespace
+
+void DecodeStep::set_costs(const DecodeStepCosts& costs) {
+  const auto set = [&](const std::vector<OpId>& ops, const OpCost& cost) {
+    for (const OpId op : ops) graph.set_cost(op, cost);
+  };
+  set(host, costs.host);
+  set(qkv, costs.qkv);
+  set(rope_append, costs.rope_append);
+  set(attention, costs.attention);
+  set(out, costs.out);
+  set(ffn, costs.ffn);
+  set(all_reduce, costs.all_reduce);
+  set(recall, costs.recall);
+  set(launch, costs.launch);
+  set(sample, costs.sample);
+}
+
+DecodeStep make_decode_step(const DecodeStepSpec& spec) { return Builder(spec).build(); }
+
+}  // namespace kvtwin

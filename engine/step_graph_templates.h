@@ -1,0 +1,47 @@
+// The step graphs that policies are made of. Now: the identity (a plain paged engine), and a per-layer
+// recall, within the step (double-buffered) or for the step after (through ports).
+
+#ifndef KVTWIN_ENGINE_STEP_GRAPH_TEMPLATES_H_
+#define KVTWIN_ENGINE_STEP_GRAPH_TEMPLATES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/step_graph.h"
+
+namespace kvtwin {
+
+enum class RecallTiming : uint8_t {
+  kNone,
+  kSameStep,  // of layer l: after qkv of layer l - 1, before attention of layer l
+  kNextStep,  // chosen after attention of layer l, in the background, before its attention one step later
+};
+
+struct DecodeStepSpec {
+  uint32_t layers = 1;
+  bool tensor_parallel = false;    // an all-reduce after attention's output and one after the FFN
+  bool launch_per_kernel = false;  // the host launches each kernel; else one CUDA graph
+  RecallTiming recall = RecallTiming::kNone;
+  uint32_t staging_buffers = 2;    // kSameStep: recall of layer l needs the buffer of layer l - buffers
+  bool recall_by_outcome = false;  // recall of layer l happens outcomes[l] times its unit
+};
+
+// Durations and sizes of one layer; every layer alike unless changed op by op.
+struct DecodeStepCosts {
+  OpCost qkv, rope_append, attention, out, ffn, all_reduce, recall, launch;
+  OpCost sample, host;  // once per step
+};
+
+struct DecodeStep {
+  StepGraph graph;
+  std::vector<OpId> host, qkv, rope_append, attention, out, ffn, all_reduce, recall, launch, sample;
+
+  void set_costs(const DecodeStepCosts& costs);
+};
+
+// Streams: compute, host, and with a recall also h2d. REQUIRES: layers >= 1, staging_buffers >= 1.
+DecodeStep make_decode_step(const DecodeStepSpec& spec);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_STEP_GRAPH_TEMPLATES_H_

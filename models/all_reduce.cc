@@ -1,0 +1,16 @@
+#include "models/all_reduce.h"
+
+#include <cmath>
+
+namespace kvtwin {
+
+AllReduceRate all_reduce_rate(const DeviceSpec& device) {
+  double bytes_per_s = device.nvlink_bytes_per_s.value;
+  // PCIe doubles per generation; a lane of generation 3 carries 8 GT/s * 128/130 / 8 = 0.985 GB/s.
+  if (!device.nvlink_bytes_per_s.present()) {
+    bytes_per_s = 0.985e9 * std::exp2(device.pcie_gen.value - 3) * device.pcie_lanes.value;
+  }
+  return {bytes_per_s * device.nvlink_fraction.value / 1e9, device.all_reduce_fixed_ns.value};
+}
+
+}  // namespace kvtwin

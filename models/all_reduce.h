@@ -1,0 +1,29 @@
+// What collective operations cost between the GPUs that share a model.
+
+#ifndef KVTWIN_MODELS_ALL_REDUCE_H_
+#define KVTWIN_MODELS_ALL_REDUCE_H_
+
+#include <cstdint>
+
+#include "models/device.h"
+
+namespace kvtwin {
+
+// Ring or one-shot all-reduce of GPUs joined all to all: each GPU sends and receives 2 (n-1)/n of the
+// message (Thakur, Rabenseifner, Gropp 2005), at a fixed latency.
+struct AllReduceRate {
+  double bytes_per_ns = 1;
+  double fixed_ns = 0;
+
+  double ns(double bytes, uint32_t gpus) const {
+    if (gpus <= 1) return 0;
+    return fixed_ns + 2.0 * (gpus - 1) / gpus * bytes / bytes_per_ns;
+  }
+};
+
+// Over NVLink where there is one, else over PCIe at its raw rate per lane.
+AllReduceRate all_reduce_rate(const DeviceSpec& device);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_ALL_REDUCE_H_

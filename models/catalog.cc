@@ -1,0 +1,58 @@
+#include "models/catalog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "models/textproto.h"
+
+namespace kvtwin {
+
+std::string default_models_dir() {
+  const char* dir = std::getenv("KVTWIN_MODELS");
+  return dir != nullptr && *dir != '\0' ? dir : KVTWIN_MODELS_DIR;
+}
+
+std::vector<std::string> Catalog::names(const char* kind) const {
+  std::vector<std::string> out;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ + "/" + kind, error)) {
+    if (entry.path().extension() == ".textproto") out.push_back(entry.path().stem().string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+Result<std::string> Catalog::path_of(const char* kind, const std::string& name) const {
+  if (name.find('/') != std::string::npos || name.ends_with(".textproto")) return name;
+  std::vector<std::string> known = names(kind);
+  if (std::binary_search(known.begin(), known.end(), name))
+    return fmt::format("{}/{}/{}.textproto", dir_, kind, name);
+  std::string hint = did_you_mean(name, known);
+  if (hint.empty()) hint = fmt::format("known: {}", fmt::join(known, ", "));
+  return mistake(std::string(kind), fmt::format("no {} is called \"{}\"", kind, name), hint);
+}
+
+namespace {
+template <typename Spec>
+Result<Spec> load(Result<std::string> path, Result<Spec> (*parse)(std::string_view, const std::string&)) {
+  if (!path) return tl::unexpected<Mistake>(path.error());
+  const Result<std::string> text = read_text_file(*path, size_t{1} << 20);
+  if (!text) return tl::unexpected<Mistake>(text.error());
+  return parse(*text, *path);
+}
+}  // namespace
+
+Result<LlmSpec> Catalog::llm(const std::string& name) const {
+  return load<LlmSpec>(path_of("llm", name), parse_llm);
+}
+Result<DeviceSpec> Catalog::device(const std::string& name) const {
+  return load<DeviceSpec>(path_of("device", name), parse_device);
+}
+Result<NodeSpec> Catalog::node(const std::string& name) const {
+  return load<NodeSpec>(path_of("node", name), parse_node);
+}
+
+}  // namespace kvtwin

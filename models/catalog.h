@@ -1,0 +1,50 @@
+// The catalog: every LLM, device and node that a scenario can name.
+//
+// A name is a file's stem: `llama-3.1-8b` is llm/llama-3.1-8b.textproto below the catalog's folder. A
+// name with a slash or ending in .textproto is a path, so that a scenario can bring its own. Files are
+// read when asked for.
+
+#ifndef KVTWIN_MODELS_CATALOG_H_
+#define KVTWIN_MODELS_CATALOG_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "models/device.h"
+#include "models/llm.h"
+
+namespace kvtwin {
+
+// $KVTWIN_MODELS, or the folder that this build came with.
+std::string default_models_dir();
+
+class Catalog {
+ public:
+  explicit Catalog(std::string dir = default_models_dir()) : dir_(std::move(dir)) {}
+
+  Result<LlmSpec> llm(const std::string& name) const;
+  Result<DeviceSpec> device(const std::string& name) const;
+  Result<NodeSpec> node(const std::string& name) const;
+
+  // Sorted; `kind` is llm, device or node.
+  std::vector<std::string> names(const char* kind) const;
+
+ private:
+  Result<std::string> path_of(const char* kind, const std::string& name) const;
+
+  std::string dir_;
+};
+
+// The same from text; `where` opens every message.
+Result<LlmSpec> parse_llm(std::string_view text, const std::string& where);
+Result<DeviceSpec> parse_device(std::string_view text, const std::string& where);
+Result<NodeSpec> parse_node(std::string_view text, const std::string& where);
+
+// The file that parse_llm() reads back as `llm`.
+std::string llm_textproto(const LlmSpec& llm);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_CATALOG_H_

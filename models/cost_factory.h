@@ -1,0 +1,29 @@
+// make_cost_model(): measured tables where a profile is given, the roofline otherwise.
+
+#ifndef KVTWIN_MODELS_COST_FACTORY_H_
+#define KVTWIN_MODELS_COST_FACTORY_H_
+
+#include <memory>
+#include <string>
+
+#include "engine/base/result.h"
+#include "models/cost_model.h"
+#include "models/device.h"
+#include "models/host_time.h"
+#include "models/llm.h"
+
+namespace kvtwin {
+
+struct CostModelSpec {
+  LlmSpec llm;
+  DeviceSpec device;
+  uint32_t tp = 1;
+  HostTime host;
+  std::string profile;  // folder with meta.yaml (cost_tables.h); empty: roofline
+};
+
+Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_COST_FACTORY_H_

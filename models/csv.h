@@ -1,0 +1,48 @@
+// A strict reader of small numeric CSV files: known header, fixed columns, no quoting.
+
+#ifndef KVTWIN_MODELS_CSV_H_
+#define KVTWIN_MODELS_CSV_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+
+namespace kvtwin {
+
+// One row; every getter remembers the row's first mistake, so that callers read straight on.
+class CsvRow {
+ public:
+  std::string_view text(size_t column) const { return fields_[column]; }
+  uint32_t count(size_t column);  // a whole number below 2^31
+  double real(size_t column, double low, double high);
+  void fail(size_t column, const std::string& what_would_be_right);
+
+ private:
+  friend class CsvFile;
+  std::vector<std::string_view> fields_;
+  const std::vector<std::string>* header_ = nullptr;
+  std::string mistake_, hint_;
+};
+
+class CsvFile {
+ public:
+  // Opens `path`, whose first line must be `header`. At most 64 MiB and rows_max rows are taken.
+  static Result<CsvFile> open(const std::string& path, const std::vector<std::string>& header);
+
+  // Stores the next row. Returns false at the end, or a Mistake about this row's shape or about what
+  // was read wrongly from the row before.
+  Result<bool> next(CsvRow* row);
+  std::string here() const;  // path:line of the current row
+
+ private:
+  std::string path_, text_;
+  std::vector<std::string> header_;
+  size_t at_ = 0, line_ = 1;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_CSV_H_

@@ -1,0 +1,43 @@
+// DeviceSpec and NodeSpec: what a GPU and the machine around it can do, each figure with its source.
+
+#ifndef KVTWIN_MODELS_DEVICE_H_
+#define KVTWIN_MODELS_DEVICE_H_
+
+#include <cstdint>
+#include <string>
+
+namespace kvtwin {
+
+enum class Basis : uint8_t { kAbsent, kDatasheet, kMeasured, kDerived, kAssumed };
+const char* name_of(Basis basis);
+
+struct Figure {
+  double value = 0;
+  Basis basis = Basis::kAbsent;
+  std::string source;
+
+  bool present() const { return basis != Basis::kAbsent; }
+};
+
+// Rates are of dense arithmetic. Fractions (0..1) say what kernels reach of a rate; the *_fixed_ns are
+// what each kernel costs beside it. Fields are described in traces/proto/model.proto.
+struct DeviceSpec {
+  std::string name, title;
+  Figure hbm_bytes, hbm_bytes_per_s, bf16_flop_per_s, fp8_flop_per_s, int8_op_per_s, sm_count;
+  Figure pcie_gen, pcie_lanes, nvlink_bytes_per_s, price_usd_per_hour;
+  Figure read_fraction, gemm_fraction, prefill_fraction, decode_fraction;
+  Figure gemm_fixed_ns, attention_fixed_ns, small_fixed_ns, sampler_fixed_ns;
+  Figure nvlink_fraction, all_reduce_fixed_ns;
+};
+
+struct NodeSpec {
+  std::string name, device;
+  uint32_t gpus = 0, sockets = 0, gpus_per_pcie_link = 1;
+  Figure pcie_bytes_per_s, pcie_latency_ns, copy_overhead_h2d_ns, copy_overhead_d2h_ns;
+  Figure host_memory_bytes, host_memory_bytes_per_s, nvlink_bytes_per_s, nvlink_latency_ns;
+  Figure price_usd_per_hour;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_DEVICE_H_

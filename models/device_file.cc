@@ -1,0 +1,126 @@
+// DeviceSpec and NodeSpec from textproto.
+
+#include <fmt/format.h>
+
+#include "models/catalog.h"
+#include "models/textproto.h"
+#include "traces/proto/model.pb.h"
+
+namespace kvtwin {
+namespace {
+
+// Reads figures of one message and remembers the first that is wrong.
+class FigureReader {
+ public:
+  explicit FigureReader(const std::string& where) : where_(where) {}
+
+  Figure read(const char* field, bool present, const v1::Figure& in, bool required, double low, double high) {
+    Figure out;
+    if (!present) {
+      if (required) fail(fmt::format("no figure \"{}\"", field), "give its value, basis and source");
+      return out;
+    }
+    if (!(in.value() >= low && in.value() <= high)) {
+      fail(fmt::format("{} is {}", field, in.value()), fmt::format("{} to {} is right", low, high));
+    } else if (in.basis() == v1::BASIS_UNSPECIFIED || !v1::Basis_IsValid(in.basis())) {
+      fail(fmt::format("{} has no basis", field), "DATASHEET, MEASURED, DERIVED or ASSUMED");
+    } else if (in.source().empty()) {
+      fail(fmt::format("{} has no source", field), "say where the figure was read, or why it is assumed");
+    }
+    return {in.value(), static_cast<Basis>(in.basis()), in.source()};
+  }
+  Result<void> result() const {
+    return first_.what.empty() ? Result<void>() : tl::unexpected<Mistake>(first_);
+  }
+
+ private:
+  void fail(std::string what, std::string hint) {
+    if (first_.what.empty()) first_ = {where_, std::move(what), std::move(hint)};
+  }
+  std::string where_;
+  Mistake first_;
+};
+
+#define KVT_FIGURE(field, required, low, high) \
+  out.field = reader.read(#field, in.has_##field(), in.field(), required, low, high)
+
+Result<DeviceSpec> device_from(const v1::DeviceSpec& in, const std::string& where) {
+  FigureReader reader(where);
+  DeviceSpec out;
+  out.name = in.name(), out.title = in.title();
+  KVT_FIGURE(hbm_bytes, true, 1e6, 1e14);
+  KVT_FIGURE(hbm_bytes_per_s, true, 1e6, 1e15);
+  KVT_FIGURE(bf16_flop_per_s, true, 1e6, 1e18);
+  KVT_FIGURE(fp8_flop_per_s, false, 1e6, 1e18);
+  KVT_FIGURE(int8_op_per_s, false, 1e6, 1e18);
+  KVT_FIGURE(sm_count, true, 1, 1e5);
+  KVT_FIGURE(pcie_gen, true, 1, 10);
+  KVT_FIGURE(pcie_lanes, true, 1, 64);
+  KVT_FIGURE(nvlink_bytes_per_s, false, 1e6, 1e14);
+  KVT_FIGURE(price_usd_per_hour, false, 0, 1e6);
+  KVT_FIGURE(read_fraction, true, 0.01, 1);
+  KVT_FIGURE(gemm_fraction, true, 0.01, 1);
+  KVT_FIGURE(prefill_fraction, true, 0.01, 1);
+  KVT_FIGURE(decode_fraction, true, 0.01, 1);
+  KVT_FIGURE(gemm_fixed_ns, true, 0, 1e9);
+  KVT_FIGURE(attention_fixed_ns, true, 0, 1e9);
+  KVT_FIGURE(small_fixed_ns, true, 0, 1e9);
+  KVT_FIGURE(sampler_fixed_ns, true, 0, 1e9);
+  KVT_FIGURE(nvlink_fraction, true, 0.01, 1);
+  KVT_FIGURE(all_reduce_fixed_ns, true, 0, 1e9);
+  if (auto r = reader.result(); !r) return tl::unexpected<Mistake>(r.error());
+  return out;
+}
+
+Result<NodeSpec> node_from(const v1::NodeSpec& in, const std::string& where) {
+  FigureReader reader(where);
+  NodeSpec out;
+  out.name = in.name(), out.device = in.device();
+  out.gpus = in.gpus(), out.sockets = in.sockets(), out.gpus_per_pcie_link = in.gpus_per_pcie_link();
+  KVT_FIGURE(pcie_bytes_per_s, true, 1e6, 1e13);
+  KVT_FIGURE(pcie_latency_ns, true, 0, 1e9);
+  KVT_FIGURE(copy_overhead_h2d_ns, true, 0, 1e9);
+  KVT_FIGURE(copy_overhead_d2h_ns, true, 0, 1e9);
+  KVT_FIGURE(host_memory_bytes, true, 1e6, 1e15);
+  KVT_FIGURE(host_memory_bytes_per_s, true, 1e6, 1e14);
+  KVT_FIGURE(nvlink_bytes_per_s, false, 1e6, 1e14);
+  KVT_FIGURE(nvlink_latency_ns, in.has_nvlink_bytes_per_s(), 0, 1e9);
+  KVT_FIGURE(price_usd_per_hour, false, 0, 1e6);
+  if (auto r = reader.result(); !r) return tl::unexpected<Mistake>(r.error());
+  const struct {
+    const char* name;
+    uint32_t value, high;
+  } counts[] = {{"gpus", out.gpus, 1024},
+                {"sockets", out.sockets, 64},
+                {"gpus_per_pcie_link", out.gpus_per_pcie_link, out.gpus}};
+  for (const auto& c : counts) {
+    if (c.value < 1 || c.value > c.high) {
+      return mistake(where, fmt::format("{} is {}", c.name, c.value),
+                     fmt::format("1 to {} is right", c.high));
+    }
+  }
+  if (out.device.empty()) return mistake(where, "no device", "name a device of the catalog");
+  return out;
+}
+#undef KVT_FIGURE
+
+}  // namespace
+
+const char* name_of(Basis basis) {
+  constexpr const char* names[] = {"absent", "datasheet", "measured", "derived", "assumed"};
+  return names[static_cast<size_t>(basis)];
+}
+
+Result<DeviceSpec> parse_device(std::string_view text, const std::string& where) {
+  v1::DeviceSpec message;
+  if (auto r = parse_textproto(text, where, &message); !r) return tl::unexpected<Mistake>(r.error());
+  return device_from(message, where);
+}
+
+Result<NodeSpec> parse_node(std::string_view text, const std::string& where) {
+  v1::NodeSpec message;
+  if (auto r = parse_textproto(text, where, &message); !r) return tl::unexpected<Mistake>(r.error());
+  return node_from(message, where);
+}
+
+}  // namespace kvtwin

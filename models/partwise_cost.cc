@@ -1,0 +1,62 @@
+#include "models/partwise_cost.h"
+
+#include <algorithm>
+
+namespace kvtwin {
+namespace {
+
+constexpr size_t kDensePartsMax = 32768, kHeadPartsMax = 4096;
+
+std::array<Ticks, kEvidenceKinds> sum(const std::vector<OpCost>& ops) {
+  std::array<Ticks, kEvidenceKinds> out{};
+  for (const OpCost& op : ops) out[static_cast<size_t>(op.evidence)] += op.times * op.each;
+  return out;
+}
+
+}  // namespace
+
+PartwiseCost::PartwiseCost(const HostTime& host)
+    : host_(host), dense_parts_(kDensePartsMax), head_parts_(kHeadPartsMax) {}
+
+const PartwiseCost::Part& PartwiseCost::dense(uint32_t tokens) {
+  if (tokens >= kDensePartsMax) return spare_dense_ = {true, sum(dense_ops(tokens))};
+  Part& part = dense_parts_[tokens];
+  if (!part.ready) part = {true, sum(dense_ops(tokens))};
+  return part;
+}
+
+const PartwiseCost::Part& PartwiseCost::head(uint32_t rows) {
+  if (rows >= kHeadPartsMax) return spare_head_ = {true, sum(head_ops(rows))};
+  Part& part = head_parts_[rows];
+  if (!part.ready) part = {true, sum(head_ops(rows))};
+  return part;
+}
+
+StepCost PartwiseCost::step(const StepShape& shape) {
+  StepCost cost;
+  const Part &d = dense(std::max(shape.tokens, shape.tokens_padded)), &h = head(shape.logits_rows);
+  for (size_t i = 0; i < cost.by_evidence.size(); ++i)
+    cost.by_evidence[i] = d.by_evidence[i] + h.by_evidence[i];
+  AttentionOps attention;
+  const size_t count = attention_ops(shape, &attention);
+  for (size_t i = 0; i < count; ++i) {
+    cost.by_evidence[static_cast<size_t>(attention[i].evidence)] += attention[i].times * attention[i].each;
+  }
+  for (const Ticks ticks : cost.by_evidence) cost.device += ticks;
+  cost.host = host_.of(shape);
+  return cost;
+}
+
+std::vector<OpCost> PartwiseCost::ops(const StepShape& shape) {
+  std::vector<OpCost> all = dense_ops(std::max(shape.tokens, shape.tokens_padded));
+  AttentionOps attention;
+  const size_t count = attention_ops(shape, &attention);
+  const auto rope =
+      std::find_if(all.begin(), all.end(), [](const OpCost& op) { return op.kind == OpKind::kRope; });
+  all.insert(rope == all.end() ? rope : rope + 1, attention.begin(),
+             attention.begin() + static_cast<ptrdiff_t>(count));
+  for (const OpCost& op : head_ops(shape.logits_rows)) all.push_back(op);
+  return all;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,53 @@
+// PartwiseCost: a step priced as dense work on its tokens + attention + output head.
+//
+// What all our cost models have in common. Dense work depends on the padded tokens alone and the head on
+// the rows that sample alone, so their sums are remembered per count: a run of a million steps meets a few
+// hundred different ones. Only attention is computed afresh.
+
+#ifndef KVTWIN_MODELS_PARTWISE_COST_H_
+#define KVTWIN_MODELS_PARTWISE_COST_H_
+
+#include <array>
+#include <vector>
+
+#include "models/cost_model.h"
+#include "models/host_time.h"
+
+namespace kvtwin {
+
+inline Ticks ticks_from_ns(double ns) { return static_cast<Ticks>(ns * kTicksPerNs + 0.5); }
+inline Ticks ticks_from_us(double us) { return ticks_from_ns(us * 1e3); }
+
+class PartwiseCost : public CostModel {
+ public:
+  StepCost step(const StepShape& shape) final;
+  std::vector<OpCost> ops(const StepShape& shape) final;
+
+ protected:
+  explicit PartwiseCost(const HostTime& host);
+
+ private:
+  static constexpr size_t kAttentionOpsMax = 2;  // full layers and sliding ones
+  using AttentionOps = std::array<OpCost, kAttentionOpsMax>;
+
+  // In running order; attention belongs after the op of kind kRope.
+  virtual std::vector<OpCost> dense_ops(uint32_t tokens) const = 0;
+  virtual std::vector<OpCost> head_ops(uint32_t rows) const = 0;
+  // Stores the step's attention and returns how many operations it has. Must not allocate in steady state.
+  virtual size_t attention_ops(const StepShape& shape, AttentionOps* out) = 0;
+
+  struct Part {
+    bool ready = false;
+    std::array<Ticks, kEvidenceKinds> by_evidence{};
+  };
+  const Part& dense(uint32_t tokens);
+  const Part& head(uint32_t rows);
+
+  HostTime host_;
+  std::vector<Part> dense_parts_, head_parts_;
+  Part spare_dense_, spare_head_;  // for counts beyond what is remembered
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_PARTWISE_COST_H_

@@ -1,0 +1,66 @@
+// RooflineCost prices steps from geometry and datasheet, where nothing was measured.
+//
+// Each operation takes max(arithmetic / rate, bytes / bandwidth) + a fixed time (Williams, Waterman,
+// Patterson 2009). Rates are the datasheet's times the fraction that good kernels reach (DeviceSpec); the
+// fixed time is what a kernel costs beside its roofline. Everything is of one GPU of `tp`. Matrix products
+// near the ridge take longer than either bound, so theirs are joined by a norm instead of max().
+//
+//   dense       weights are read once per step; activations per token
+//   experts     T tokens that choose k of E evenly and independently touch E (1 - (1 - k/E)^T) of them
+//   attention   decodes read their KV at the bandwidth; a prefill chunk is bound by arithmetic or bytes.
+//               Sliding layers see min(window, context); for decodes of unequal context the bound
+//               min(sum of contexts, decodes * window) is used, which is never too fast
+//   all-reduce  two per layer (all_reduce.h)
+//
+// Not modelled: kernels that overlap, clocks that drop under load, unequal routing of experts.
+
+#ifndef KVTWIN_MODELS_ROOFLINE_COST_H_
+#define KVTWIN_MODELS_ROOFLINE_COST_H_
+
+#include <array>
+#include <vector>
+
+#include "models/all_reduce.h"
+#include "models/device.h"
+#include "models/llm.h"
+#include "models/partwise_cost.h"
+
+namespace kvtwin {
+
+class RooflineCost final : public PartwiseCost {
+ public:
+  // REQUIRES: check_llm(llm) and check_tp(llm, tp) hold.
+  RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_t tp, const HostTime& host);
+
+ private:
+  // A matrix product: per token `flop` operations and `io_bytes` of activations, and its weights.
+  struct Gemm {
+    double flop = 0, io_bytes = 0, weight_bytes = 0, flop_per_ns = 1;
+  };
+  Gemm gemm(double inputs, double outputs, const TensorFormat& weights) const;
+  // `tokens` rows through the product, reading its weights `reads` times (experts: once per one touched).
+  double gemm_ns(const Gemm& gemm, double tokens, double reads = 1) const;
+  double small_ns(double bytes) const { return bytes / read_bytes_per_ns_ + small_fixed_ns_; }
+  double attention_ns(const StepShape& shape, uint64_t window) const;
+  void add_mlp(double tokens, std::vector<OpCost>* ops) const;
+  void add_experts(double tokens, std::vector<OpCost>* ops) const;
+
+  std::vector<OpCost> dense_ops(uint32_t tokens) const override;
+  std::vector<OpCost> head_ops(uint32_t rows) const override;
+  size_t attention_ops(const StepShape& shape, std::array<OpCost, 2>* out) override;
+
+  LlmSpec llm_;
+  uint32_t tp_;
+  AllReduceRate all_reduce_;
+  double bf16_flop_per_ns_, fp8_flop_per_ns_, read_bytes_per_ns_;
+  double prefill_flop_per_ns_, decode_bytes_per_ns_;
+  double gemm_fixed_ns_, attention_fixed_ns_, small_fixed_ns_, sampler_fixed_ns_;
+  Gemm qkv_, output_, gate_up_, down_, shared_gate_up_, shared_down_, expert_gate_up_, expert_down_, lm_head_;
+  double qkv_width_ = 0, mlp_width_ = 0, expert_width_ = 0, shared_width_ = 0, vocab_ = 0;
+  double kv_cell_bytes_ = 0;  // K and V of one token in one layer
+  double pair_flop_ = 0;      // of one query token and one key token in one layer
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_ROOFLINE_COST_H_

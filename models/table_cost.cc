@@ -1,0 +1,104 @@
+#include "models/table_cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace kvtwin {
+namespace {
+
+// The tables' layer must be the model's, cut into one of the profiled degrees: meta.yaml keeps the last.
+Result<void> check_geometry(const CostTables& t, const LlmSpec& m) {
+  const struct {
+    const char* name;
+    uint32_t profiled, model;
+  } fields[] = {{"attention heads", t.query_heads, m.query_heads},
+                {"KV heads", t.kv_heads, m.kv_heads},
+                {"MLP columns", t.intermediate, m.intermediate},
+                {"vocabulary entries", t.vocab, m.vocab}};
+  if (m.moe_layers() > 0) {
+    return mistake(t.where, fmt::format("has no expert kernels, but {} is a mixture of experts", m.name),
+                   "leave the profile out to use the roofline");
+  }
+  for (const auto& f : fields) {
+    if (f.profiled == 0 || f.profiled == f.model) continue;
+    bool cut = false;
+    for (const uint32_t degree : t.tp_degrees) cut = cut || uint64_t{f.profiled} * degree == f.model;
+    if (!cut) {
+      return mistake(t.where,
+                     fmt::format("was measured with {} {}, {} has {}", f.profiled, f.name, m.name, f.model),
+                     "take the profile of this model");
+    }
+  }
+  return {};
+}
+
+OpCost read(const char* name, OpKind kind, OpPlace place, uint32_t times, const Curve& curve,
+            const Axis& axis, uint32_t at) {
+  const Bracket b = axis.bracket(at);
+  const double us = std::max(0.0, b.blend([&](size_t i) { return curve.us[i]; }));
+  return {name, kind, place, times, ticks_from_us(us), b.evidence};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TableCost>> TableCost::make(const CostTables& tables, const LlmSpec& llm, uint32_t tp,
+                                                   uint32_t sm_count, const HostTime& host,
+                                                   const AllReduceRate& all_reduce) {
+  if (auto r = check_geometry(tables, llm); !r) return tl::unexpected<Mistake>(r.error());
+  return std::unique_ptr<TableCost>(new TableCost(tables, llm, tp, sm_count, host, all_reduce));
+}
+
+TableCost::TableCost(const CostTables& tables, const LlmSpec& llm, uint32_t tp, uint32_t sm_count,
+                     const HostTime& host, const AllReduceRate& all_reduce)
+    : PartwiseCost(host),
+      dense_(tables.dense),
+      lm_head_(tables.lm_head),
+      sampler_(tables.sampler),
+      lm_head_axis_(tables.lm_head.at),
+      sampler_axis_(tables.sampler.at),
+      attention_(tables, llm.kv_heads_per_gpu(tp), sm_count),
+      layers_(llm.layers),
+      tp_(tp),
+      hidden_(llm.hidden),
+      all_reduce_(all_reduce) {
+  for (size_t i = 0; i < kDenseOps; ++i) dense_axes_[i] = Axis(dense_[i].at);
+}
+
+std::vector<OpCost> TableCost::dense_ops(uint32_t tokens) const {
+  const auto op = [&](DenseOp which, OpKind kind, OpPlace place, uint32_t times) {
+    const size_t i = static_cast<size_t>(which);
+    return read(name_of(which), kind, place, times, dense_[i], dense_axes_[i], tokens);
+  };
+  const OpPlace layer = OpPlace::kLayer;
+  std::vector<OpCost> ops = {op(DenseOp::kEmbedding, OpKind::kEmbedding, OpPlace::kBefore, 1),
+                             op(DenseOp::kLayernorm, OpKind::kNorm, layer, 2 * layers_),
+                             op(DenseOp::kQkv, OpKind::kGemm, layer, layers_),
+                             op(DenseOp::kRotary, OpKind::kRope, layer, layers_),
+                             op(DenseOp::kOutput, OpKind::kGemm, layer, layers_),
+                             op(DenseOp::kGateUp, OpKind::kGemm, layer, layers_),
+                             op(DenseOp::kActivation, OpKind::kActivation, layer, layers_),
+                             op(DenseOp::kDown, OpKind::kGemm, layer, layers_),
+                             op(DenseOp::kFinalNorm, OpKind::kNorm, OpPlace::kAfter, 1)};
+  if (tp_ > 1) {
+    const double ns = all_reduce_.ns(2.0 * tokens * hidden_, tp_);
+    ops.insert(ops.end() - 1, {"all_reduce", OpKind::kAllReduce, layer, 2 * layers_, ticks_from_ns(ns),
+                               Evidence::kRoofline});
+  }
+  return ops;
+}
+
+std::vector<OpCost> TableCost::head_ops(uint32_t rows) const {
+  const uint32_t at = std::max(rows, 1u);
+  return {read("lm_head", OpKind::kLmHead, OpPlace::kAfter, 1, lm_head_, lm_head_axis_, at),
+          read("sampler", OpKind::kSample, OpPlace::kAfter, 1, sampler_, sampler_axis_, at)};
+}
+
+size_t TableCost::attention_ops(const StepShape& shape, std::array<OpCost, 2>* out) {
+  const AttentionTime time = attention_.step(shape);
+  (*out)[0] = {"attention", OpKind::kAttention,     OpPlace::kLayer,
+               layers_,     ticks_from_us(time.us), time.evidence};
+  return 1;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,55 @@
+// TableCost prices steps from measured kernel times (cost_tables.h).
+//
+//   step = embedding + layers * (2 norms + qkv + rotary + attention + output + gate-up + activation +
+//          down [+ 2 all-reduces]) + final norm + output head + sampler
+//
+// Dense kernels run on the padded tokens, linear between measured counts. The head and the sampler run on
+// the rows that sample, on one at least: an engine launches them even when no call of the step finishes
+// its prompt. Attention: attention_table.h. All-reduces of tensor parallelism are not in the tables and
+// come from the roofline.
+//
+// Evidence is per part: measured on a point of the table, interpolated between points, extrapolated
+// outside them.
+
+#ifndef KVTWIN_MODELS_TABLE_COST_H_
+#define KVTWIN_MODELS_TABLE_COST_H_
+
+#include <memory>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "models/all_reduce.h"
+#include "models/attention_table.h"
+#include "models/cost_tables.h"
+#include "models/llm.h"
+#include "models/partwise_cost.h"
+
+namespace kvtwin {
+
+class TableCost final : public PartwiseCost {
+ public:
+  // Refuses tables whose layer is not this model's. `all_reduce` is used when tp > 1.
+  static Result<std::unique_ptr<TableCost>> make(const CostTables& tables, const LlmSpec& llm, uint32_t tp,
+                                                 uint32_t sm_count, const HostTime& host,
+                                                 const AllReduceRate& all_reduce);
+
+ private:
+  TableCost(const CostTables& tables, const LlmSpec& llm, uint32_t tp, uint32_t sm_count,
+            const HostTime& host, const AllReduceRate& all_reduce);
+
+  std::vector<OpCost> dense_ops(uint32_t tokens) const override;
+  std::vector<OpCost> head_ops(uint32_t rows) const override;
+  size_t attention_ops(const StepShape& shape, std::array<OpCost, 2>* out) override;
+
+  std::array<Curve, kDenseOps> dense_;
+  std::array<Axis, kDenseOps> dense_axes_;
+  Curve lm_head_, sampler_;
+  Axis lm_head_axis_, sampler_axis_;
+  AttentionTable attention_;
+  uint32_t layers_, tp_, hidden_;
+  AllReduceRate all_reduce_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_TABLE_COST_H_

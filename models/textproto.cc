@@ -1,0 +1,127 @@
+#include "models/textproto.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
+namespace kvtwin {
+namespace {
+
+namespace pb = google::protobuf;
+constexpr size_t kMistakesMax = 20;  // of one file; a binary file would otherwise fill the screen
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t change = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({change, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+class Mistakes : public pb::io::ErrorCollector {
+ public:
+  Mistakes(std::string where, const pb::Descriptor* root) : where_(std::move(where)), root_(root) {}
+
+  void AddError(int line, pb::io::ColumnNumber column, const std::string& what) override {
+    if (++count_ > kMistakesMax) return;
+    std::string place = line < 0 ? where_ : fmt::format("{}:{}:{}", where_, line + 1, column + 1);
+    if (first_.empty()) {
+      first_ = place;
+      text_ = what;
+      hint_ = suggestion(what);
+    } else {
+      text_ += fmt::format("\n{}: {}", place, what);
+    }
+  }
+  void AddWarning(int, pb::io::ColumnNumber, const std::string&) override {}
+
+  Result<void> result() const {
+    if (count_ == 0) return {};
+    std::string what = text_;
+    if (count_ > kMistakesMax) what += fmt::format("\n... and {} more", count_ - kMistakesMax);
+    return mistake(first_, what, hint_);
+  }
+
+ private:
+  // protobuf says: Message type "kvtwin.v1.LlmSpec" has no field named "layer".
+  std::string suggestion(const std::string& what) const {
+    const size_t type_at = what.find("Message type \""), field_at = what.find("has no field named \"");
+    if (type_at == std::string::npos || field_at == std::string::npos) return {};
+    const auto quoted = [&](size_t from) {
+      const size_t begin = what.find('"', from) + 1;
+      return what.substr(begin, what.find('"', begin) - begin);
+    };
+    const pb::Descriptor* type = root_->file()->pool()->FindMessageTypeByName(quoted(type_at));
+    if (type == nullptr) return {};
+    std::vector<std::string> fields;
+    for (int i = 0; i < type->field_count(); ++i) fields.push_back(type->field(i)->name());
+    return did_you_mean(quoted(field_at), fields);
+  }
+
+  std::string where_, first_, text_, hint_;
+  const pb::Descriptor* root_;
+  size_t count_ = 0;
+};
+
+}  // namespace
+
+Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return mistake(path, "cannot be opened", "check the name and its permissions");
+  std::string text;
+  char buffer[1 << 14];
+  while (in.read(buffer, sizeof buffer) || in.gcount() > 0) {
+    text.append(buffer, static_cast<size_t>(in.gcount()));
+    if (text.size() > bytes_max) {
+      return mistake(path, fmt::format("is larger than {} bytes", bytes_max), "this kind of file is small");
+    }
+  }
+  if (in.bad()) return mistake(path, "cannot be read", "is it a directory?");
+  return text;
+}
+
+Result<void> parse_textproto(std::string_view text, const std::string& where, pb::Message* message) {
+  if (text.size() > kModelFileBytesMax) return mistake(where, "is too large for a textproto");
+  Mistakes mistakes(where, message->GetDescriptor());
+  pb::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&mistakes);
+  parser.SetRecursionLimit(32);
+  pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
+  const bool parsed = parser.Parse(&stream, message);
+  if (auto r = mistakes.result(); !r) return r;
+  if (!parsed) return mistake(where, "is not a textproto");
+  return {};
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known) {
+  std::vector<std::pair<size_t, std::string>> near;
+  if (word.size() > 200) return {};
+  for (const std::string& name : known) {
+    const size_t distance = edit_distance(word, name);
+    const bool inside = word.size() >= 3 && name.find(word) != std::string::npos;
+    if (inside || distance <= std::max<size_t>(2, name.size() / 3))
+      near.emplace_back(inside ? 0 : distance, name);
+  }
+  std::sort(near.begin(), near.end());
+  std::string text;
+  for (size_t i = 0; i < near.size() && i < 3; ++i) {
+    text += (i == 0 ? "did you mean \"" : " or \"") + near[i].second + "\"";
+  }
+  return text.empty() ? text : text + "?";
+}
+
+}  // namespace kvtwin

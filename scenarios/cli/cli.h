@@ -1,0 +1,43 @@
+// What all commands share: exit statuses, how mistakes are printed, and what each command registers.
+
+#ifndef KVTWIN_SCENARIOS_CLI_CLI_H_
+#define KVTWIN_SCENARIOS_CLI_CLI_H_
+
+#include <string>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "scenarios/summary.h"
+
+namespace CLI {
+class App;
+}
+
+namespace kvtwin {
+
+enum ExitStatus : int {
+  kExitDone = 0,
+  kExitNo = 1,           // the answer is no
+  kExitWrongInput = 2,   // command line, scenario or trace
+  kExitEnvironment = 3,  // disk full, out of memory
+  kExitNoBackend = 4,    // this build lacks the world
+};
+
+// One line each on stderr. Return `status`, to be handed on.
+int complain(const Mistake& mistake, int status = kExitWrongInput);
+int complain(const std::vector<Mistake>& mistakes, int status = kExitWrongInput);
+
+Result<OutputFormat> parse_format(const std::string& text);
+
+// Each adds its command; `status` receives the exit status when it runs, and must outlive `app`.
+void add_run_command(CLI::App& app, int* status);
+void add_replay_command(CLI::App& app, int* status);
+void add_compare_command(CLI::App& app, int* status);
+void add_list_command(CLI::App& app, int* status);
+
+// The help of a command, hand-written; "" if it has none of its own. `command` "" is kvtwin itself.
+std::string help_text(const std::string& command);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_CLI_CLI_H_

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/policy/registry.h"
+#include "models/catalog.h"
+#include "models/textproto.h"
+#include "scenarios/cli/cli.h"
+#include "scenarios/scenario.h"
+#include "traces/formats.h"
+
+namespace kvtwin {
+namespace {
+
+namespace fs = std::filesystem;
+
+void list_policies() {
+  std::string_view axis;
+  for (const PolicyInfo& policy : all_policies()) {
+    if (policy.axis != axis) fmt::print("{}policies.{}\n", axis.empty() ? "" : "\n", policy.axis);
+    axis = policy.axis;
+    fmt::print("  {:<10} {}\n", policy.name, policy.description);
+  }
+}
+
+void list_catalog(const char* kind) {
+  for (const std::string& name : Catalog().names(kind)) fmt::print("{}\n", name);
+}
+
+std::string scenarios_dir() {
+  const char* const set = std::getenv("KVTWIN_SCENARIOS");
+  return set != nullptr && *set != '\0' ? set : KVTWIN_SCENARIOS_DIR;
+}
+
+// Files that do not load here (their data is missing, say) are listed all the same.
+void list_scenarios() {
+  std::vector<fs::path> files;
+  std::error_code failed;
+  for (fs::directory_iterator at(scenarios_dir(), failed), end; !failed && at != end; at.increment(failed)) {
+    if (at->path().extension() == ".textproto") files.push_back(at->path());
+  }
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files) {
+    const auto scenario = load_scenario(file.string(), {});
+    fmt::print("{:<32} {}\n", file.stem().string(),
+               scenario ? scenario->values.description() : scenario.error().front().what);
+  }
+}
+
+int run_list(const std::string& what) {
+  const std::vector<std::string> known = {"policies",  "models",  "devices", "nodes",
+                                          "scenarios", "presets", "formats"};
+  if (what == "policies") {
+    list_policies();
+  } else if (what == "models") {
+    list_catalog("llm");
+  } else if (what == "devices") {
+    list_catalog("device");
+  } else if (what == "nodes") {
+    list_catalog("node");
+  } else if (what == "scenarios") {
+    list_scenarios();
+  } else if (what == "presets") {
+    for (const std::string& name : preset_names()) fmt::print("{}", name.empty() ? "" : name + "\n");
+  } else if (what == "formats") {
+    for (const TraceFormat& format : formats()) fmt::print("{:<18} {}\n", format.name, format.description);
+  } else {
+    const std::string close = did_you_mean(what, known);
+    return complain(Mistake{"kvtwin list", fmt::format("there is no list of \"{}\"", what),
+                            close.empty() ? fmt::format("one of: {}", fmt::join(known, ", ")) : close});
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_list_command(CLI::App& app, int* status) {
+  CLI::App* const command = app.add_subcommand("list", "what there is to choose from");
+  command->set_help_flag();
+  const auto what = std::make_shared<std::string>();
+  command->add_option("WHAT", *what)->required();
+  command->callback([what, status] { *status = run_list(*what); });
+}
+
+}  // namespace kvtwin

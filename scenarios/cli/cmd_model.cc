@@ -1,0 +1,125 @@
+#include "scenarios/cli/cmd_model.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "models/catalog.h"
+#include "models/hf_config.h"
+#include "models/textproto.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr int kStatusWrongInput = 2, kStatusEnvironment = 3;
+
+int complain(const Mistake& mistake, int status = kStatusWrongInput) {
+  fmt::print(stderr, "{}\n", mistake.text());
+  return status;
+}
+
+struct ImportOptions {
+  std::string config, name, source, out;
+};
+
+int run_import(const ImportOptions& options) {
+  const Result<std::string> json = read_text_file(options.config, size_t{1} << 20);
+  if (!json) return complain(json.error());
+  Result<LlmSpec> llm = import_hf_config(*json, options.config);
+  if (!llm) return complain(llm.error());
+  llm->name = options.name;
+  llm->source = options.source.empty() ? options.config : options.source;
+  const std::string text =
+      "# proto-file: traces/proto/model.proto\n# proto-message: kvtwin.v1.LlmSpec\n" + llm_textproto(*llm);
+  if (options.out.empty()) {
+    std::fputs(text.c_str(), stdout);
+    return 0;
+  }
+  std::ofstream file(options.out, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file)
+    return complain({options.out, "cannot be written", "check the folder and its permissions"},
+                    kStatusEnvironment);
+  return 0;
+}
+
+struct ShowOptions {
+  std::string name;
+  uint32_t tp = 1;
+};
+
+void show(const LlmSpec& m, uint32_t tp) {
+  const WeightBytes w = weight_bytes(m, tp);
+  const auto gb = [](double bytes) { return bytes / 1e9; };
+  fmt::print("{}  ({}, {})\n\n", m.name, m.family, m.source);
+  fmt::print("  layers               {:>10}\n", m.layers);
+  fmt::print("  heads                {:>10}   {} KV, {} wide{}\n", m.query_heads, m.kv_heads, m.head_dim,
+             m.qk_norm ? ", q/k norm" : "");
+  fmt::print("  hidden               {:>10}\n", m.hidden);
+  if (m.dense_layers() > 0)
+    fmt::print("  MLP                  {:>10}   in {} layers\n", m.intermediate, m.dense_layers());
+  if (m.moe_layers() > 0) {
+    fmt::print("  experts              {:>10}   {} active, {} wide, in {} layers\n", m.moe.experts,
+               m.moe.active, m.moe.intermediate, m.moe_layers());
+  }
+  if (m.window > 0)
+    fmt::print("  sliding window       {:>10}   in {} layers\n", m.window, m.sliding_layers.size());
+  fmt::print("  vocabulary           {:>10}{}\n", m.vocab, m.tied_embeddings ? "   tied" : "");
+  fmt::print("  context window       {:>10}   rope theta {:g}{}{}\n", m.context_window, m.rope.theta,
+             m.rope.scaling.empty() ? "" : ", ", m.rope.scaling);
+  fmt::print("  parameters           {:>10.3f} B", static_cast<double>(m.parameters()) / 1e9);
+  if (m.moe.experts > 0) fmt::print(" {:.3f} B active", static_cast<double>(m.active_parameters()) / 1e9);
+  fmt::print("\n\non each of {} GPU{}\n", tp, tp == 1 ? "" : "s");
+  fmt::print("  KV per token         {:>10} bytes   {}\n", m.kv_bytes_per_token(tp), name_of(m.kv.dtype));
+  fmt::print("  weights              {:>10.3f} GB   {}\n", gb(w.total()), name_of(m.weights.dtype));
+  fmt::print("    attention          {:>10.3f} GB\n", gb(w.attention));
+  if (w.mlp > 0) fmt::print("    MLP                {:>10.3f} GB\n", gb(w.mlp));
+  if (w.experts > 0)
+    fmt::print("    experts            {:>10.3f} GB   {}\n", gb(w.experts), name_of(m.expert_weights.dtype));
+  fmt::print("    embedding          {:>10.3f} GB   bf16\n", gb(w.embedding));
+  if (w.lm_head > 0) fmt::print("    output head        {:>10.3f} GB   bf16\n", gb(w.lm_head));
+  fmt::print("    norms, biases      {:>10.3f} GB   bf16\n", gb(w.replicated));
+}
+
+int run_show(const ShowOptions& options) {
+  const Result<LlmSpec> llm = Catalog().llm(options.name);
+  if (!llm) return complain(llm.error());
+  if (auto r = check_tp(*llm, options.tp, "--tp"); !r) return complain(r.error());
+  show(*llm, options.tp);
+  return 0;
+}
+
+}  // namespace
+
+void add_model_command(CLI::App& app, int* status) {
+  CLI::App* model = app.add_subcommand("model",
+                                       "Example: kvtwin model show llama-3.1-8b\n\n"
+                                       "Shows a language model of the catalog, or imports one.");
+  model->require_subcommand(1);
+
+  auto import = std::make_shared<ImportOptions>();
+  CLI::App* cmd = model->add_subcommand(
+      "import",
+      "Example: kvtwin model import config.json --name=my-model --out=my-model.textproto\n\n"
+      "Reads a Hugging Face config.json and writes the model as textproto.");
+  cmd->add_option("config", import->config, "path of the config.json")->required();
+  cmd->add_option("--name", import->name, "the model's name")->required();
+  cmd->add_option("--source", import->source, "where the config comes from (default: its path)");
+  cmd->add_option("--out", import->out, "file to write (default: standard output)");
+  cmd->callback([import, status] { *status = run_import(*import); });
+
+  auto options = std::make_shared<ShowOptions>();
+  cmd = model->add_subcommand("show",
+                              "Example: kvtwin model show qwen3-32b --tp=4\n\n"
+                              "Prints a model's geometry, its KV bytes per token and its weights.");
+  cmd->add_option("name", options->name, "a name of the catalog, or the path of a textproto")->required();
+  cmd->add_option("--tp", options->tp, "GPUs that share the model")->capture_default_str();
+  cmd->callback([options, status] { *status = run_show(*options); });
+}
+
+}  // namespace kvtwin

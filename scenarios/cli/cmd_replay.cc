@@ -1,0 +1,79 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/recorder_replay.h"
+#include "models/textproto.h"
+#include "scenarios/cli/cli.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr size_t kLogBytesMax = size_t{2} << 30;
+
+struct ReplayArguments {
+  std::string dir, format = "table";
+  bool quiet = false;
+};
+
+int run_replay(const ReplayArguments& arguments) {
+  const Result<OutputFormat> format = parse_format(arguments.format);
+  if (!format) return complain(format.error());
+  std::error_code ignored;
+  const bool is_dir = std::filesystem::is_directory(arguments.dir, ignored);
+  const std::string path = is_dir ? arguments.dir + "/log.binpb" : arguments.dir;
+  Result<std::string> bytes = read_text_file(path, kLogBytesMax);
+  if (!bytes) {
+    Mistake wrong = bytes.error();
+    wrong.hint = "a run leaves a log only with --record";
+    return complain(wrong);
+  }
+  const Result<Log> log = read_log(path, *bytes);
+  if (!log) return complain(log.error());
+  const Result<Replayed> replayed = replay(path, *log, {});
+  if (!replayed) return complain(replayed.error());
+
+  uint64_t steps = 0;
+  for (const Log::Engine& engine : log->engines) steps += engine.ends.size();
+  nlohmann::ordered_json out;
+  out["scenario"] = log->scenario;
+  out["same"] = replayed->same;
+  out["decisions"] = fmt::format("{:016x}", replayed->end.digest);
+  out["recorded"] = fmt::format("{:016x}", log->digest);
+  out["steps"] = steps;
+  out["engines"] = log->engines.size();
+  out["difference"] = replayed->difference;
+  if (*format == OutputFormat::kJson || *format == OutputFormat::kJsonl) {
+    fmt::print("{}\n", out.dump(*format == OutputFormat::kJson ? 2 : -1, ' ', false,
+                                nlohmann::json::error_handler_t::replace));
+  } else if (*format == OutputFormat::kCsv) {
+    fmt::print("same,decisions,recorded,steps,engines\n{},{:016x},{:016x},{},{}\n", replayed->same,
+               replayed->end.digest, log->digest, steps, log->engines.size());
+  } else if (replayed->same) {
+    fmt::print("{}: same decisions, decisions={:016x} ({} steps on {} engines, {} client events)\n",
+               log->scenario, replayed->end.digest, grouped(steps), log->engines.size(),
+               grouped(log->client.size()));
+  } else {
+    fmt::print("{}: other decisions, decisions={:016x}, recorded {:016x}\nfirst difference: {}\n",
+               log->scenario, replayed->end.digest, log->digest, replayed->difference);
+  }
+  return replayed->same ? kExitDone : kExitNo;
+}
+
+}  // namespace
+
+void add_replay_command(CLI::App& app, int* status) {
+  CLI::App* const command = app.add_subcommand("replay", "decide a recorded run again");
+  command->set_help_flag();
+  const auto arguments = std::make_shared<ReplayArguments>();
+  command->add_option("RUN_DIR", arguments->dir)->required();
+  command->add_option("--format", arguments->format);
+  command->add_flag("--quiet", arguments->quiet);
+  command->callback([arguments, status] { *status = run_replay(*arguments); });
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,140 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "engine/recorder.h"
+#include "scenarios/cli/cli.h"
+#include "scenarios/cli/progress.h"
+#include "scenarios/compose.h"
+#include "scenarios/inputs.h"
+#include "scenarios/results.h"
+#include "scenarios/timeline.h"
+
+namespace kvtwin {
+namespace {
+
+struct RunArguments {
+  std::string scenario, out, format = "table", timeline;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> sets;
+  bool record = false, no_write = false, quiet = false;
+};
+
+std::string repeat_command(const RunArguments& arguments, const Scenario& scenario) {
+  std::string text = fmt::format("kvtwin run {}", arguments.scenario);
+  for (const std::string& set : arguments.sets) {
+    if (set.rfind("seed=", 0) == 0) continue;
+    const bool plain = set.find_first_of(" \t'\"$&|;<>()*?[]{}\\") == std::string::npos;
+    text += plain ? fmt::format(" --set={}", set) : fmt::format(" '--set={}'", set);
+  }
+  return text + fmt::format(" --seed={}", scenario.values.seed());
+}
+
+// What watches the run beside the metrics.
+struct Extras {
+  std::unique_ptr<Recorder> recorder;
+  std::unique_ptr<Timeline> timeline;
+};
+
+std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& composed, const Metrics& metrics,
+                              const Extras& extras, const RunEnd& end) {
+  std::vector<RunFile> files;
+  files.push_back({"scenario.resolved.textproto", result.scenario_text()});
+  files.push_back({"calls.csv", calls_csv(composed, metrics)});
+  files.push_back({"requests.jsonl", requests_jsonl(composed, metrics)});
+  if (extras.recorder) files.push_back({"log.binpb", extras.recorder->finish(end)});
+  if (extras.timeline) files.push_back({"timeline.json", extras.timeline->finish()});
+  // Last: who finds it finds everything.
+  files.push_back({"run.binpb", result.SerializeAsString()});
+  return files;
+}
+
+int run_scenario(const RunArguments& arguments) {
+  const Result<OutputFormat> format = parse_format(arguments.format);
+  if (!format) return complain(format.error());
+  std::optional<TimelineWindow> window;
+  if (!arguments.timeline.empty()) {
+    const Result<TimelineWindow> parsed = parse_window(arguments.timeline);
+    if (!parsed) return complain(parsed.error());
+    window = *parsed;
+  }
+  std::vector<std::string> sets = arguments.sets;
+  if (arguments.seed) sets.push_back(fmt::format("seed={}", *arguments.seed));
+  const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, sets);
+  if (!scenario) return complain(scenario.error());
+  if (!can_simulate()) {
+    return complain(Mistake{arguments.scenario, "this build has no simulated world",
+                            "install libsimgrid-dev and configure again"},
+                    kExitNoBackend);
+  }
+  const Result<uint64_t> inputs = inputs_fingerprint(*scenario);
+  if (!inputs) return complain(inputs.error());
+  Progress progress(arguments.quiet);
+  tl::expected<Composed, Mistakes> composed = compose(*scenario, [&] { progress.read_session(); });
+  progress.finish();
+  if (!composed) return complain(composed.error());
+
+  const std::string repeat = repeat_command(arguments, *scenario);
+  set_check_context(repeat);
+  Metrics metrics(composed->facts);
+  Extras extras;
+  std::vector<Observer*> observers = {&metrics};
+  Client* client = composed->client.get();
+  if (arguments.record) {
+    const RecordedAbout about{scenario->values.name(), scenario->values.seed()};
+    extras.recorder = std::make_unique<Recorder>(composed->options, about);
+    client = extras.recorder->watch(client);
+    observers.push_back(extras.recorder.get());
+  }
+  if (window) {
+    extras.timeline = std::make_unique<Timeline>(*window, composed->options.engines.size());
+    observers.push_back(extras.timeline.get());
+  }
+  if (!arguments.quiet) observers.push_back(&progress);
+  progress.start_run(composed->client->report().calls_total);
+  const Result<SimulatedEnd> simulated = simulate(*scenario, &*composed, client, observers);
+  const double wall_s = progress.seconds();
+  progress.finish();
+  if (!simulated) return complain(simulated.error());
+
+  const v1::RunResult result = make_result(*scenario, *composed, metrics, *simulated, *inputs);
+  SummaryContext context{wall_s, "", repeat};
+  if (!arguments.no_write) {
+    context.details = arguments.out.empty() ? fmt::format("out/run-{:016x}", *inputs) : arguments.out;
+    const std::vector<RunFile> files = files_of(result, *composed, metrics, extras, simulated->end);
+    if (Result<void> ok = write_files(context.details, files); !ok)
+      return complain(ok.error(), kExitEnvironment);
+  }
+  fmt::print("{}", format_summary(result, *format, context));
+  if (!simulated->end.idle) {
+    fmt::print(stderr, "{}: the run ended while {} calls were still open\n", arguments.scenario,
+               result.calls().open());
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, int* status) {
+  CLI::App* const command = app.add_subcommand("run", "run one scenario in the simulated world");
+  command->set_help_flag();
+  const auto arguments = std::make_shared<RunArguments>();
+  command->add_option("SCENARIO", arguments->scenario)->required();
+  command->add_option("--out", arguments->out);
+  command->add_option("--format", arguments->format);
+  command->add_option("--seed", arguments->seed);
+  command->add_option("--set", arguments->sets)->expected(1)->allow_extra_args(false)->take_all();
+  command->add_option("--timeline", arguments->timeline);
+  command->add_flag("--record", arguments->record);
+  command->add_flag("--no-write", arguments->no_write);
+  command->add_flag("--quiet", arguments->quiet);
+  command->callback([arguments, status] { *status = run_scenario(*arguments); });
+}
+
+}  // namespace kvtwin

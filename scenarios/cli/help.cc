@@ -1,0 +1,81 @@
+#include "scenarios/cli/cli.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or trace have done?
+
+  kvtwin run     scenarios/coding_agents_small.textproto   run one scenario; print what happened
+  kvtwin replay  out/run-3f0c                              same log, same decisions?
+  kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
+  kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
+  kvtwin model   import config.json --name=mine            bring a model in
+  kvtwin list    policies | models | devices | nodes | scenarios | presets
+
+kvtwin COMMAND --help says more. Options are written --name=value.
+Exit status: 0 done, 1 the answer is no, 2 wrong input, 3 the environment failed, 4 this build lacks that world.
+)";
+
+constexpr char kRun[] = R"(Run one scenario in the simulated world and print what happened.
+
+  kvtwin run scenarios/mooncake_conversation.textproto
+  kvtwin run scenarios/weka_h200.textproto --set=memory.host_bytes=1000000000000 --set=replay.population=64
+
+  SCENARIO              a .textproto file (traces/proto/scenario.proto says what can be in it)
+  --out=DIR             where the result goes; else out/run- and the fingerprint of all inputs
+  --format=table        or json, jsonl, csv: one flat record
+  --seed=N              the same as --set=seed=N
+  --set=FIELD=VALUE     change a field, as in --set=limits.calls_max=128; may be repeated
+  --record              keep the event log too (log.binpb), for kvtwin replay
+  --timeline=FROM..TO   keep what ran in these seconds (timeline.json), for ui.perfetto.dev
+  --no-write            print only, write nothing
+  --quiet               no progress on stderr
+
+The result: run.binpb, calls.csv, requests.jsonl and scenario.resolved.textproto. Same inputs, same bytes.
+)";
+
+constexpr char kReplay[] =
+    R"(Decide a recorded run again, with neither world, and say whether the decisions are the same.
+
+  kvtwin run scenarios/coding_agents_small.textproto --record --out=out/a
+  kvtwin replay out/a
+
+  RUN_DIR               the result of a run with --record
+  --format=table        or json, jsonl, csv
+  --quiet               no progress on stderr
+
+Exit status 1 if decisions differ; then the first difference is named.
+)";
+
+constexpr char kCompare[] = R"(Compare a run with what a real server logged, metric by metric.
+
+  kvtwin compare out/run-3f0c $KVTWIN_DATA/llmservingsim/measured/RTX4090/Llama-3.1-8B/vllm/requests.jsonl --skip=30
+
+  RUN_DIR               the result of a run
+  REQUESTS              JSON lines with request_id, input_toks, output_toks, queued_ts, first_token_ts, last_token_ts
+  --skip=N              leave out the first N requests of the log: what was calibrated on is not scored
+  --limit=METRIC=PCT    exit with 1 if a difference is larger, as in --limit=ttft.mean=1.0; may be repeated
+  --format=table        or json, jsonl, csv
+
+TTFT and latency count from queued_ts on both sides. Percentiles interpolate as numpy's do.
+)";
+
+constexpr char kList[] = R"(List what there is to choose from.
+
+  kvtwin list policies
+
+  WHAT                  policies, models, devices, nodes, scenarios, presets or formats
+)";
+
+}  // namespace
+
+std::string help_text(const std::string& command) {
+  if (command.empty()) return kMain;
+  if (command == "run") return kRun;
+  if (command == "replay") return kReplay;
+  if (command == "compare") return kCompare;
+  if (command == "list") return kList;
+  return "";
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,146 @@
+// kvtwin: the command line. Strict: long options only, values with '=', nothing unknown.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "models/textproto.h"
+#include "scenarios/cli/cli.h"
+#include "scenarios/cli/cmd_model.h"
+#if __has_include("scenarios/cli/cmd_trace.h")
+#include "scenarios/cli/cmd_trace.h"
+#define KVTWIN_TRACE_COMMAND
+#endif
+
+namespace kvtwin {
+
+int complain(const Mistake& mistake, int status) {
+  fmt::print(stderr, "{}\n", mistake.text());
+  return status;
+}
+
+int complain(const std::vector<Mistake>& mistakes, int status) {
+  for (const Mistake& one : mistakes) complain(one, status);
+  return status;
+}
+
+Result<OutputFormat> parse_format(const std::string& text) {
+  if (text == "table") return OutputFormat::kTable;
+  if (text == "json") return OutputFormat::kJson;
+  if (text == "jsonl") return OutputFormat::kJsonl;
+  if (text == "csv") return OutputFormat::kCsv;
+  return mistake("--format", fmt::format("there is no format \"{}\"", text), "table, json, jsonl or csv");
+}
+
+namespace {
+
+std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  const std::string close = did_you_mean(word, known);
+  return close.empty() ? fmt::format("known are: {}", fmt::join(known, ", ")) : close;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> command_names(CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+// What CLI11 would let pass or word in its own way. Prints help where it is asked for and sets *done.
+Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, bool* done) {
+  CLI::App* app = &root;
+  std::string path = "kvtwin", command;
+  for (const std::string& word : words) {
+    if (word == "--help") {
+      std::string text = help_text(command);
+      if (app != &root && app->get_parent() != &root) text.clear();
+      fmt::print("{}", text.empty() ? app->help() : text);
+      *done = true;
+      return {};
+    }
+    if (word == "--version" && app == &root) {
+      fmt::print("kvtwin {}\n", KVTWIN_VERSION);
+      *done = true;
+      return {};
+    }
+    if (word.rfind("--", 0) == 0) {
+      const std::string name = word.substr(0, word.find('='));
+      const CLI::Option* option = app->get_option_no_throw(name);
+      if (option == nullptr) {
+        return mistake(path, fmt::format("no option \"{}\"", name), nearest(name, option_names(*app)));
+      }
+      const bool takes_value = option->get_items_expected_max() > 0;
+      if (takes_value && word.find('=') == std::string::npos) {
+        return mistake(path, fmt::format("{} has no value", name), fmt::format("write {}=...", name));
+      }
+    } else if (word.size() > 1 && word[0] == '-') {
+      return mistake(path, fmt::format("no option \"{}\"", word), "options are long: --name=value");
+    } else if (!app->get_subcommands({}).empty()) {
+      const std::vector<CLI::App*> named =
+          app->get_subcommands([&](CLI::App* one) { return one->get_name() == word; });
+      if (named.empty()) {
+        return mistake(path, fmt::format("no command \"{}\"", word), nearest(word, command_names(*app)));
+      }
+      app = named.front();
+      path += " " + word;
+      if (command.empty()) command = word;
+    }
+  }
+  return {};
+}
+
+int run_main(const std::vector<std::string>& words) {
+  CLI::App app("kvtwin", "kvtwin");
+  app.set_help_flag();
+  app.option_defaults()->always_capture_default();
+  int status = kExitDone;
+  add_run_command(app, &status);
+  add_replay_command(app, &status);
+  add_compare_command(app, &status);
+#ifdef KVTWIN_TRACE_COMMAND
+  add_trace_command(app, &status);
+#endif
+  add_model_command(app, &status);
+  add_list_command(app, &status);
+  app.require_subcommand(1);
+  if (words.empty()) {
+    fmt::print("{}", help_text(""));
+    return kExitDone;
+  }
+  bool done = false;
+  if (Result<void> ok = check_words(app, words, &done); !ok) return complain(ok.error());
+  if (done) return kExitDone;
+  try {
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 wants them reversed
+  } catch (const CLI::ParseError& error) {
+    return complain(
+        Mistake{"kvtwin " + words.front(), error.what(), fmt::format("kvtwin {} --help", words.front())});
+  }
+  return status;
+}
+
+}  // namespace
+}  // namespace kvtwin
+
+int main(int argc, char** argv) {
+  try {
+    return kvtwin::run_main(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "out of memory; use a smaller scenario, or a machine with more\n");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+  }
+  return kvtwin::kExitEnvironment;
+}

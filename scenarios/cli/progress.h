@@ -1,0 +1,47 @@
+// Progress on stderr for anything that takes longer than a second: one rewritten line on a terminal, a
+// line per 10 % elsewhere. Wall-clock time lives here and nowhere near a result.
+
+#ifndef KVTWIN_SCENARIOS_CLI_PROGRESS_H_
+#define KVTWIN_SCENARIOS_CLI_PROGRESS_H_
+
+#include <chrono>
+#include <cstdint>
+
+#include "engine/driver.h"
+
+namespace kvtwin {
+
+class Progress : public Observer {
+ public:
+  explicit Progress(bool quiet);
+
+  // While the trace is read.
+  void read_session();
+  // From here on calls are counted.
+  void start_run(uint64_t calls);
+  // Wipes the rewritten line.
+  void finish();
+
+  void saw_event(Instant now, EngineId engine, const Event& event) override;
+  void saw_command(Instant now, const Command& command) override;
+
+  double seconds() const;  // since the start of reading, or of the run
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool due();
+  void show(Instant now);
+
+  const bool quiet_;
+  const bool terminal_;
+  bool shown_ = false;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point next_ = start_ + std::chrono::seconds(1);
+  uint64_t sessions_ = 0;
+  uint64_t calls_ = 0, calls_ended_ = 0, events_ = 0;
+  uint64_t tenths_ = 0;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_CLI_PROGRESS_H_

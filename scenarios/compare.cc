@@ -1,0 +1,219 @@
+#include "scenarios/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "models/textproto.h"
+
+namespace kvtwin {
+namespace {
+
+// vLLM 0.19 writes these; others of a line are ignored.
+Result<Request> parse_request(const nlohmann::json& line, const std::string& where) {
+  Request out;
+  if (!line.is_object()) return mistake(where, "is no JSON object", "one request per line");
+  const auto id = line.find("request_id");
+  if (id != line.end() && id->is_string()) out.id = id->get<std::string>();
+  const auto count = [&](const char* name, uint64_t* value) -> Result<void> {
+    const auto found = line.find(name);
+    if (found == line.end() || !found->is_number_unsigned()) {
+      return mistake(where, fmt::format("{} is {}", name, found == line.end() ? "missing" : found->dump()),
+                     "a number of tokens");
+    }
+    *value = found->get<uint64_t>();
+    return {};
+  };
+  const auto time = [&](const char* name, double* value) -> Result<void> {
+    const auto found = line.find(name);
+    if (found == line.end() || !found->is_number()) {
+      return mistake(where, fmt::format("{} is {}", name, found == line.end() ? "missing" : found->dump()),
+                     "a time in seconds");
+    }
+    *value = found->get<double>();
+    return {};
+  };
+  for (const Result<void>& ok :
+       {count("input_toks", &out.input_tokens), count("output_toks", &out.output_tokens),
+        time("queued_ts", &out.queued_s), time("first_token_ts", &out.first_token_s),
+        time("last_token_ts", &out.last_token_s)}) {
+    if (!ok) return tl::unexpected(ok.error());
+  }
+  if (out.first_token_s < out.queued_s || out.last_token_s < out.first_token_s) {
+    return mistake(where, "its times are out of order", "queued_ts <= first_token_ts <= last_token_ts");
+  }
+  return out;
+}
+
+// numpy.percentile's default: linear between the neighbours of rank (n - 1) p / 100.
+double interpolated(const std::vector<double>& sorted, double percent) {
+  const double rank = static_cast<double>(sorted.size() - 1) * percent / 100;
+  const auto below = static_cast<size_t>(rank);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (sorted[above] - sorted[below]) * (rank - static_cast<double>(below));
+}
+
+std::array<double, kComparedStatistics.size()> statistics(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return {sum / static_cast<double>(values.size()), interpolated(values, 50), interpolated(values, 90),
+          interpolated(values, 95), interpolated(values, 99)};
+}
+
+std::array<std::vector<double>, kComparedMetrics.size()> metrics_ms(const std::vector<Request>& requests) {
+  std::array<std::vector<double>, kComparedMetrics.size()> out;
+  for (const Request& one : requests) {
+    out[0].push_back(1e3 * (one.first_token_s - one.queued_s));
+    if (one.output_tokens > 1) {
+      out[1].push_back(1e3 * (one.last_token_s - one.first_token_s) /
+                       static_cast<double>(one.output_tokens - 1));
+    }
+    out[2].push_back(1e3 * (one.last_token_s - one.queued_s));
+  }
+  return out;
+}
+
+// `ours` in the order of `real`; false if they do not name the same requests.
+bool match_by_id(const std::vector<Request>& real, std::vector<Request>* ours) {
+  std::map<std::string, const Request*> by_id;
+  for (const Request& one : *ours) by_id.emplace(one.id, &one);
+  if (by_id.size() != ours->size()) return false;
+  std::vector<Request> ordered;
+  for (const Request& one : real) {
+    const auto found = by_id.find(one.id);
+    if (one.id.empty() || found == by_id.end()) return false;
+    ordered.push_back(*found->second);
+  }
+  *ours = std::move(ordered);
+  return true;
+}
+
+}  // namespace
+
+Result<std::vector<Request>> parse_requests(std::string_view text, const std::string& name) {
+  std::vector<Request> out;
+  size_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::string where = fmt::format("{}:{}", name, number);
+    const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
+    if (parsed.is_discarded()) return mistake(where, "is no JSON", "one object per line");
+    Result<Request> request = parse_request(parsed, where);
+    if (!request) return tl::unexpected(request.error());
+    out.push_back(std::move(*request));
+  }
+  if (out.empty()) return mistake(name, "holds no requests");
+  return out;
+}
+
+Result<Comparison> compare(const std::vector<Request>& real, const std::vector<Request>& ours, size_t skip) {
+  std::vector<Request> matched = ours;
+  Comparison out;
+  out.matched_by = match_by_id(real, &matched) ? "id" : "order";
+  if (real.size() != matched.size()) {
+    return mistake("compare",
+                   fmt::format("the log has {} requests, the run finished {}", real.size(), matched.size()),
+                   "both must hold the same requests");
+  }
+  if (skip >= real.size()) {
+    return mistake("--skip", fmt::format("{} of {} requests leave nothing to compare", skip, real.size()),
+                   {});
+  }
+  for (size_t i = 0; i < real.size(); ++i) {
+    if (real[i].input_tokens == matched[i].input_tokens && real[i].output_tokens == matched[i].output_tokens)
+      continue;
+    return mistake(fmt::format("request {}", i + 1),
+                   fmt::format("has {} + {} tokens in the log and {} + {} in the run", real[i].input_tokens,
+                               real[i].output_tokens, matched[i].input_tokens, matched[i].output_tokens),
+                   "was the run made from the same data set, and are both in its order?");
+  }
+  out.skipped = skip;
+  out.requests = real.size() - skip;
+  const auto rest = [&](const std::vector<Request>& all) {
+    return std::vector<Request>(all.begin() + static_cast<std::ptrdiff_t>(skip), all.end());
+  };
+  const auto theirs_ms = metrics_ms(rest(real)), ours_ms = metrics_ms(rest(matched));
+  for (size_t metric = 0; metric < kComparedMetrics.size(); ++metric) {
+    const auto a = statistics(theirs_ms[metric]), b = statistics(ours_ms[metric]);
+    for (size_t i = 0; i < a.size(); ++i) {
+      out.rows.push_back({kComparedMetrics[metric], kComparedStatistics[i], a[i], b[i]});
+    }
+  }
+  return out;
+}
+
+std::string format_comparison(const Comparison& comparison, OutputFormat format) {
+  std::string out;
+  if (format == OutputFormat::kTable) {
+    out = fmt::format("{} requests, matched by {}; the first {} are not scored.\n", comparison.requests,
+                      comparison.matched_by, comparison.skipped);
+    out += "TTFT and latency count from queued_ts, as in vLLM's log; percentiles interpolate as numpy's.\n\n";
+    out += fmt::format("  {:<10}{:<10}{:>14}{:>14}{:>14}\n", "metric", "", "real, ms", "kvtwin, ms",
+                       "difference");
+    for (const ComparedRow& row : comparison.rows) {
+      out += fmt::format("  {:<10}{:<10}{:>14.2f}{:>14.2f}{:>+12.2f} %\n", row.metric, row.statistic,
+                         row.real_ms, row.ours_ms, row.difference_percent());
+    }
+    return out;
+  }
+  if (format == OutputFormat::kCsv) {
+    out = "metric,statistic,real_ms,kvtwin_ms,difference_percent\n";
+    for (const ComparedRow& row : comparison.rows) {
+      out += fmt::format("{},{},{:.6f},{:.6f},{:.4f}\n", row.metric, row.statistic, row.real_ms, row.ours_ms,
+                         row.difference_percent());
+    }
+    return out;
+  }
+  nlohmann::ordered_json all;
+  all["requests"] = comparison.requests;
+  all["skipped"] = comparison.skipped;
+  all["matched_by"] = comparison.matched_by;
+  all["ttft"] = "first_token_ts - queued_ts";
+  for (const ComparedRow& row : comparison.rows) {
+    nlohmann::ordered_json line;
+    line["metric"] = row.metric;
+    line["statistic"] = row.statistic;
+    line["real_ms"] = row.real_ms;
+    line["kvtwin_ms"] = row.ours_ms;
+    line["difference_percent"] = row.difference_percent();
+    all["rows"].push_back(line);
+  }
+  return all.dump(format == OutputFormat::kJson ? 2 : -1) + "\n";
+}
+
+Result<std::vector<std::string>> broken_limits(const Comparison& comparison,
+                                               const std::vector<std::string>& limits) {
+  std::vector<std::string> names, broken;
+  for (const ComparedRow& row : comparison.rows) names.push_back(row.metric + "." + row.statistic);
+  for (const std::string& limit : limits) {
+    const std::string where = "--limit=" + limit;
+    const size_t equals = limit.find('=');
+    const std::string name = limit.substr(0, equals),
+                      text = equals == std::string::npos ? "" : limit.substr(equals + 1);
+    double most = 0;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), most);
+    if (error != std::errc() || stop != text.data() + text.size() || !(most >= 0)) {
+      return mistake(where, fmt::format("\"{}\" is no percentage", text), "write --limit=ttft.mean=1.0");
+    }
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end())
+      return mistake(where, fmt::format("no metric \"{}\"", name), did_you_mean(name, names));
+    const ComparedRow& row = comparison.rows[static_cast<size_t>(found - names.begin())];
+    if (std::abs(row.difference_percent()) <= most) continue;
+    broken.push_back(fmt::format("{} {}: real {:.2f} ms, kvtwin {:.2f} ms: {:+.2f} %, limit {} %", row.metric,
+                                 row.statistic, row.real_ms, row.ours_ms, row.difference_percent(), most));
+  }
+  return broken;
+}
+
+}  // namespace kvtwin

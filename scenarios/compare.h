@@ -1,0 +1,59 @@
+// compare: a run beside a real server's request log, metric by metric.
+//
+// Definitions are those of vLLM's log, on both sides: TTFT = first_token_ts - queued_ts (not from the
+// arrival), TPOT = (last_token_ts - first_token_ts) / (output_toks - 1), latency = last_token_ts -
+// queued_ts. Percentiles interpolate between neighbours as numpy does: rank (n - 1) p / 100.
+
+#ifndef KVTWIN_SCENARIOS_COMPARE_H_
+#define KVTWIN_SCENARIOS_COMPARE_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "scenarios/summary.h"
+
+namespace kvtwin {
+
+struct Request {
+  std::string id;
+  uint64_t input_tokens = 0;
+  uint64_t output_tokens = 0;
+  double queued_s = 0, first_token_s = 0, last_token_s = 0;
+};
+
+// One JSON object per line. `name` is for messages.
+Result<std::vector<Request>> parse_requests(std::string_view text, const std::string& name);
+
+constexpr std::array<const char*, 3> kComparedMetrics = {"ttft", "tpot", "latency"};
+constexpr std::array<const char*, 5> kComparedStatistics = {"mean", "median", "p90", "p95", "p99"};
+
+struct ComparedRow {
+  std::string metric, statistic;
+  double real_ms = 0, ours_ms = 0;
+  double difference_percent() const { return real_ms == 0 ? 0 : 100 * (ours_ms - real_ms) / real_ms; }
+};
+
+struct Comparison {
+  std::vector<ComparedRow> rows;  // metrics in order, statistics within
+  size_t requests = 0;            // compared
+  size_t skipped = 0;             // the first ones, left out on both sides
+  std::string matched_by;         // "id" or "order"
+};
+
+// Requests are matched by id if both sides name the same ones, else by order; each pair must have the
+// same numbers of tokens.
+Result<Comparison> compare(const std::vector<Request>& real, const std::vector<Request>& ours, size_t skip);
+
+std::string format_comparison(const Comparison& comparison, OutputFormat format);
+
+// "ttft.mean=1.0" (percent): a limit on the size of one difference. Sentences for those that are not held.
+Result<std::vector<std::string>> broken_limits(const Comparison& comparison,
+                                               const std::vector<std::string>& limits);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_COMPARE_H_

@@ -1,0 +1,322 @@
+#include "scenarios/compose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/policy/registry.h"
+#include "models/catalog.h"
+#include "models/cost_factory.h"
+#include "scenarios/names.h"
+#include "traces/formats.h"
+#include "traces/replay_builder.h"
+
+namespace kvtwin {
+namespace {
+
+TensorFormat format_named(const std::string& name) {
+  if (name == "fp8") return {NumberFormat::kFp8};
+  if (name == "int8") return {NumberFormat::kInt8};
+  // Groups as the common checkpoints have them: AWQ/GPTQ g128 with fp16 scales; OCP MX with 8-bit scales.
+  if (name == "int4") return {NumberFormat::kInt4, 128, 16, 4};
+  if (name == "mxfp4") return {NumberFormat::kMxfp4, 32, 8, 0};
+  return {NumberFormat::kBf16};
+}
+
+// Joins the place in the scenario with what a catalog or model said.
+void add(Mistakes* mistakes, const std::string& where, const Mistake& inner) {
+  mistakes->push_back(
+      {where, inner.where.empty() ? inner.what : inner.where + ": " + inner.what, inner.hint});
+}
+
+void load_models(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+  const Catalog catalog;
+  const auto named = [&](const std::string& name) {
+    return name.find('/') != std::string::npos || name.find(".textproto") != std::string::npos
+               ? scenario.file(name)
+               : name;
+  };
+  if (Result<LlmSpec> llm = catalog.llm(named(scenario.values.model().name()))) {
+    out->llm = std::move(*llm);
+  } else {
+    add(mistakes, scenario.where("model.name"), llm.error());
+  }
+  if (Result<NodeSpec> node = catalog.node(named(scenario.values.hardware().node()))) {
+    out->node = std::move(*node);
+    if (Result<DeviceSpec> device = catalog.device(out->node.device)) {
+      out->device = std::move(*device);
+    } else {
+      add(mistakes, scenario.where("hardware.node"), device.error());
+    }
+  } else {
+    add(mistakes, scenario.where("hardware.node"), node.error());
+  }
+  const v1::ModelChoice& model = scenario.values.model();
+  if (!model.weights().empty()) out->llm.weights = out->llm.expert_weights = format_named(model.weights());
+  if (model.context_window() > 0) out->llm.context_window = model.context_window();
+  out->gpus = scenario.values.hardware().gpus() > 0 ? scenario.values.hardware().gpus() : out->node.gpus;
+}
+
+void check_gpus(const Scenario& scenario, const Composed& out, Mistakes* mistakes) {
+  const v1::Engines& engines = scenario.values.engines();
+  const uint64_t needed = uint64_t{engines.count()} * engines.tensor_parallel();
+  if (needed > out.gpus) {
+    mistakes->push_back({scenario.where("engines.count"),
+                         fmt::format("{} engines of {} GPUs need {} GPUs, {} has {}", engines.count(),
+                                     engines.tensor_parallel(), needed, out.node.name, out.gpus),
+                         fmt::format("--set=hardware.gpus={}, or another node (kvtwin list nodes)", needed)});
+  }
+}
+
+// The smallest change that makes the model fit, in the order in which one would try: more GPUs per
+// engine, then smaller weights.
+std::string what_would_fit(MemorySpec spec, uint32_t gpus) {
+  const uint32_t tp_was = spec.tp;
+  for (spec.tp *= 2; spec.tp <= gpus; spec.tp *= 2) {
+    if (check_tp(spec.llm, spec.tp, "") && plan_memory(spec)) {
+      return fmt::format("smallest change that fits: --set=engines.tensor_parallel={}", spec.tp);
+    }
+  }
+  for (const char* weights : {"fp8", "int4"}) {
+    for (spec.tp = tp_was; spec.tp <= gpus; spec.tp *= 2) {
+      spec.llm.weights = spec.llm.expert_weights = format_named(weights);
+      if (!check_tp(spec.llm, spec.tp, "") || !plan_memory(spec)) continue;
+      return fmt::format("smallest change that fits: --set=model.weights={}{}", weights,
+                         spec.tp == tp_was ? "" : fmt::format(" --set=engines.tensor_parallel={}", spec.tp));
+    }
+  }
+  return "no number of its GPUs holds this model; choose another node (kvtwin list nodes)";
+}
+
+void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+  const v1::Scenario& values = scenario.values;
+  MemorySpec spec;
+  spec.llm = out->llm;
+  spec.device = out->device;
+  spec.tp = values.engines().tensor_parallel();
+  spec.utilization = values.memory().gpu_fraction();
+  spec.page_tokens = values.memory().page_tokens();
+  spec.step_tokens_max = values.limits().step_tokens_max();
+  spec.calls_max = values.limits().calls_max();
+  spec.capture_sizes = static_cast<uint32_t>(values.limits().capture_sizes_size());
+  if (const Result<void> ok = check_tp(spec.llm, spec.tp, ""); !ok) {
+    return add(mistakes, scenario.where("engines.tensor_parallel"), ok.error());
+  }
+  out->memory_given = values.memory().gpu_pages() > 0;
+  Result<MemoryPlan> planned = plan_memory(spec);
+  if (planned) {
+    out->memory = std::move(*planned);
+  } else if (!out->memory_given) {
+    Mistake wrong = planned.error();
+    wrong.hint = what_would_fit(spec, out->gpus);
+    add(mistakes, scenario.where("model.name"), wrong);
+  }
+}
+
+void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+  const v1::Scenario& values = scenario.values;
+  const v1::Limits& limits = values.limits();
+  const uint64_t page_bytes = out->llm.kv_bytes_per_token(values.engines().tensor_parallel()) *
+                              values.memory().page_tokens() * values.engines().tensor_parallel();
+  const uint32_t pages = out->memory_given ? values.memory().gpu_pages() : out->memory.pages;
+  const uint32_t reserved = values.memory().reserved_pages();
+  CoreConfig config;
+  config.page_tokens = config.unit_tokens = values.memory().page_tokens();
+  config.pages_gpu = pages > reserved ? pages - reserved : 0;
+  const uint64_t pages_host = values.memory().host_bytes() / std::max<uint64_t>(page_bytes, 1);
+  if (pages_host + pages > UINT32_MAX) {
+    mistakes->push_back({scenario.where("memory.host_bytes"),
+                         fmt::format("{} pages are too many", pages_host),
+                         "use larger pages, or less memory"});
+  }
+  config.pages_host = static_cast<uint32_t>(pages_host);
+  const double host_all = static_cast<double>(values.memory().host_bytes()) * values.engines().count();
+  if (out->node.host_memory_bytes.present() && host_all > out->node.host_memory_bytes.value) {
+    mistakes->push_back(
+        {scenario.where("memory.host_bytes"),
+         fmt::format("{} engines with {:.0f} GB each need {:.0f} GB of host memory, {} has {:.0f} GB",
+                     values.engines().count(), static_cast<double>(values.memory().host_bytes()) / 1e9,
+                     host_all / 1e9, out->node.name, out->node.host_memory_bytes.value / 1e9),
+         fmt::format("largest that fits: --set=memory.host_bytes={:.0f}",
+                     std::floor(out->node.host_memory_bytes.value / values.engines().count()))});
+  }
+  config.calls_max = limits.calls_max();
+  config.step_tokens_max = limits.step_tokens_max();
+  config.chunk_tokens_max = limits.chunk_tokens_max();
+  config.context_tokens_max = out->llm.context_window;
+  config.steps_in_flight_max = limits.steps_in_flight_max();
+  config.repeat_max = values.simulation().fold() ? config.repeat_max : 1;
+  config.batch_order = kBatchOrders.value(limits.batch_order());
+  config.admission = kAdmissions.value(limits.admission());
+  config.watermark_pages = limits.watermark_pages();
+  config.page_order = kPageOrders.value(limits.page_order());
+  config.prefix_cache = limits.prefix_cache();
+  config.prefix_eviction = values.policies().prefix_eviction();
+  config.evict_batch_pages = limits.evict_batch_pages();
+  config.clean_batch_pages = limits.clean_batch_pages();
+  config.capture_sizes.assign(limits.capture_sizes().begin(), limits.capture_sizes().end());
+  const v1::Policies& axes = values.policies();
+  config.policies = {axes.scorer(),    axes.budget(),    axes.layout(),    axes.precision(),
+                     axes.placement(), axes.retrieval(), axes.partition(), axes.identity()};
+  if (!mistakes->empty()) return;  // further findings would only follow from these
+  if (const std::optional<std::string> wrong = validate_core_config(config)) {
+    mistakes->push_back({scenario.path, *wrong, {}});
+    return;
+  }
+  out->options.routing = kRoutings.value(values.engines().routing());
+  for (uint32_t i = 0; i < values.engines().count(); ++i) {
+    config.engine = EngineId{static_cast<uint16_t>(i)};
+    out->options.engines.push_back(config);
+    out->facts.push_back({config.page_tokens, page_bytes, config.pages_gpu});
+  }
+}
+
+Ratio ratio(double value) {
+  // Millionths: a scale is written by people.
+  return {static_cast<int64_t>(std::llround(value * 1e6)), 1'000'000};
+}
+
+ReplayOptions replay_options(const v1::Scenario& values) {
+  const v1::Replay& in = values.replay();
+  ReplayOptions out;
+  out.page_tokens = values.memory().page_tokens();
+  out.mode = kReplayModes.value(in.mode());
+  out.arrivals = kArrivalModes.value(in.arrivals());
+  out.arrivals_per_s = ratio(in.sessions_per_s());
+  out.population = in.population();
+  out.seed = values.seed();
+  out.arrival_scale = ratio(in.arrival_scale());
+  out.tool_scale = ratio(in.tool_scale());
+  out.think_scale = ratio(in.think_scale());
+  out.delay_scale = ratio(in.delay_scale());
+  if (in.think_cap_s() > 0) out.think_cap = {static_cast<int64_t>(std::llround(in.think_cap_s() * 1e9))};
+  out.replicas = in.replicas();
+  out.sessions_max = in.sessions_max();
+  out.calls_max = in.calls_max();
+  out.on_reject = kRejectPolicies.value(in.on_reject());
+  out.retries_max = in.retries_max();
+  return out;
+}
+
+// A builder that tells somebody how it gets on.
+class WatchedBuilder : public ReplayBuilder {
+ public:
+  explicit WatchedBuilder(const std::function<void()>& on_session) : on_session_(on_session) {}
+  Result<void> session(const v1::Session& session) override {
+    if (on_session_) on_session_();
+    return ReplayBuilder::session(session);
+  }
+
+ private:
+  const std::function<void()>& on_session_;
+};
+
+void load_trace(const Scenario& scenario, const std::function<void()>& on_session, Composed* out,
+                Mistakes* mistakes) {
+  const v1::TraceChoice& trace = scenario.values.trace();
+  ImportOptions options;
+  options.seed = scenario.values.seed();
+  options.block_tokens = trace.block_tokens();
+  options.infer_sessions = trace.infer_sessions();
+  options.jitter_ns = trace.jitter_ns();
+  options.all_files = trace.all_files();
+  options.notes = &out->notes;
+  options.sharing = kSharings.value(trace.prefix_sharing());
+  WatchedBuilder builder(on_session);
+  const std::string path = scenario.file(trace.path());
+  if (Result<void> ok = import_trace(trace.format(), path, options, &builder); !ok) {
+    return mistakes->push_back(ok.error());
+  }
+  Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
+  if (!client) return mistakes->push_back(client.error());
+  out->client = std::move(*client);
+  for (CoreConfig& config : out->options.engines) config.unit_tokens = out->client->unit_tokens();
+  if (scenario.values.replay().think_cap_s() > 0) {
+    out->notes.push_back(
+        fmt::format("{} are capped at {} s",
+                    out->client->cap_reaches_every_gap() ? "all gaps between calls" : "think times",
+                    scenario.values.replay().think_cap_s()));
+  }
+}
+
+// Calls that can never run: longer than the window, or than the whole pool.
+void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+  const CoreConfig& config = out->options.engines.front();
+  uint64_t longest = 0, count = 0;
+  for (const TableNode& node : out->client->table().nodes) {
+    if (node.kind != NodeKind::kCall) continue;
+    const uint64_t tokens = uint64_t{node.prompt_tokens} + node.output_tokens;
+    longest = std::max(longest, tokens);
+    const bool fits = (config.context_tokens_max == 0 || tokens <= config.context_tokens_max) &&
+                      div_ceil<uint64_t>(tokens, config.page_tokens) <= config.pages_gpu;
+    count += !fits;
+  }
+  if (count == 0) return;
+  out->oversized_calls = static_cast<uint32_t>(count);
+  if (scenario.values.replay().oversized() == "reject") return;
+  const bool window = config.context_tokens_max > 0 && longest > config.context_tokens_max;
+  const uint64_t pages =
+      div_ceil<uint64_t>(longest, config.page_tokens) + scenario.values.memory().reserved_pages();
+  std::string what = fmt::format("{} calls can never run: the longest has {} tokens", count, longest);
+  std::string change;
+  if (window) {
+    what += fmt::format(", the model's window is {}", config.context_tokens_max);
+    change = fmt::format("--set=model.context_window={}", longest);
+  }
+  if (pages > config.pages_gpu) {
+    what += fmt::format("{} an engine's pool holds {}", window ? " and" : ",",
+                        uint64_t{config.pages_gpu} * config.page_tokens);
+    change += fmt::format("{}--set=memory.gpu_pages={}", change.empty() ? "" : " ", pages);
+  }
+  mistakes->push_back({scenario.where(window ? "model.context_window" : "memory.gpu_pages"), what,
+                       fmt::format("smallest change that fits: {}; or reject and list these calls: "
+                                   "--set=replay.oversized=reject",
+                                   change)});
+}
+
+void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+  const v1::Cost& cost = scenario.values.cost();
+  CostModelSpec spec;
+  spec.llm = out->llm;
+  spec.device = out->device;
+  spec.tp = scenario.values.engines().tensor_parallel();
+  spec.host.full_graph_ns = cost.host_ns_per_step();
+  spec.host.piecewise_ns = cost.host_piecewise_ns() < 0 ? spec.host.full_graph_ns : cost.host_piecewise_ns();
+  spec.host.eager_ns = cost.host_eager_ns() < 0 ? spec.host.piecewise_ns : cost.host_eager_ns();
+  spec.host.capture_tokens_max = cost.capture_tokens_max();
+  if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
+  Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
+  if (!made) return add(mistakes, scenario.where("cost.profile"), made.error());
+  out->cost = std::move(*made);
+}
+
+}  // namespace
+
+tl::expected<Composed, Mistakes> compose_engines(const Scenario& scenario) {
+  Composed out;
+  Mistakes mistakes;
+  load_models(scenario, &out, &mistakes);
+  if (mistakes.empty()) check_gpus(scenario, out, &mistakes);
+  if (mistakes.empty()) plan(scenario, &out, &mistakes);
+  if (mistakes.empty()) configure(scenario, &out, &mistakes);
+  if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
+  return out;
+}
+
+tl::expected<Composed, Mistakes> compose(const Scenario& scenario, const std::function<void()>& on_session) {
+  tl::expected<Composed, Mistakes> out = compose_engines(scenario);
+  if (!out) return out;
+  Mistakes mistakes;
+  make_cost(scenario, &*out, &mistakes);
+  load_trace(scenario, on_session, &*out, &mistakes);
+  if (mistakes.empty()) check_fit(scenario, &*out, &mistakes);
+  if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
+  return out;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,60 @@
+// compose() makes what a run needs from a scenario: the Client with its trace, one CoreConfig per engine,
+// cost model, memory and node. Nothing runs yet; whatever can be found wrong without running, is.
+
+#ifndef KVTWIN_SCENARIOS_COMPOSE_H_
+#define KVTWIN_SCENARIOS_COMPOSE_H_
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/driver.h"
+#include "engine/metrics.h"
+#include "models/cost_model.h"
+#include "models/device.h"
+#include "models/llm.h"
+#include "models/memory_model.h"
+#include "scenarios/scenario.h"
+#include "traces/replay.h"
+
+namespace kvtwin {
+
+struct Composed {
+  LlmSpec llm;
+  DeviceSpec device;
+  NodeSpec node;
+  uint32_t gpus = 0;          // of the node, in use or not
+  MemoryPlan memory;          // of one GPU; no terms if it could not be planned
+  bool memory_given = false;  // gpu_pages came from the scenario, not from `memory`
+  RunOptions options;
+  std::vector<EngineFacts> facts;  // per engine
+  std::unique_ptr<ReplayClient> client;
+  std::unique_ptr<CostModel> cost;  // all engines are alike and share it, and what it memoises
+  std::vector<std::string> notes;   // sentences for the user and the result
+  uint32_t oversized_calls = 0;     // that will be rejected
+};
+
+// `on_session` is called for every session of the trace as it is read: progress.
+tl::expected<Composed, Mistakes> compose(const Scenario& scenario,
+                                         const std::function<void()>& on_session = {});
+
+// The parts of compose(), for commands that need only some.
+// Model, device, node, memory and configurations; no trace, no cost model.
+tl::expected<Composed, Mistakes> compose_engines(const Scenario& scenario);
+
+struct SimulatedEnd {
+  RunEnd end;
+  std::array<double, kEvidenceKinds> evidence{};  // share of device time, by Evidence
+};
+
+// False if this build has no simulator.
+bool can_simulate();
+// Runs in the simulated world. REQUIRES: can_simulate(). Mistakes: what the simulated node cannot be.
+Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Client* client,
+                              const std::vector<Observer*>& observers);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_COMPOSE_H_

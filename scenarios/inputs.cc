@@ -1,0 +1,88 @@
+#include "scenarios/inputs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "engine/base/prng.h"
+#include "models/catalog.h"
+
+namespace kvtwin {
+namespace fs = std::filesystem;
+
+void Fingerprint::add(std::string_view bytes) {
+  uint64_t state = draw({state_, bytes.size()});
+  size_t at = 0;
+  for (; at + 8 <= bytes.size(); at += 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes.data() + at, 8);
+    state = mix64(state ^ word) + 0x9e3779b97f4a7c15u;
+  }
+  uint64_t rest = 0;
+  std::memcpy(&rest, bytes.data() + at, bytes.size() - at);
+  state_ = mix64(state ^ rest);
+}
+
+Result<void> Fingerprint::add_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return mistake(path, "cannot be opened", "check the name and its permissions");
+  std::vector<char> buffer(size_t{1} << 20);
+  while (in.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || in.gcount() > 0) {
+    add({buffer.data(), static_cast<size_t>(in.gcount())});
+  }
+  if (in.bad()) return mistake(path, "cannot be read");
+  return {};
+}
+
+Result<void> Fingerprint::add_path(const std::string& path) {
+  std::error_code failed;
+  if (!fs::is_directory(path, failed)) return add_file(path);
+  std::vector<std::string> files;
+  for (fs::recursive_directory_iterator at(path, failed), end; !failed && at != end; at.increment(failed)) {
+    if (at->is_regular_file(failed)) files.push_back(fs::relative(at->path(), path, failed).generic_string());
+  }
+  if (failed) return mistake(path, "cannot be listed: " + failed.message());
+  std::sort(files.begin(), files.end());
+  for (const std::string& file : files) {
+    add(file);
+    if (Result<void> ok = add_file((fs::path(path) / file).string()); !ok) return ok;
+  }
+  return {};
+}
+
+Result<uint64_t> inputs_fingerprint(const Scenario& scenario) {
+  Fingerprint sum;
+  sum.add(KVTWIN_VERSION);
+  // Paths are left out: what counts is what the files hold.
+  Scenario nameless = scenario;
+  nameless.values.clear_name();
+  nameless.values.clear_description();
+  nameless.values.mutable_trace()->clear_path();
+  nameless.values.mutable_cost()->clear_profile();
+  sum.add(resolved_textproto(nameless));
+  if (Result<void> ok = sum.add_path(scenario.file(scenario.values.trace().path())); !ok) {
+    return tl::unexpected(ok.error());
+  }
+  const std::string& profile = scenario.values.cost().profile();
+  if (!profile.empty()) {
+    if (Result<void> ok = sum.add_path(scenario.file(profile)); !ok) return tl::unexpected(ok.error());
+  }
+  // A catalog entry that is not there is composed's finding, not ours.
+  const fs::path catalog = default_models_dir();
+  const auto add_entry = [&](const char* kind, const std::string& name) {
+    const bool is_path = name.find('/') != std::string::npos || name.find(".textproto") != std::string::npos;
+    const std::string path =
+        is_path ? scenario.file(name) : (catalog / kind / (name + ".textproto")).string();
+    std::error_code ignored;
+    return fs::exists(path, ignored) ? sum.add_path(path) : Result<void>{};
+  };
+  if (Result<void> ok = add_entry("llm", scenario.values.model().name()); !ok)
+    return tl::unexpected(ok.error());
+  if (Result<void> ok = add_entry("node", scenario.values.hardware().node()); !ok)
+    return tl::unexpected(ok.error());
+  return sum.value();
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,34 @@
+// The fingerprint of all that a run depends on: it names the run's directory, so a repeated run finds
+// its own result, and two that differ in anything never share one.
+
+#ifndef KVTWIN_SCENARIOS_INPUTS_H_
+#define KVTWIN_SCENARIOS_INPUTS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/base/result.h"
+#include "scenarios/scenario.h"
+
+namespace kvtwin {
+
+// Of bytes, in any order of calls that is the same. Not for adversaries.
+class Fingerprint {
+ public:
+  void add(std::string_view bytes);
+  // Content of a file, or of all files below a folder in order of their names.
+  Result<void> add_path(const std::string& path);
+  uint64_t value() const { return state_; }
+
+ private:
+  Result<void> add_file(const std::string& path);
+  uint64_t state_ = 0;
+};
+
+// Scenario (its name and description apart), trace, profile, catalog entries and version.
+Result<uint64_t> inputs_fingerprint(const Scenario& scenario);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_INPUTS_H_

@@ -1,0 +1,69 @@
+// The names that scenarios use for choices of our own, each beside its value: one table per choice.
+
+#ifndef KVTWIN_SCENARIOS_NAMES_H_
+#define KVTWIN_SCENARIOS_NAMES_H_
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "engine/policy/config.h"
+#include "engine/policy/router.h"
+#include "traces/formats.h"
+#include "traces/replay_options.h"
+
+namespace kvtwin {
+
+template <typename T, size_t kCount>
+struct NameTable {
+  std::array<std::pair<std::string_view, T>, kCount> rows;
+
+  // REQUIRES: `name` is one of names(), as check_scenario() sees to.
+  T value(std::string_view name) const {
+    for (const auto& [known, value] : rows) {
+      if (known == name) return value;
+    }
+    KVT_CHECK(!"a name that check_scenario() lets pass");
+    return rows[0].second;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const auto& row : rows) out.emplace_back(row.first);
+    return out;
+  }
+};
+
+inline constexpr NameTable<BatchOrder, 3> kBatchOrders{{{{"decode_first", BatchOrder::kDecodeFirst},
+                                                         {"prefill_first", BatchOrder::kPrefillFirst},
+                                                         {"mixed", BatchOrder::kMixed}}}};
+inline constexpr NameTable<AdmissionKind, 3> kAdmissions{
+    {{{"watermark", AdmissionKind::kWatermark},
+      {"full_prompt", AdmissionKind::kFullPrompt},
+      {"full_reservation", AdmissionKind::kFullReservation}}}};
+inline constexpr NameTable<PageOrder, 2> kPageOrders{
+    {{{"lowest_first", PageOrder::kLowestFirst}, {"oldest_first", PageOrder::kOldestFirst}}}};
+inline constexpr NameTable<RoutingKind, 3> kRoutings{{{{"round_robin", RoutingKind::kRoundRobin},
+                                                       {"least_loaded", RoutingKind::kLeastLoaded},
+                                                       {"session_affine", RoutingKind::kSessionAffine}}}};
+inline constexpr NameTable<ReplayMode, 4> kReplayModes{{{{"auto", ReplayMode::kAuto},
+                                                         {"closed_loop", ReplayMode::kClosedLoop},
+                                                         {"open_loop", ReplayMode::kOpenLoop},
+                                                         {"guarded_open", ReplayMode::kGuardedOpen}}}};
+inline constexpr NameTable<ArrivalMode, 4> kArrivalModes{
+    {{{"recorded", ArrivalMode::kRecorded},
+      {"poisson", ArrivalMode::kPoisson},
+      {"fixed_population", ArrivalMode::kFixedPopulation},
+      {"all_at_once", ArrivalMode::kAllAtOnce}}}};
+inline constexpr NameTable<RejectPolicy, 3> kRejectPolicies{{{{"fail_session", RejectPolicy::kFailSession},
+                                                              {"skip_call", RejectPolicy::kSkipCall},
+                                                              {"retry", RejectPolicy::kRetry}}}};
+inline constexpr NameTable<PrefixSharing, 3> kSharings{{{{"none", PrefixSharing::kNone},
+                                                         {"equal_prefix", PrefixSharing::kEqualPrefix},
+                                                         {"all", PrefixSharing::kAll}}}};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_NAMES_H_

@@ -1,0 +1,293 @@
+#include "scenarios/results.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "engine/metrics_summary.h"
+#include "models/textproto.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr uint32_t kSchema = 1;
+
+void fill(const Distribution& in, v1::Distribution* out) {
+  out->set_count(in.count);
+  out->set_mean_ns(in.mean);
+  out->set_p50_ns(in.p50);
+  out->set_p90_ns(in.p90);
+  out->set_p95_ns(in.p95);
+  out->set_p99_ns(in.p99);
+  out->set_max_ns(in.max);
+}
+
+void fill_counts(const Summary& sum, v1::CallCounts* out) {
+  out->set_calls(sum.calls);
+  out->set_finished(sum.finished);
+  out->set_cancelled(sum.cancelled);
+  out->set_rejected(sum.rejected);
+  out->set_open(sum.open);
+  out->set_sessions(sum.sessions);
+  out->set_sessions_open(sum.sessions_open);
+  out->set_preemptions(sum.preemptions);
+  out->set_calls_preempted(sum.calls_preempted);
+  out->set_steps(sum.steps);
+  out->set_call_steps(sum.call_steps);
+}
+
+void fill_time(const Summary& sum, v1::TimeShares* out) {
+  const auto seconds = [&](TimeShare share) {
+    return static_cast<double>(sum.time_ns[static_cast<size_t>(share)]) / 1e9;
+  };
+  out->set_queue_s(seconds(TimeShare::kQueue));
+  out->set_transfer_s(seconds(TimeShare::kTransfer));
+  out->set_prefill_s(seconds(TimeShare::kPrefill));
+  out->set_recompute_s(seconds(TimeShare::kRecompute));
+  out->set_decode_s(seconds(TimeShare::kDecode));
+  out->set_host_s(seconds(TimeShare::kHost));
+  out->set_latency_s(static_cast<double>(sum.latency_ns) / 1e9);
+}
+
+void fill_pages(const Summary& sum, const Composed& composed, v1::Pages* out) {
+  out->set_gpu(sum.pages_gpu);
+  out->set_held_peak(sum.pages_held_peak);
+  out->set_resident_peak(sum.pages_resident_peak);
+  out->set_held_mean(sum.pages_held_mean);
+  out->set_tail_fragmentation(sum.tail_fragmentation);
+  out->set_group_fragmentation(sum.group_fragmentation);
+  out->set_reclaimed(sum.reclaimed);
+  out->set_page_tokens(composed.options.engines.front().page_tokens);
+  out->set_page_bytes(composed.facts.front().page_bytes);
+  out->set_host(uint64_t{composed.options.engines.front().pages_host} * composed.options.engines.size());
+}
+
+void fill_series(const char* name, const char* unit, const Series& in, v1::RunResult* out) {
+  v1::TimeSeries& series = *out->add_series();
+  series.set_name(name);
+  series.set_unit(unit);
+  series.set_width_ns(in.width().ns);
+  for (const uint64_t sum : in.integrals()) {
+    series.add_mean(static_cast<double>(sum) / static_cast<double>(in.width().ns));
+  }
+}
+
+// Shares of the tokens that were sent, by where their counts come from.
+void fill_input(const ReplayReport& report, v1::Shares* out) {
+  constexpr std::pair<Provenance, const char*> kNames[] = {{Provenance::kRecorded, "recorded"},
+                                                           {Provenance::kDerived, "derived"},
+                                                           {Provenance::kEstimated, "estimated"},
+                                                           {Provenance::kSynthesised, "synthesised"},
+                                                           {Provenance::kUnknown, "unknown"}};
+  const double total = static_cast<double>(report.prompt_tokens.total() + report.output_tokens.total());
+  for (const auto& [provenance, name] : kNames) {
+    const auto index = static_cast<size_t>(provenance);
+    uint64_t tokens = report.prompt_tokens.by[index] + report.output_tokens.by[index];
+    if (provenance == Provenance::kUnknown) tokens += report.prompt_tokens.by[0] + report.output_tokens.by[0];
+    out->add_name(name);
+    out->add_share(total > 0 ? static_cast<double>(tokens) / total : 0);
+  }
+}
+
+void fill_cost(const SimulatedEnd& simulated, v1::Shares* out) {
+  constexpr std::pair<Evidence, const char*> kNames[] = {{Evidence::kMeasured, "measured"},
+                                                         {Evidence::kInterpolated, "interpolated"},
+                                                         {Evidence::kRoofline, "roofline"},
+                                                         {Evidence::kExtrapolated, "extrapolated"}};
+  for (const auto& [evidence, name] : kNames) {
+    out->add_name(name);
+    out->add_share(simulated.evidence[static_cast<size_t>(evidence)]);
+  }
+}
+
+const char* name_of(RejectCall::Reason reason) {
+  switch (reason) {
+    case RejectCall::Reason::kLongerThanWindow:
+      return "longer_than_window";
+    case RejectCall::Reason::kLargerThanPool:
+      return "larger_than_pool";
+    case RejectCall::Reason::kPromptEmpty:
+      return "prompt_empty";
+  }
+  return "";
+}
+
+const char* name_of(CallEnd end) {
+  switch (end) {
+    case CallEnd::kOpen:
+      return "open";
+    case CallEnd::kFinished:
+      return "finished";
+    case CallEnd::kCancelled:
+      return "cancelled";
+    case CallEnd::kRejected:
+      return "rejected";
+  }
+  return "";
+}
+
+std::string csv_text(std::string_view text) {
+  if (text.find_first_of(",\"\n\r") == std::string_view::npos) return std::string(text);
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
+  return out + "\"";
+}
+
+std::string instant(Instant at) { return at == kNever ? "" : fmt::format("{}", at.ns); }
+
+}  // namespace
+
+v1::RunResult make_result(const Scenario& scenario, const Composed& composed, const Metrics& metrics,
+                          const SimulatedEnd& simulated, uint64_t inputs) {
+  const Summary sum = summarise(metrics);
+  v1::RunResult out;
+  out.set_schema_version(kSchema);
+  out.set_kvtwin_version(KVTWIN_VERSION);
+  out.set_scenario(scenario.values.name());
+  out.set_scenario_text(resolved_textproto(scenario));
+  out.set_seed(scenario.values.seed());
+  out.set_world("sim");
+  out.set_decisions(simulated.end.digest);
+  out.set_inputs(inputs);
+  fill_counts(sum, out.mutable_calls());
+  v1::Latencies& latencies = *out.mutable_latencies();
+  fill(sum.ttft, latencies.mutable_ttft());
+  fill(sum.ttft_from_queued, latencies.mutable_ttft_from_queued());
+  fill(sum.tpot, latencies.mutable_tpot());
+  fill(sum.itl, latencies.mutable_itl());
+  fill(sum.e2e, latencies.mutable_e2e());
+  fill(sum.makespan, latencies.mutable_session_makespan());
+  fill(sum.served, latencies.mutable_session_served());
+  v1::Rates& rates = *out.mutable_rates();
+  rates.set_elapsed_ns(sum.elapsed.ns);
+  rates.set_calls_per_s(sum.calls_per_s);
+  rates.set_output_tokens_per_s(sum.output_tokens_per_s);
+  rates.set_prompt_tokens_per_s(sum.prompt_tokens_per_s);
+  rates.set_prompt_tokens(sum.prompt_tokens);
+  rates.set_output_tokens(sum.output_tokens);
+  rates.set_busy(sum.busy);
+  out.mutable_reuse()->set_admitted_prompt_tokens(sum.admitted_prompt_tokens);
+  out.mutable_reuse()->set_first_admission_tokens(sum.reused_tokens);
+  out.mutable_reuse()->set_readmission_tokens(sum.reused_again_tokens);
+  out.mutable_reuse()->set_recomputed_tokens(sum.recomputed_tokens);
+  fill_pages(sum, composed, out.mutable_pages());
+  v1::Transfers& transfers = *out.mutable_transfers();
+  transfers.set_count(sum.transfers);
+  transfers.set_failed(sum.transfers_failed);
+  transfers.set_bytes_in(sum.bytes_in);
+  transfers.set_bytes_out(sum.bytes_out);
+  transfers.set_exposed_ns(sum.transfer_exposed.ns);
+  transfers.set_hidden_ns(sum.transfer_hidden.ns);
+  fill_time(sum, out.mutable_time());
+  fill_input(composed.client->report(), out.mutable_input());
+  fill_cost(simulated, out.mutable_cost());
+  for (const Rejection& one : metrics.rejections()) {
+    v1::RejectedCall& rejected = *out.add_rejected();
+    rejected.set_call(raw(one.call));
+    rejected.set_reason(name_of(one.reason));
+    rejected.set_needed(one.needed);
+    rejected.set_limit(one.limit);
+  }
+  fill_series("calls_running", "calls", metrics.running(), &out);
+  fill_series("calls_waiting", "calls", metrics.waiting(), &out);
+  fill_series("pages_held", "pages", metrics.pages_held(), &out);
+  for (const MemoryTerm& term : composed.memory.terms) {
+    out.add_memory()->set_name(term.name);
+    out.mutable_memory(out.memory_size() - 1)->set_bytes(term.bytes);
+  }
+  for (const std::string& note : composed.notes) out.add_notes(note);
+  return out;
+}
+
+std::string calls_csv(const Composed& composed, const Metrics& metrics) {
+  std::string out =
+      "call,session,node,engine,end,prompt_tokens,output_tokens,reused_tokens,preemptions,reused_again_"
+      "tokens,"
+      "recomputed_tokens,ready_ns,queued_ns,admitted_ns,first_token_ns,finished_ns,queue_ns,transfer_ns,"
+      "prefill_ns,recompute_ns,decode_ns,host_ns\n";
+  for (size_t id = 0; id < metrics.calls().size(); ++id) {
+    const CallRecord& call = metrics.calls()[id];
+    if (!call.known) continue;
+    const ReplayCallInfo info = composed.client->call_info(CallId{static_cast<uint32_t>(id)});
+    fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", id,
+                   csv_text(info.session_id), info.node, raw(call.engine), name_of(call.end),
+                   call.prompt_tokens, call.output_tokens, call.reused_tokens, call.preemptions,
+                   call.reused_again_tokens, call.recomputed_tokens, call.ready.ns, instant(call.queued),
+                   instant(call.admitted), instant(call.first_token), instant(call.finished));
+    for (const Duration share : call.time) fmt::format_to(std::back_inserter(out), ",{}", share.ns);
+    out += '\n';
+  }
+  return out;
+}
+
+std::string requests_jsonl(const Composed& composed, const Metrics& metrics) {
+  // (session, replica, node, attempt): the order of the trace, whatever the order of sending was.
+  std::vector<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>> order;
+  for (uint32_t id = 0; id < metrics.calls().size(); ++id) {
+    if (!metrics.calls()[id].known || metrics.calls()[id].end != CallEnd::kFinished) continue;
+    const ReplayCallInfo info = composed.client->call_info(CallId{id});
+    order.emplace_back(info.session_index, info.replica, info.node, info.attempt, id);
+  }
+  std::sort(order.begin(), order.end());
+  const auto seconds = [](Instant at) { return static_cast<double>(at.ns) / 1e9; };
+  std::string out;
+  for (const auto& row : order) {
+    const uint32_t id = std::get<4>(row);
+    const CallRecord& call = metrics.calls()[id];
+    const ReplayCallInfo info = composed.client->call_info(CallId{id});
+    nlohmann::ordered_json line;
+    line["request_id"] = fmt::format("{}/{}", info.session_id, info.node);
+    line["input_toks"] = call.prompt_tokens;
+    line["output_toks"] = call.output_tokens;
+    line["arrival_time"] = seconds(call.ready);
+    line["queued_ts"] = seconds(call.queued);
+    line["scheduled_ts"] = seconds(call.admitted);
+    line["first_token_ts"] = seconds(call.first_token);
+    line["last_token_ts"] = seconds(call.finished);
+    // Session names are foreign bytes; what is no UTF-8 is replaced, not thrown at.
+    out += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  return out;
+}
+
+Result<void> write_files(const std::string& dir, const std::vector<RunFile>& files) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  fs::create_directories(dir, failed);
+  if (failed) return mistake(dir, "cannot be made: " + failed.message(), "choose another --out");
+  for (const RunFile& file : files) {
+    const fs::path path = fs::path(dir) / file.name, draft = fs::path(dir) / (file.name + ".part");
+    std::ofstream out(draft, std::ios::binary | std::ios::trunc);
+    out.write(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
+    out.close();
+    if (!out) {
+      const std::string why = std::strerror(errno);
+      fs::remove(draft, failed);
+      return mistake(path.string(), "cannot be written: " + why, "is the disk full?");
+    }
+    fs::rename(draft, path, failed);
+    if (failed) return mistake(path.string(), "cannot be written: " + failed.message());
+  }
+  return {};
+}
+
+Result<v1::RunResult> read_result(const std::string& dir) {
+  const std::string path = dir + "/run.binpb";
+  const Result<std::string> bytes = read_text_file(path);
+  if (!bytes) return tl::unexpected(bytes.error());
+  v1::RunResult out;
+  if (!out.ParseFromString(*bytes)) return mistake(path, "is no run result", "run the scenario again");
+  if (out.schema_version() != kSchema) {
+    return mistake(path, fmt::format("schema version is {}", out.schema_version()),
+                   fmt::format("this version reads {}", kSchema));
+  }
+  return out;
+}
+
+}  // namespace kvtwin

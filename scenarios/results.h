@@ -1,0 +1,41 @@
+// What a run leaves on disk, and the message it is made from. Nothing in it knows the time of day, the
+// machine or the user: two runs of the same inputs write the same bytes.
+
+#ifndef KVTWIN_SCENARIOS_RESULTS_H_
+#define KVTWIN_SCENARIOS_RESULTS_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/metrics.h"
+#include "scenarios/compose.h"
+#include "traces/proto/run.pb.h"
+
+namespace kvtwin {
+
+v1::RunResult make_result(const Scenario& scenario, const Composed& composed, const Metrics& metrics,
+                          const SimulatedEnd& simulated, uint64_t inputs);
+
+// One row per call, by call: time points, counts and the attribution of its time, in ns.
+std::string calls_csv(const Composed& composed, const Metrics& metrics);
+
+// One object per finished call, in the order of the trace, with the field names and seconds that vLLM's
+// request logs have: what `kvtwin compare` reads on both sides.
+std::string requests_jsonl(const Composed& composed, const Metrics& metrics);
+
+struct RunFile {
+  std::string name;
+  std::string bytes;
+};
+
+// Writes each file under a temporary name first, so that what bears the right name is whole. A mistake
+// here is the environment's (exit status 3).
+Result<void> write_files(const std::string& dir, const std::vector<RunFile>& files);
+
+// The result that a directory holds.
+Result<v1::RunResult> read_result(const std::string& dir);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_RESULTS_H_

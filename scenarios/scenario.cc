@@ -1,0 +1,307 @@
+#include "scenarios/scenario.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+
+#include "models/textproto.h"
+
+namespace kvtwin {
+namespace {
+
+namespace pb = google::protobuf;
+namespace fs = std::filesystem;
+
+constexpr size_t kScenarioBytesMax = size_t{1} << 20;
+constexpr size_t kMistakesMax = 50;  // a binary file would otherwise fill the screen
+constexpr char kDataVariable[] = "$KVTWIN_DATA";
+
+std::string place(const std::string& path, int line, int column) {
+  return line < 0 ? path : fmt::format("{}:{}:{}", path, line + 1, column + 1);
+}
+
+std::vector<std::string> field_names(const pb::Descriptor* type) {
+  std::vector<std::string> names;
+  for (int i = 0; i < type->field_count(); ++i) names.push_back(type->field(i)->name());
+  return names;
+}
+
+std::string nearest(std::string_view word, const std::vector<std::string>& known) {
+  const std::string close = did_you_mean(word, known);
+  return close.empty() ? fmt::format("known are: {}", fmt::join(known, ", ")) : close;
+}
+
+// Turns what the text parser says into our words. Unknown fields reach it as warnings, so that all of
+// them are found in one go.
+class Collector : public pb::io::ErrorCollector {
+ public:
+  Collector(const std::string& path, std::string_view text, Mistakes* mistakes)
+      : path_(path), text_(text), mistakes_(mistakes) {}
+
+  void AddError(int line, pb::io::ColumnNumber column, const std::string& what) override {
+    add(line, column, what, {});
+  }
+
+  void AddWarning(int line, pb::io::ColumnNumber column, const std::string& what) override {
+    const size_t type_at = what.find("Message type \""), field_at = what.find("has no field named \"");
+    if (type_at == std::string::npos || field_at == std::string::npos) return add(line, column, what, {});
+    const auto quoted = [&](size_t from) {
+      const size_t begin = what.find('"', from) + 1;
+      return what.substr(begin, what.find('"', begin) - begin);
+    };
+    const std::string field = quoted(field_at);
+    column = start_of(field, line, column);  // the parser names the place behind it
+    const pb::Descriptor* type =
+        v1::Scenario::descriptor()->file()->pool()->FindMessageTypeByName(quoted(type_at));
+    if (type == nullptr) return add(line, column, what, {});
+    add(line, column, fmt::format("no field \"{}\" in {}", field, type->name()),
+        nearest(field, field_names(type)));
+  }
+
+ private:
+  int start_of(const std::string& field, int line, int column) const {
+    size_t begin = 0;
+    for (int i = 0; i < line; ++i) begin = text_.find('\n', begin) + 1;
+    const size_t found = text_.substr(begin, static_cast<size_t>(column)).rfind(field);
+    return found == std::string_view::npos ? column : static_cast<int>(found);
+  }
+
+  void add(int line, int column, std::string what, std::string hint) {
+    if (mistakes_->size() < kMistakesMax)
+      mistakes_->push_back({place(path_, line, column), std::move(what), std::move(hint)});
+  }
+
+  const std::string& path_;
+  const std::string_view text_;
+  Mistakes* const mistakes_;
+};
+
+void note_places(const pb::Message& message, const pb::TextFormat::ParseInfoTree& tree,
+                 const std::string& path, const std::string& prefix,
+                 std::map<std::string, std::string>* places) {
+  std::vector<const pb::FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  for (const pb::FieldDescriptor* field : fields) {
+    const int index = field->is_repeated() ? 0 : -1;
+    const pb::TextFormat::ParseLocation at = tree.GetLocation(field, index);
+    const std::string name = prefix + field->name();
+    (*places)[name] = place(path, at.line, at.column);
+    if (field->cpp_type() != pb::FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    const pb::TextFormat::ParseInfoTree* below = tree.GetTreeForNested(field, index);
+    if (below == nullptr) continue;
+    note_places(message.GetReflection()->GetMessage(message, field), *below, path, name + ".", places);
+  }
+}
+
+// The whole of `text` as a number of the field's type; commas may group digits.
+template <typename T>
+bool number(std::string text, T* value) {
+  text.erase(std::remove(text.begin(), text.end(), ','), text.end());
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, *value);
+  return error == std::errc() && stop == end;
+}
+
+// Sets one scalar of `message`; false if `text` is no value of its type.
+bool set_scalar(pb::Message* message, const pb::FieldDescriptor* field, const std::string& text) {
+  const pb::Reflection* reflection = message->GetReflection();
+  const bool many = field->is_repeated();
+  switch (field->cpp_type()) {
+    case pb::FieldDescriptor::CPPTYPE_STRING:
+      many ? reflection->AddString(message, field, text) : reflection->SetString(message, field, text);
+      return true;
+    case pb::FieldDescriptor::CPPTYPE_BOOL:
+      if (text != "true" && text != "false") return false;
+      reflection->SetBool(message, field, text == "true");
+      return true;
+    case pb::FieldDescriptor::CPPTYPE_UINT32: {
+      uint32_t value = 0;
+      if (!number(text, &value)) return false;
+      many ? reflection->AddUInt32(message, field, value) : reflection->SetUInt32(message, field, value);
+      return true;
+    }
+    case pb::FieldDescriptor::CPPTYPE_UINT64: {
+      uint64_t value = 0;
+      if (!number(text, &value)) return false;
+      reflection->SetUInt64(message, field, value);
+      return true;
+    }
+    case pb::FieldDescriptor::CPPTYPE_INT64: {
+      int64_t value = 0;
+      if (!number(text, &value)) return false;
+      reflection->SetInt64(message, field, value);
+      return true;
+    }
+    case pb::FieldDescriptor::CPPTYPE_DOUBLE: {
+      double value = 0;
+      if (!number(text, &value)) return false;
+      reflection->SetDouble(message, field, value);
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+const char* kind_of(const pb::FieldDescriptor* field) {
+  switch (field->cpp_type()) {
+    case pb::FieldDescriptor::CPPTYPE_BOOL:
+      return "true or false";
+    case pb::FieldDescriptor::CPPTYPE_UINT32:
+      return "a whole number from 0 to 4294967295";
+    case pb::FieldDescriptor::CPPTYPE_UINT64:
+      return "a whole number of at least 0";
+    case pb::FieldDescriptor::CPPTYPE_INT64:
+      return "a whole number";
+    case pb::FieldDescriptor::CPPTYPE_DOUBLE:
+      return "a number";
+    default:
+      return "one of its fields, as in --set=group.field=value";
+  }
+}
+
+void apply_set(const std::string& set, v1::Scenario* scenario, std::map<std::string, std::string>* places,
+               Mistakes* mistakes) {
+  const std::string where = "--set=" + set;
+  const size_t equals = set.find('=');
+  if (equals == std::string::npos) {
+    mistakes->push_back({where, "has no value", "write --set=limits.calls_max=128"});
+    return;
+  }
+  const std::string path = set.substr(0, equals), value = set.substr(equals + 1);
+  pb::Message* message = scenario;
+  for (size_t begin = 0;;) {
+    const size_t dot = path.find('.', begin);
+    const std::string name = path.substr(begin, dot == std::string::npos ? dot : dot - begin);
+    const pb::FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(name);
+    if (field == nullptr) {
+      mistakes->push_back({where,
+                           fmt::format("no field \"{}\" in {}", name, message->GetDescriptor()->name()),
+                           nearest(name, field_names(message->GetDescriptor()))});
+      return;
+    }
+    const bool group = field->cpp_type() == pb::FieldDescriptor::CPPTYPE_MESSAGE;
+    if (dot != std::string::npos && group) {
+      message = message->GetReflection()->MutableMessage(message, field);
+      begin = dot + 1;
+      continue;
+    }
+    bool good = dot == std::string::npos && !group;
+    if (good && field->is_repeated()) {
+      message->GetReflection()->ClearField(message, field);
+      for (size_t from = 0; good && !value.empty();) {
+        const size_t comma = value.find(',', from);
+        good =
+            set_scalar(message, field, value.substr(from, comma == std::string::npos ? comma : comma - from));
+        if (comma == std::string::npos) break;
+        from = comma + 1;
+      }
+    } else if (good) {
+      good = set_scalar(message, field, value);
+    }
+    if (!good)
+      mistakes->push_back({where, fmt::format("\"{}\" is no value of {}", value, path),
+                           fmt::format("it takes {}", kind_of(field))});
+    (*places)[path] = where;
+    return;
+  }
+}
+
+}  // namespace
+
+std::string Scenario::where(const std::string& field) const {
+  const auto found = places.find(field);
+  return found != places.end() ? found->second : fmt::format("{}: {}", path, field);
+}
+
+std::string Scenario::file(const std::string& written) const {
+  if (written.rfind(kDataVariable, 0) == 0) return data_dir(path) + written.substr(sizeof kDataVariable - 1);
+  const fs::path given(written);
+  if (given.is_absolute()) return written;
+  return (fs::path(path).parent_path() / given).lexically_normal().string();
+}
+
+std::string data_dir(const std::string& scenario_path) {
+  if (const char* set = std::getenv("KVTWIN_DATA"); set != nullptr && *set != '\0') return set;
+  std::error_code ignored;
+  fs::path folder = fs::absolute(scenario_path, ignored).lexically_normal().parent_path();
+  for (; folder.has_relative_path(); folder = folder.parent_path()) {
+    if (fs::exists(folder / "CMakePresets.json", ignored)) break;
+  }
+  return (folder / ".." / "shared" / "data").lexically_normal().string();
+}
+
+tl::expected<Scenario, Mistakes> load_scenario(const std::string& path,
+                                               const std::vector<std::string>& sets) {
+  const Result<std::string> text = read_text_file(path, kScenarioBytesMax);
+  if (!text) return tl::unexpected(Mistakes{text.error()});
+  return parse_scenario(*text, path, sets);
+}
+
+tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std::string& path,
+                                                const std::vector<std::string>& sets) {
+  Mistakes mistakes;
+  if (text.size() > kScenarioBytesMax) {
+    return tl::unexpected(
+        Mistakes{{path, fmt::format("is {} bytes long", text.size()), "a scenario has at most 1 MiB"}});
+  }
+  Scenario scenario;
+  scenario.path = path;
+  v1::Scenario written;
+  Collector collector(path, text, &mistakes);
+  pb::TextFormat::ParseInfoTree tree;
+  pb::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&collector);
+  parser.WriteLocationsTo(&tree);
+  parser.AllowUnknownField(true);
+  parser.SetRecursionLimit(16);
+  pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
+  if (!parser.Parse(&stream, &written) && mistakes.empty()) mistakes.push_back({path, "is no textproto", {}});
+  note_places(written, tree, path, "", &scenario.places);
+  for (const std::string& set : sets) apply_set(set, &written, &scenario.places, &mistakes);
+
+  const std::string preset = written.limits().preset();
+  scenario.values = default_scenario(preset);
+  if (written.limits().capture_sizes_size() > 0) scenario.values.mutable_limits()->clear_capture_sizes();
+  scenario.values.MergeFrom(written);
+  if (scenario.values.name().empty()) scenario.values.set_name(fs::path(path).stem().string());
+  if (scenario.values.policies().placement().empty()) {
+    scenario.values.mutable_policies()->set_placement(scenario.values.memory().host_bytes() > 0 ? "host"
+                                                                                                : "gpu");
+  }
+  check_scenario(scenario, &mistakes);
+  if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
+  return scenario;
+}
+
+std::string resolved_textproto(const Scenario& scenario) {
+  v1::Scenario out = scenario.values;
+  const auto anchor = [&](const std::string& written) {
+    if (written.empty() || written.rfind(kDataVariable, 0) == 0) return written;
+    std::error_code ignored;
+    return fs::absolute(scenario.file(written), ignored).lexically_normal().string();
+  };
+  const auto anchor_name = [&](const std::string& written) {
+    const bool is_path =
+        written.find('/') != std::string::npos || written.find(".textproto") != std::string::npos;
+    return is_path ? anchor(written) : written;
+  };
+  out.mutable_trace()->set_path(anchor(out.trace().path()));
+  out.mutable_cost()->set_profile(anchor(out.cost().profile()));
+  out.mutable_model()->set_name(anchor_name(out.model().name()));
+  out.mutable_hardware()->set_node(anchor_name(out.hardware().node()));
+  pb::TextFormat::Printer printer;
+  printer.SetUseShortRepeatedPrimitives(true);
+  std::string text;
+  printer.PrintToString(out, &text);
+  return "# proto-file: traces/proto/scenario.proto\n# proto-message: kvtwin.v1.Scenario\n" + text;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,54 @@
+// A scenario, loaded: every field resolved, checked as far as it can be without running, and located, so
+// that later mistakes can say which line to change.
+//
+// Order of precedence, weakest first: defaults, the preset, the file, --set and --seed.
+
+#ifndef KVTWIN_SCENARIOS_SCENARIO_H_
+#define KVTWIN_SCENARIOS_SCENARIO_H_
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "traces/proto/scenario.pb.h"
+
+namespace kvtwin {
+
+// All that is wrong with a scenario, in the order of its text.
+using Mistakes = std::vector<Mistake>;
+
+struct Scenario {
+  v1::Scenario values;                        // every field set
+  std::string path;                           // of its file, as given
+  std::map<std::string, std::string> places;  // field path -> file:line:column, or --set=...
+
+  // Where `field` ("limits.calls_max") was set; the file and the field if it has its default.
+  std::string where(const std::string& field) const;
+  // A path of the scenario, ready to open: relative to its file, $KVTWIN_DATA replaced.
+  std::string file(const std::string& written) const;
+};
+
+// `sets`: each "field.path=value". Repeated fields take a comma-separated list.
+tl::expected<Scenario, Mistakes> load_scenario(const std::string& path, const std::vector<std::string>& sets);
+// The same from text; `path` is for messages and for what relative paths are relative to.
+tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std::string& path,
+                                                const std::vector<std::string>& sets);
+
+// With every default, so that running it again repeats the run. Paths are absolute, or of $KVTWIN_DATA.
+std::string resolved_textproto(const Scenario& scenario);
+
+// $KVTWIN_DATA, or ../shared/data beside the project that `scenario_path` belongs to.
+std::string data_dir(const std::string& scenario_path);
+
+// Whether the choices by name exist and the numbers make sense. Appends to *mistakes.
+void check_scenario(const Scenario& scenario, Mistakes* mistakes);
+
+// The scenario that has every default; `preset` is "" or a preset's name. Empty if there is no such preset.
+v1::Scenario default_scenario(std::string_view preset);
+std::vector<std::string> preset_names();
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_SCENARIO_H_

@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "models/textproto.h"
+#include "scenarios/names.h"
+#include "scenarios/scenario.h"
+
+namespace kvtwin {
+namespace {
+
+using Names = std::vector<std::string>;
+
+class Checker {
+ public:
+  Checker(const Scenario& scenario, Mistakes* mistakes) : scenario_(scenario), mistakes_(*mistakes) {}
+
+  void add(const std::string& field, std::string what, std::string hint) {
+    mistakes_.push_back({scenario_.where(field), std::move(what), std::move(hint)});
+  }
+
+  void choice(const std::string& field, const std::string& value, const Names& known) {
+    if (std::find(known.begin(), known.end(), value) != known.end()) return;
+    const std::string close = did_you_mean(value, known);
+    Names shown = known;
+    std::replace(shown.begin(), shown.end(), std::string(), std::string("\"\""));
+    add(field, fmt::format("{} is \"{}\"", last(field), value),
+        close.empty() ? fmt::format("one of: {}", fmt::join(shown, ", ")) : close);
+  }
+
+  template <typename T>
+  void range(const std::string& field, T value, T low, T high) {
+    if (value >= low && value <= high) return;
+    add(field, fmt::format("{} is {}", last(field), value), fmt::format("from {} to {}", low, high));
+  }
+
+  void required(const std::string& field, const std::string& value, const char* example) {
+    if (value.empty())
+      add(field, fmt::format("{} is missing", field), fmt::format("write, for example, {}", example));
+  }
+
+  void exists(const std::string& field, const std::string& written) {
+    if (written.empty()) return;
+    const std::string path = scenario_.file(written);
+    std::error_code ignored;
+    if (std::filesystem::exists(path, ignored)) return;
+    add(field, fmt::format("\"{}\" does not exist", path),
+        written[0] == '$' ? "set KVTWIN_DATA to the folder of the outside data"
+                          : "paths are relative to the scenario file");
+  }
+
+ private:
+  static std::string last(const std::string& field) { return field.substr(field.rfind('.') + 1); }
+
+  const Scenario& scenario_;
+  Mistakes& mistakes_;
+};
+
+void check_limits(const v1::Limits& limits, Checker* check) {
+  check->choice("limits.preset", limits.preset(), preset_names());
+  check->range("limits.calls_max", limits.calls_max(), 1u, 1u << 20);
+  check->range("limits.step_tokens_max", limits.step_tokens_max(), 1u, 1u << 24);
+  check->range("limits.chunk_tokens_max", limits.chunk_tokens_max(), 0u, 1u << 24);
+  check->range("limits.steps_in_flight_max", limits.steps_in_flight_max(), 1u, 2u);
+  check->choice("limits.batch_order", limits.batch_order(), kBatchOrders.names());
+  check->choice("limits.admission", limits.admission(), kAdmissions.names());
+  check->choice("limits.page_order", limits.page_order(), kPageOrders.names());
+  check->choice("limits.preemption", limits.preemption(), {"recompute"});
+  check->range("limits.evict_batch_pages", limits.evict_batch_pages(), 1u, 1u << 24);
+  check->range("limits.clean_batch_pages", limits.clean_batch_pages(), 1u, 1u << 24);
+  uint32_t before = 0;
+  for (const uint32_t size : limits.capture_sizes()) {
+    if (size <= before) {
+      check->add("limits.capture_sizes", fmt::format("{} follows {}", size, before),
+                 "capture_sizes must ascend from 1");
+      break;
+    }
+    before = size;
+  }
+}
+
+void check_replay(const v1::Replay& replay, Checker* check) {
+  check->choice("replay.mode", replay.mode(), kReplayModes.names());
+  check->choice("replay.arrivals", replay.arrivals(), kArrivalModes.names());
+  check->choice("replay.on_reject", replay.on_reject(), kRejectPolicies.names());
+  check->choice("replay.oversized", replay.oversized(), {"refuse", "reject"});
+  if (replay.arrivals() == "poisson")
+    check->range("replay.sessions_per_s", replay.sessions_per_s(), 1e-6, 1e6);
+  check->range("replay.population", replay.population(), 1u, 1u << 24);
+  check->range("replay.arrival_scale", replay.arrival_scale(), 0.0, 1e6);
+  check->range("replay.tool_scale", replay.tool_scale(), 0.0, 1e6);
+  check->range("replay.think_scale", replay.think_scale(), 0.0, 1e6);
+  check->range("replay.delay_scale", replay.delay_scale(), 0.0, 1e6);
+  check->range("replay.think_cap_s", replay.think_cap_s(), 0.0, 1e9);
+  check->range("replay.replicas", replay.replicas(), 1u, 1u << 16);
+}
+
+}  // namespace
+
+void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
+  const v1::Scenario& values = scenario.values;
+  Checker check(scenario, mistakes);
+  check.required("model.name", values.model().name(),
+                 "model { name: \"llama-3.1-8b\" }; see kvtwin list models");
+  check.required("hardware.node", values.hardware().node(),
+                 "hardware { node: \"h200\" }; see kvtwin list nodes");
+  check.required("trace.path", values.trace().path(), "trace { path: \"calls.jsonl\" }");
+  check.choice("model.weights", values.model().weights(), {"", "bf16", "fp8", "int8", "int4", "mxfp4"});
+  check.range("engines.count", values.engines().count(), 1u, 1024u);
+  check.range("engines.tensor_parallel", values.engines().tensor_parallel(), 1u, 1024u);
+  check.choice("engines.routing", values.engines().routing(), kRoutings.names());
+  check.range("memory.page_tokens", values.memory().page_tokens(), 1u, 4096u);
+  check.range("memory.gpu_fraction", values.memory().gpu_fraction(), 0.01, 1.0);
+  check_limits(values.limits(), &check);
+  check.choice("trace.prefix_sharing", values.trace().prefix_sharing(), kSharings.names());
+  check.range("trace.jitter_ns", values.trace().jitter_ns(), int64_t{0}, int64_t{3'600'000'000'000});
+  check.exists("trace.path", values.trace().path());
+  check_replay(values.replay(), &check);
+  check.exists("cost.profile", values.cost().profile());
+  const int64_t host_max = 1'000'000'000;
+  check.range("cost.host_ns_per_step", values.cost().host_ns_per_step(), int64_t{0}, host_max);
+  check.range("cost.host_piecewise_ns", values.cost().host_piecewise_ns(), int64_t{-1}, host_max);
+  check.range("cost.host_eager_ns", values.cost().host_eager_ns(), int64_t{-1}, host_max);
+  check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,110 @@
+// The defaults, as one would write them. vLLM v1's are those of version 0.19 with async scheduling.
+
+#include <google/protobuf/text_format.h>
+
+#include "engine/base/check.h"
+#include "scenarios/scenario.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr char kDefaults[] = R"pb(
+  name: ""
+  description: ""
+  seed: 42
+  model { name: "" weights: "" context_window: 0 }
+  hardware { node: "" gpus: 0 }
+  engines { count: 1 tensor_parallel: 1 routing: "round_robin" }
+  memory { page_tokens: 16 gpu_pages: 0 gpu_fraction: 0.9 host_bytes: 0 reserved_pages: 0 }
+  limits {
+    preset: ""
+    calls_max: 256
+    step_tokens_max: 2048
+    chunk_tokens_max: 0
+    steps_in_flight_max: 1
+    batch_order: "decode_first"
+    admission: "watermark"
+    watermark_pages: 0
+    page_order: "lowest_first"
+    preemption: "recompute"
+    prefix_cache: true
+    evict_batch_pages: 64
+    clean_batch_pages: 64
+  }
+  policies {
+    scorer: "none"
+    budget: "all"
+    layout: "paged"
+    precision: "bf16"
+    placement: ""
+    retrieval: "all"
+    partition: "uniform"
+    identity: "shared"
+    prefix_eviction: "lru"
+  }
+  trace {
+    path: ""
+    format: "auto"
+    prefix_sharing: "none"
+    block_tokens: 0
+    infer_sessions: false
+    jitter_ns: 0
+    all_files: false
+  }
+  replay {
+    mode: "auto"
+    arrivals: "recorded"
+    sessions_per_s: 1
+    population: 1
+    arrival_scale: 1
+    tool_scale: 1
+    think_scale: 1
+    delay_scale: 1
+    think_cap_s: 0
+    replicas: 1
+    sessions_max: 0
+    calls_max: 0
+    on_reject: "fail_session"
+    retries_max: 3
+    oversized: "refuse"
+  }
+  cost { profile: "" host_ns_per_step: 0 host_piecewise_ns: -1 host_eager_ns: -1 capture_tokens_max: 512 }
+  simulation { fidelity: "auto" fold: true }
+)pb";
+
+// max_cudagraph_capture_size 512: 1, 2, 4, then every 8 up to 256, then every 16.
+constexpr char kVllmV1[] = R"pb(
+  memory { reserved_pages: 1 }
+  limits {
+    calls_max: 256
+    step_tokens_max: 2048
+    steps_in_flight_max: 2
+    batch_order: "decode_first"
+    admission: "full_prompt"
+    page_order: "oldest_first"
+    evict_batch_pages: 1
+    capture_sizes: [
+      1,   2,   4,   8,   16,  24,  32,  40,  48,  56,  64,  72,  80,  88,  96,  104, 112,
+      120, 128, 136, 144, 152, 160, 168, 176, 184, 192, 200, 208, 216, 224, 232, 240, 248,
+      256, 272, 288, 304, 320, 336, 352, 368, 384, 400, 416, 432, 448, 464, 480, 496, 512
+    ]
+  }
+)pb";
+
+v1::Scenario parsed(const char* text) {
+  v1::Scenario out;
+  KVT_CHECK(google::protobuf::TextFormat::ParseFromString(text, &out));
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> preset_names() { return {"", "vllm_v1"}; }
+
+v1::Scenario default_scenario(std::string_view preset) {
+  v1::Scenario out = parsed(kDefaults);
+  if (preset == "vllm_v1") out.MergeFrom(parsed(kVllmV1));
+  return out;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,236 @@
+#include "scenarios/summary.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace kvtwin {
+namespace {
+
+double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+
+double attributed_s(const v1::TimeShares& time) {
+  return time.queue_s() + time.transfer_s() + time.prefill_s() + time.recompute_s() + time.decode_s() +
+         time.host_s();
+}
+
+class Table {
+ public:
+  explicit Table(const v1::RunResult& result) : r_(result) {}
+
+  std::string text(const SummaryContext& context) {
+    headline(context);
+    latencies();
+    body();
+    footer(context);
+    return std::move(out_);
+  }
+
+ private:
+  template <typename... Args>
+  void print(fmt::format_string<Args...> pattern, Args&&... args) {
+    fmt::format_to(std::back_inserter(out_), pattern, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  void row(const char* name, fmt::format_string<Args...> pattern, Args&&... args) {
+    print("  {:<26}", name);
+    print(pattern, std::forward<Args>(args)...);
+    out_ += '\n';
+  }
+
+  void headline(const SummaryContext& context) {
+    print("{}: {:.4g} calls/s, TTFT p99 {:.4g} ms   (simulated {:.1f} s", r_.scenario(),
+          r_.rates().calls_per_s(), r_.latencies().ttft().p99_ns() / 1e6,
+          static_cast<double>(r_.rates().elapsed_ns()) / 1e9);
+    if (context.wall_s) print(" in {:.2f} s", *context.wall_s);
+    out_ += ")\n\n";
+  }
+
+  void latency(const char* name, const v1::Distribution& one, double unit, const char* unit_name) {
+    row(name, "{:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f} {:>11.2f}   {}", one.mean_ns() / unit,
+        one.p50_ns() / unit, one.p90_ns() / unit, one.p95_ns() / unit, one.p99_ns() / unit, unit_name);
+  }
+
+  void latencies() {
+    row("", "{:>11} {:>11} {:>11} {:>11} {:>11}   unit", "mean", "p50", "p90", "p95", "p99");
+    latency("ttft", r_.latencies().ttft(), 1e6, "ms");
+    latency("ttft from queued", r_.latencies().ttft_from_queued(), 1e6, "ms");
+    latency("tpot", r_.latencies().tpot(), 1e6, "ms");
+    latency("itl", r_.latencies().itl(), 1e6, "ms");
+    latency("e2e", r_.latencies().e2e(), 1e6, "ms");
+    if (r_.calls().sessions() < r_.calls().calls()) {
+      latency("session makespan", r_.latencies().session_makespan(), 1e9, "s");
+      latency("  of it served", r_.latencies().session_served(), 1e9, "s");
+    }
+    out_ += '\n';
+  }
+
+  void body() {
+    const v1::CallCounts& calls = r_.calls();
+    row("calls", "{} of {} sessions: {} finished, {} cancelled, {} rejected, {} open", grouped(calls.calls()),
+        grouped(calls.sessions()), grouped(calls.finished()), grouped(calls.cancelled()),
+        grouped(calls.rejected()), grouped(calls.open()));
+    row("throughput",
+        "{:.1f} output tokens/s, {:.1f} prompt tokens/s, {:.4g} calls/s; a step runs {:.1f} % of the time",
+        r_.rates().output_tokens_per_s(), r_.rates().prompt_tokens_per_s(), r_.rates().calls_per_s(),
+        100 * r_.rates().busy());
+    const v1::Reuse& reuse = r_.reuse();
+    row("prefix reuse", "{:.1f} % of {} prompt tokens at first admission",
+        percent(static_cast<double>(reuse.first_admission_tokens()),
+                static_cast<double>(reuse.admitted_prompt_tokens())),
+        grouped(reuse.admitted_prompt_tokens()));
+    const uint64_t again = reuse.readmission_tokens() + reuse.recomputed_tokens();
+    row("  after re-admission", "{:.1f} % of {} tokens; {} computed again",
+        percent(static_cast<double>(reuse.readmission_tokens()), static_cast<double>(again)), grouped(again),
+        grouped(reuse.recomputed_tokens()));
+    row("preemptions", "{} of {} calls", grouped(calls.preemptions()), grouped(calls.calls_preempted()));
+    const v1::Pages& pages = r_.pages();
+    row("gpu pages, peak", "{} of {} held ({:.1f} %), mean {:.1f} %; with cached ones {}",
+        grouped(pages.held_peak()), grouped(pages.gpu()),
+        percent(static_cast<double>(pages.held_peak()), static_cast<double>(pages.gpu())),
+        percent(pages.held_mean(), static_cast<double>(pages.gpu())), grouped(pages.resident_peak()));
+    row("fragmentation", "tail {:.2f} %, group {:.2f} %, reclaimed {:.2f} %",
+        100 * pages.tail_fragmentation(), 100 * pages.group_fragmentation(), 100 * pages.reclaimed());
+    const v1::Transfers& moved = r_.transfers();
+    row("transfers", "{}: {:.3f} GB in, {:.3f} GB out; {:.3f} s exposed, {:.3f} s hidden{}",
+        grouped(moved.count()), static_cast<double>(moved.bytes_in()) / 1e9,
+        static_cast<double>(moved.bytes_out()) / 1e9, static_cast<double>(moved.exposed_ns()) / 1e9,
+        static_cast<double>(moved.hidden_ns()) / 1e9,
+        moved.failed() > 0 ? fmt::format("; {} failed", moved.failed()) : "");
+    attribution();
+    shares("input tokens", r_.input());
+    shares("step time", r_.cost());
+    for (const std::string& note : r_.notes()) row("note", "{}", note);
+    out_ += '\n';
+  }
+
+  void attribution() {
+    const v1::TimeShares& time = r_.time();
+    const auto of = [&](double part) { return percent(part, time.latency_s()); };
+    row("time of calls",
+        "queue {:.2f} %, transfer {:.2f} %, prefill {:.2f} %, recompute {:.2f} %, decode {:.2f} %, host "
+        "{:.2f} %",
+        of(time.queue_s()), of(time.transfer_s()), of(time.prefill_s()), of(time.recompute_s()),
+        of(time.decode_s()), of(time.host_s()));
+    row("", "these sum to {:.3f} s, and so do the latencies: {:.3f} s", attributed_s(time), time.latency_s());
+  }
+
+  void shares(const char* name, const v1::Shares& all) {
+    std::string text;
+    for (int i = 0; i < all.name_size(); ++i) {
+      if (all.share(i) > 0)
+        text += fmt::format("{}{:.1f} % {}", text.empty() ? "" : ", ", 100 * all.share(i), all.name(i));
+    }
+    row(name, "{}", text.empty() ? "none" : text);
+  }
+
+  void footer(const SummaryContext& context) {
+    print("seed={} decisions={:016x} version={}", r_.seed(), r_.decisions(), r_.kvtwin_version());
+    if (!context.details.empty()) print("   details: {}", context.details);
+    print("\nrepeat: {}\n", context.repeat);
+  }
+
+  const v1::RunResult& r_;
+  std::string out_;
+};
+
+void put(const char* name, const v1::Distribution& one, nlohmann::ordered_json* out) {
+  const std::string prefix = name;
+  (*out)[prefix + "_mean_ms"] = one.mean_ns() / 1e6;
+  (*out)[prefix + "_p50_ms"] = one.p50_ns() / 1e6;
+  (*out)[prefix + "_p90_ms"] = one.p90_ns() / 1e6;
+  (*out)[prefix + "_p95_ms"] = one.p95_ns() / 1e6;
+  (*out)[prefix + "_p99_ms"] = one.p99_ns() / 1e6;
+}
+
+void put(const char* prefix, const v1::Shares& all, nlohmann::ordered_json* out) {
+  for (int i = 0; i < all.name_size(); ++i) (*out)[fmt::format("{}_{}", prefix, all.name(i))] = all.share(i);
+}
+
+nlohmann::ordered_json record(const v1::RunResult& r) {
+  nlohmann::ordered_json out;
+  out["schema"] = r.schema_version();
+  out["version"] = r.kvtwin_version();
+  out["scenario"] = r.scenario();
+  out["world"] = r.world();
+  out["seed"] = r.seed();
+  out["decisions"] = fmt::format("{:016x}", r.decisions());
+  out["inputs"] = fmt::format("{:016x}", r.inputs());
+  out["calls"] = r.calls().calls();
+  out["calls_finished"] = r.calls().finished();
+  out["calls_cancelled"] = r.calls().cancelled();
+  out["calls_rejected"] = r.calls().rejected();
+  out["calls_open"] = r.calls().open();
+  out["sessions"] = r.calls().sessions();
+  out["steps"] = r.calls().steps();
+  out["call_steps"] = r.calls().call_steps();
+  out["elapsed_s"] = static_cast<double>(r.rates().elapsed_ns()) / 1e9;
+  out["calls_per_s"] = r.rates().calls_per_s();
+  out["output_tokens_per_s"] = r.rates().output_tokens_per_s();
+  out["prompt_tokens_per_s"] = r.rates().prompt_tokens_per_s();
+  out["prompt_tokens"] = r.rates().prompt_tokens();
+  out["output_tokens"] = r.rates().output_tokens();
+  out["busy"] = r.rates().busy();
+  put("ttft", r.latencies().ttft(), &out);
+  put("ttft_from_queued", r.latencies().ttft_from_queued(), &out);
+  put("tpot", r.latencies().tpot(), &out);
+  put("itl", r.latencies().itl(), &out);
+  put("e2e", r.latencies().e2e(), &out);
+  put("session_makespan", r.latencies().session_makespan(), &out);
+  put("session_served", r.latencies().session_served(), &out);
+  out["admitted_prompt_tokens"] = r.reuse().admitted_prompt_tokens();
+  out["reused_tokens_first"] = r.reuse().first_admission_tokens();
+  out["reused_tokens_again"] = r.reuse().readmission_tokens();
+  out["recomputed_tokens"] = r.reuse().recomputed_tokens();
+  out["preemptions"] = r.calls().preemptions();
+  out["gpu_pages"] = r.pages().gpu();
+  out["gpu_pages_held_peak"] = r.pages().held_peak();
+  out["gpu_pages_resident_peak"] = r.pages().resident_peak();
+  out["gpu_pages_held_mean"] = r.pages().held_mean();
+  out["fragmentation_tail"] = r.pages().tail_fragmentation();
+  out["fragmentation_group"] = r.pages().group_fragmentation();
+  out["reclaimed"] = r.pages().reclaimed();
+  out["transfers"] = r.transfers().count();
+  out["transfers_failed"] = r.transfers().failed();
+  out["transfer_bytes_in"] = r.transfers().bytes_in();
+  out["transfer_bytes_out"] = r.transfers().bytes_out();
+  out["transfer_exposed_s"] = static_cast<double>(r.transfers().exposed_ns()) / 1e9;
+  out["transfer_hidden_s"] = static_cast<double>(r.transfers().hidden_ns()) / 1e9;
+  out["time_queue_s"] = r.time().queue_s();
+  out["time_transfer_s"] = r.time().transfer_s();
+  out["time_prefill_s"] = r.time().prefill_s();
+  out["time_recompute_s"] = r.time().recompute_s();
+  out["time_decode_s"] = r.time().decode_s();
+  out["time_host_s"] = r.time().host_s();
+  out["time_latency_s"] = r.time().latency_s();
+  put("input", r.input(), &out);
+  put("cost", r.cost(), &out);
+  return out;
+}
+
+constexpr auto kReplaceBadText = nlohmann::json::error_handler_t::replace;
+
+}  // namespace
+
+std::string grouped(uint64_t value) {
+  std::string digits = std::to_string(value);
+  for (size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ',');
+  return digits;
+}
+
+std::string format_summary(const v1::RunResult& result, OutputFormat format, const SummaryContext& context) {
+  if (format == OutputFormat::kTable) return Table(result).text(context);
+  const nlohmann::ordered_json all = record(result);
+  if (format == OutputFormat::kJson) return all.dump(2, ' ', false, kReplaceBadText) + "\n";
+  if (format == OutputFormat::kJsonl) return all.dump(-1, ' ', false, kReplaceBadText) + "\n";
+  std::vector<std::string> names, values;
+  for (const auto& [name, value] : all.items()) {
+    names.push_back(name);
+    values.push_back(value.dump(-1, ' ', false, kReplaceBadText));
+  }
+  return fmt::format("{}\n{}\n", fmt::join(names, ","), fmt::join(values, ","));
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,30 @@
+// A run's result as text: the canonical table, or flat records for programs.
+
+#ifndef KVTWIN_SCENARIOS_SUMMARY_H_
+#define KVTWIN_SCENARIOS_SUMMARY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "traces/proto/run.pb.h"
+
+namespace kvtwin {
+
+enum class OutputFormat : uint8_t { kTable, kJson, kJsonl, kCsv };
+
+struct SummaryContext {
+  std::optional<double> wall_s;  // how long the simulation took; for people, never in files
+  std::string details;           // the result's directory; "" if none was written
+  std::string repeat;            // the command that repeats the run
+};
+
+// Ends with a newline. json and jsonl are one flat object, csv a header and a row.
+std::string format_summary(const v1::RunResult& result, OutputFormat format, const SummaryContext& context);
+
+// "12,031".
+std::string grouped(uint64_t value);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_SUMMARY_H_

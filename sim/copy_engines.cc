@@ -1,0 +1,105 @@
+#include "sim/copy_engines.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::sim {
+namespace {
+
+// The whole nanosecond at which something that SimGrid saw end at `ns` is told. Up, so that it is never
+// told before it ended; a copy that ran alone ends within the margin of a whole one.
+Instant instant_of(double ns) { return {static_cast<int64_t>(std::ceil(ns - kClockMarginNs))}; }
+
+}  // namespace
+
+CopyEngines::CopyEngines(const PlatformSpec& spec, const std::vector<Place>& places, SimGrid* grid, Done done)
+    : grid_(grid), done_(std::move(done)) {
+  for (const Place& place : places) {
+    KVT_CHECK(place.gpus >= 1 && place.gpu_first + place.gpus <= spec.gpus);
+    Lanes lanes;
+    for (uint32_t gpu = place.gpu_first; gpu < place.gpu_first + place.gpus; ++gpu) {
+      const uint32_t socket = socket_of(spec, gpu);  // each GPU's share lies in the memory next to it
+      lanes.in.push_back(add_lane(grid->host_to_gpu(socket, gpu), spec.copy_overhead_in));
+      lanes.out.push_back(add_lane(grid->gpu_to_host(gpu, socket), spec.copy_overhead_out));
+    }
+    if (spec.disk_gb_per_s > 0) {
+      const uint32_t socket = socket_of(spec, place.gpu_first);
+      lanes.to_disk.push_back(add_lane(grid->host_to_disk(socket), Duration{}));
+      lanes.from_disk.push_back(add_lane(grid->disk_to_host(socket), Duration{}));
+    }
+    places_.push_back(std::move(lanes));
+  }
+  grid->on_done([this](Token lane) { finished(static_cast<uint32_t>(lane)); });
+}
+
+uint32_t CopyEngines::add_lane(RouteId route, Duration overhead) {
+  lanes_.push_back({.route = route, .overhead = overhead, .waiting = {}, .running = false});
+  return static_cast<uint32_t>(lanes_.size() - 1);
+}
+
+const std::vector<uint32_t>& CopyEngines::lanes_for(uint32_t place, Tier source, Tier target) const {
+  const Lanes& lanes = places_[place];
+  if (source == Tier::kHost && target == Tier::kGpu) return lanes.in;
+  if (source == Tier::kGpu && target == Tier::kHost) return lanes.out;
+  if (source == Tier::kHost && target == Tier::kDisk) return lanes.to_disk;
+  KVT_CHECK(source == Tier::kDisk && target == Tier::kHost);  // a policy goes by way of the host
+  return lanes.from_disk;
+}
+
+void CopyEngines::start(Instant now, uint32_t place, Tier source, Tier target, uint64_t bytes, uint64_t id) {
+  KVT_CHECK(bytes > 0);
+  const std::vector<uint32_t>& lanes = lanes_for(place, source, target);
+  KVT_CHECK(!lanes.empty());
+  if (transfers_free_.empty()) {
+    transfers_free_.push_back(static_cast<uint32_t>(transfers_.size()));
+    transfers_.emplace_back();
+  }
+  const uint32_t transfer = transfers_free_.back();
+  transfers_free_.pop_back();
+  const uint64_t parts = std::min<uint64_t>(lanes.size(), bytes);  // nobody copies nothing
+  transfers_[transfer] = {id, static_cast<uint32_t>(parts)};
+  ++transfers_left_;
+  for (uint64_t part = 0; part < parts; ++part) {
+    const uint64_t share = bytes / parts + (part < bytes % parts ? 1 : 0);
+    Lane& lane = lanes_[lanes[part]];
+    lane.waiting.push_back({share, transfer});
+    if (!lane.running) start_front(now, lanes[part]);
+  }
+}
+
+void CopyEngines::start_front(Instant now, uint32_t lane_index) {
+  Lane& lane = lanes_[lane_index];
+  lane.running = true;
+  const Instant issued = now + lane.overhead;
+  if (lane.overhead.ns == 0) return issue(issued, lane_index);
+  grid_->at(static_cast<double>(issued.ns), [this, issued, lane_index] { issue(issued, lane_index); });
+}
+
+void CopyEngines::issue(Instant now, uint32_t lane_index) {
+  const Lane& lane = lanes_[lane_index];
+  // The integer clock leads: a copy alone on its path must end at a whole nanosecond, `end`, whatever
+  // SimGrid's clock says now. So the bytes are adapted to the time left: by less than half a nanosecond's
+  // worth, plus the error of SimGrid's clock, which therefore never adds up.
+  const double rate = grid_->gb_per_s(lane.route);
+  const Instant end = now + copy_time(lane.waiting.front().bytes, rate);
+  const double bytes = (static_cast<double>(end.ns) - grid_->now_ns()) * rate;
+  grid_->start_copy(lane.route, static_cast<uint64_t>(std::max<int64_t>(1, std::llround(bytes))), lane_index);
+}
+
+void CopyEngines::finished(uint32_t lane_index) {
+  Lane& lane = lanes_[lane_index];
+  const Instant now = instant_of(grid_->now_ns());
+  const uint32_t index = lane.waiting.front().transfer;
+  lane.waiting.pop_front();
+  lane.running = false;
+  if (!lane.waiting.empty()) start_front(now, lane_index);
+  Transfer& transfer = transfers_[index];
+  if (--transfer.copies_left > 0) return;
+  transfers_free_.push_back(index);
+  --transfers_left_;
+  done_(now, transfer.id);
+}
+
+}  // namespace kvtwin::sim

@@ -1,0 +1,190 @@
+#include "sim/expanded_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::sim {
+namespace {
+
+double as_ns(Ticks ticks) { return static_cast<double>(ticks) / static_cast<double>(kTicksPerNs); }
+
+}  // namespace
+
+double predicted_utilisation(std::span<const LinkDemand> demands, double gb_per_s) {
+  double asked = 0;
+  for (const LinkDemand& demand : demands) {
+    if (demand.bytes > 0) asked += static_cast<double>(demand.bytes) / std::max(1.0, as_ns(demand.step));
+  }
+  return asked / gb_per_s;
+}
+
+Fidelity choose_fidelity(Fidelity asked, bool has_transfers, double utilisation_max) {
+  if (!has_transfers) return Fidelity::kCollapsed;
+  if (asked != Fidelity::kAuto) return asked;
+  return utilisation_max > kExpandAbove ? Fidelity::kExpanded : Fidelity::kCollapsed;
+}
+
+// One step under way. It lives until its last piece has ended, which may be steps later.
+struct ExpandedSteps::Step {
+  struct Waiter {
+    Step* step = nullptr;
+    uint32_t piece = 0;
+  };
+  uint32_t slot = 0;
+  double started = 0;
+  std::vector<uint32_t> missing;             // causes not yet ended
+  std::vector<double> held_until;            // by causes that are no transfers
+  std::vector<std::vector<Waiter>> waiters;  // pieces of later steps
+  uint32_t left = 0;
+  uint32_t required_left = 0;
+  Timing timing;
+  Done done;
+};
+
+struct ExpandedSteps::Engine {
+  // Who feeds a carried instant, while it still runs.
+  struct Carried {
+    Step* step = nullptr;  // still running
+    uint32_t piece = 0;
+  };
+  uint32_t number = 0;
+  StepGraph* graph = nullptr;
+  Site site;
+  std::vector<std::vector<uint32_t>> effects;  // by piece, within the step
+  std::vector<Carried> carried;
+  std::vector<std::unique_ptr<Step>> steps;
+  std::vector<uint32_t> free;
+  std::vector<uint32_t> feeders;  // by carried instant
+};
+
+ExpandedSteps::ExpandedSteps(SimGrid* grid) : grid_(grid) {
+  grid->on_done([this](Token token) {
+    Engine* const engine = engines_[token >> 48].get();
+    Step* const step = engine->steps[(token >> 24) & 0xffffff].get();
+    ended(engine, step, static_cast<uint32_t>(token & 0xffffff));
+  });
+}
+
+ExpandedSteps::~ExpandedSteps() = default;
+
+Token ExpandedSteps::token_of(const Engine& engine, const Step& step, uint32_t piece) const {
+  return (Token{engine.number} << 48) | (Token{step.slot} << 24) | piece;
+}
+
+uint32_t ExpandedSteps::add_engine(StepGraph* graph, const Site& site) {
+  auto engine = std::make_unique<Engine>();
+  engine->number = static_cast<uint32_t>(engines_.size());
+  engine->graph = graph;
+  engine->site = site;
+  engine->carried.resize(graph->carried());
+  for (uint32_t carry = 0; carry < graph->carried(); ++carry) engine->feeders.push_back(graph->feeder(carry));
+  engine->effects.resize(graph->node_count());
+  for (uint32_t i = 0; i < graph->node_count(); ++i) {
+    const StepGraph::Piece piece = graph->piece(i);
+    for (const auto& causes : {piece.others, piece.transfers}) {
+      for (const uint32_t cause : causes) {
+        if (cause >= graph->carried()) engine->effects[cause - graph->carried()].push_back(i);
+      }
+    }
+  }
+  engines_.push_back(std::move(engine));
+  return engines_.back()->number;
+}
+
+void ExpandedSteps::start(uint32_t number, std::span<const uint32_t> outcomes, Done done) {
+  Engine* const engine = engines_.at(number).get();
+  StepGraph& graph = *engine->graph;
+  graph.apply_outcomes(outcomes);
+  if (engine->free.empty()) {
+    engine->free.push_back(static_cast<uint32_t>(engine->steps.size()));
+    engine->steps.push_back(std::make_unique<Step>());
+    engine->steps.back()->slot = engine->free.back();
+  }
+  Step* const step = engine->steps[engine->free.back()].get();
+  engine->free.pop_back();
+  const uint32_t pieces = graph.node_count();
+  step->started = grid_->now_ns();
+  step->missing.assign(pieces, 0);
+  step->held_until.assign(pieces, step->started);
+  step->waiters.assign(pieces, {});
+  step->left = pieces;
+  step->required_left = 0;
+  step->timing = {};
+  step->done = std::move(done);
+  for (uint32_t i = 0; i < pieces; ++i) {
+    const StepGraph::Piece piece = graph.piece(i);
+    step->required_left += piece.required ? 1 : 0;
+    for (const auto& causes : {piece.others, piece.transfers}) {
+      for (const uint32_t cause : causes) {
+        if (cause < graph.carried()) {
+          wait_for_carried(engine, step, i, cause);
+        } else {
+          ++step->missing[i];
+        }
+      }
+    }
+  }
+  for (uint32_t carry = 0; carry < graph.carried(); ++carry) {
+    if (engine->feeders[carry] < pieces) engine->carried[carry] = {step, engine->feeders[carry]};
+  }
+  // A piece that takes no time starts others at once: look at who is ready before anything begins.
+  std::vector<uint32_t> ready;
+  for (uint32_t i = 0; i < pieces; ++i) {
+    if (step->missing[i] == 0) ready.push_back(i);
+  }
+  for (const uint32_t piece : ready) begin(engine, step, piece);
+}
+
+void ExpandedSteps::wait_for_carried(Engine* engine, Step* step, uint32_t piece, uint32_t carry) {
+  const Engine::Carried& from = engine->carried[carry];
+  if (from.step == nullptr) return;
+  ++step->missing[piece];
+  from.step->waiters[from.piece].push_back({step, piece});
+}
+
+void ExpandedSteps::begin(Engine* engine, Step* step, uint32_t number) {
+  const StepGraph::Piece piece = engine->graph->piece(number);
+  const double now = grid_->now_ns();
+  if (piece.measured) step->timing.exposed_ns += now - step->held_until[number];
+  const double ns = as_ns(piece.duration);
+  const Token token = token_of(*engine, *step, number);
+  if (ns <= 0) {
+    ended(engine, step, number);
+  } else if (is_transfer(piece.kind) && piece.bytes > 0) {
+    // What the transfer takes beyond its bytes on a free path is its overhead.
+    const RouteId route = piece.kind == OpKind::kRecall ? engine->site.in : engine->site.out;
+    const double overhead = ns - static_cast<double>(piece.bytes) / grid_->gb_per_s(route);
+    const uint64_t bytes = piece.bytes;
+    if (overhead <= 0) return grid_->start_copy(route, bytes, token);
+    grid_->at(now + overhead, [this, route, bytes, token] { grid_->start_copy(route, bytes, token); });
+  } else if (!is_transfer(piece.kind) && static_cast<uint32_t>(piece.stream) == 0) {
+    grid_->start_kernel(engine->site.gpu, ns, token);
+  } else {
+    grid_->at(now + ns, [this, engine, step, number] { ended(engine, step, number); });
+  }
+}
+
+void ExpandedSteps::ended(Engine* engine, Step* step, uint32_t number) {
+  const double now = grid_->now_ns();
+  const StepGraph::Piece piece = engine->graph->piece(number);
+  for (Engine::Carried& carried : engine->carried) {
+    if (carried.step == step && carried.piece == number) carried = {};
+  }
+  const auto release = [&](Step* later, uint32_t effect) {
+    if (!is_transfer(piece.kind)) later->held_until[effect] = now;
+    if (--later->missing[effect] == 0) begin(engine, later, effect);
+  };
+  for (const uint32_t effect : engine->effects[number]) release(step, effect);
+  for (const Step::Waiter& waiter : step->waiters[number]) release(waiter.step, waiter.piece);
+  step->waiters[number].clear();
+  const bool last_required = piece.required && --step->required_left == 0;
+  if (last_required) step->timing.end_ns = now;
+  const Timing timing = step->timing;
+  const Done done = last_required ? std::move(step->done) : Done{};
+  if (--step->left == 0) engine->free.push_back(step->slot);
+  if (done) done(timing);  // last: it may start the next step, in this very slot
+}
+
+}  // namespace kvtwin::sim

@@ -1,0 +1,40 @@
+// What the simulated node is made of, in plain numbers. No SimGrid here: scenarios/ fills this.
+//
+// One GB/s is 10^9 bytes per second, which is one byte per nanosecond. Defaults are one H200 on PCIe 5,
+// as measured: copies of 16 KB to 64 MB fit overhead + bytes / rate within 2 %.
+
+#ifndef KVTWIN_SIM_PLATFORM_H_
+#define KVTWIN_SIM_PLATFORM_H_
+
+#include <cstdint>
+
+#include "engine/base/result.h"
+#include "engine/base/units.h"
+
+namespace kvtwin::sim {
+
+struct PlatformSpec {
+  uint32_t gpus = 1;
+  uint32_t sockets = 1;               // gpu i hangs on socket i * sockets / gpus
+  double pcie_gb_per_s = 55.4;        // of each GPU, in each of the two directions at once
+  Duration copy_overhead_in{2550};    // a copy engine's time per copy, beside the bytes: host to gpu
+  Duration copy_overhead_out{1700};   // gpu to host
+  double host_memory_gb_per_s = 200;  // of each socket, reads and writes together
+  double socket_link_gb_per_s = 60;   // between sockets, in each direction; unused with one socket
+  double nvlink_gb_per_s = 0;         // of each GPU, in each direction; 0: none
+  double disk_gb_per_s = 0;           // of the node, in each direction; 0: no disk tier
+};
+
+// Every mistake names its field.
+Result<void> validate_platform(const PlatformSpec& spec);
+
+constexpr uint32_t socket_of(const PlatformSpec& spec, uint32_t gpu) {
+  return static_cast<uint32_t>(uint64_t{gpu} * spec.sockets / spec.gpus);
+}
+
+// How long a copy of `bytes` takes on a path of its own, in whole nanoseconds, overhead apart.
+Duration copy_time(uint64_t bytes, double gb_per_s);
+
+}  // namespace kvtwin::sim
+
+#endif  // KVTWIN_SIM_PLATFORM_H_

@@ -1,0 +1,19 @@
+#include "engine/base/check.h"
+#include "sim/sim_backend.h"
+
+namespace kvtwin::sim {
+
+RunEnd run_simulated(const SimConfig& config, const RunOptions& options, Client* client,
+                     const std::vector<Observer*>& observers, SimReport* report) {
+  KVT_CHECK(config.engines.size() == options.engines.size());
+  SimConfig own = config;
+  for (size_t i = 0; i < own.engines.size(); ++i) {
+    own.engines[i].steps_in_flight_max = options.engines[i].steps_in_flight_max;
+  }
+  RunEnd end;
+  const SimReport seen = simulate(own, [&](Backend* world) { end = run(options, client, world, observers); });
+  if (report != nullptr) *report = seen;
+  return end;
+}
+
+}  // namespace kvtwin::sim

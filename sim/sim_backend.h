@@ -1,0 +1,56 @@
+// The simulated world: steps priced by a cost model, copies on a simulated node.
+//
+// SimGrid stays behind this header. One simulation at a time per process (simgrid_adapter.h): sweeps and
+// tests give each its own process.
+
+#ifndef KVTWIN_SIM_SIM_BACKEND_H_
+#define KVTWIN_SIM_SIM_BACKEND_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "engine/backend.h"
+#include "engine/driver.h"
+#include "models/cost_model.h"
+#include "sim/platform.h"
+#include "sim/step_clock.h"
+
+namespace kvtwin::sim {
+
+struct SimEngine {
+  CostModel* cost = nullptr;         // of one step on all its GPUs together
+  uint64_t page_bytes = 0;           // of one page, on all its GPUs together
+  uint32_t steps_in_flight_max = 1;  // run_simulated() takes CoreConfig's
+  uint32_t gpu_first = 0;            // its GPUs are [gpu_first, gpu_first + gpus)
+  uint32_t gpus = 1;
+};
+
+// How finely a step is simulated (sim/expanded_step.h). Steps without transfers of their own have nothing
+// to gain from kExpanded and are always collapsed.
+enum class Fidelity : uint8_t { kAuto, kCollapsed, kExpanded };
+
+struct SimConfig {
+  PlatformSpec node;
+  std::vector<SimEngine> engines;  // in engine order
+  Fidelity fidelity = Fidelity::kAuto;
+};
+
+// Every mistake names its field.
+Result<void> validate_sim_config(const SimConfig& config);
+
+struct SimReport {
+  std::vector<StepTotals> engines;
+};
+
+// Builds the node, runs `body` with the world in it, and returns when it has returned.
+// REQUIRES: validate_sim_config(config) found nothing wrong.
+SimReport simulate(const SimConfig& config, const std::function<void(Backend*)>& body);
+
+// kvtwin::run() in the simulated world. REQUIRES: as many engines in `config` as in `options`.
+RunEnd run_simulated(const SimConfig& config, const RunOptions& options, Client* client,
+                     const std::vector<Observer*>& observers, SimReport* report = nullptr);
+
+}  // namespace kvtwin::sim
+
+#endif  // KVTWIN_SIM_SIM_BACKEND_H_

@@ -1,0 +1,305 @@
+#include "sim/simgrid_adapter.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <simgrid/Exception.hpp>
+#include <simgrid/kernel/Timer.hpp>
+#include <simgrid/s4u.hpp>
+#include <simgrid/simix.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/check.h"
+
+// clang-format off
+#include <simgrid/version.h>  // last: it is not self-contained
+// clang-format on
+
+namespace kvtwin::sim {
+namespace {
+
+namespace sg4 = simgrid::s4u;
+using KernelTimer = simgrid::kernel::timer::Timer;
+using simgrid::kernel::actor::simcall_answered;
+using Up = sg4::LinkInRoute::Direction;
+
+// SimGrid's default network model imitates TCP over the Internet: a copy over NVLink would be nine times
+// too slow, opposite directions would slow each other down, and events less than a nanosecond apart would
+// merge. tests/sim/physics_test.cc pins each of these.
+#if SIMGRID_VERSION >= 33400
+constexpr const char* kPrecision = "--cfg=precision/timing:1e-12";
+#else
+constexpr const char* kPrecision = "--cfg=surf/precision:1e-12";
+#endif
+constexpr std::array kSettings = {
+    "kvtwin",   "--cfg=network/model:CM02", "--cfg=network/crosstraffic:0", "--cfg=network/TCP-gamma:1e15",
+    kPrecision, "--log=root.thres:critical"};
+
+struct Route {
+  sg4::Host* source;
+  sg4::Host* target;
+  double gb_per_s;
+};
+
+// SimGrid keeps no reference of its own to an activity, and it must not be let go in its own callback:
+// a slot keeps it until the next activity takes the slot.
+struct Slot {
+  sg4::ActivityPtr activity;
+  Token token = 0;
+};
+
+}  // namespace
+
+struct SimGrid::State {
+  PlatformSpec spec;
+  std::unique_ptr<sg4::Engine> engine;
+  sg4::NetZone* zone = nullptr;
+  std::vector<sg4::Host*> gpus;
+  std::vector<sg4::Host*> memories;  // per socket
+  sg4::Host* disk = nullptr;
+  std::vector<Route> routes;
+  std::map<std::pair<sg4::Host*, sg4::Host*>, RouteId> known;  // looked up, never iterated
+  std::vector<std::unique_ptr<Slot>> slots;
+  std::vector<Slot*> free_slots;
+  std::function<void(Token)> done;
+  sg4::SemaphorePtr wake;
+  KernelTimer* alarm = nullptr;
+  double alarm_at = 0;  // seconds; meaningful while alarm != nullptr
+  bool asleep = false;
+  double began = 0;  // SimGrid's clock when this simulation began, seconds
+  static State* current;
+
+  void build();
+  void build_routes();
+  void connect(sg4::Host* source, sg4::Host* target, const std::vector<sg4::LinkInRoute>& links);
+  RouteId route(sg4::Host* source, sg4::Host* target, double gb_per_s);
+  Slot* slot(Token token);
+  void finished(const sg4::Activity& activity);
+  void arm(double at_ns);
+  double seconds(double at_ns) const { return began + at_ns * 1e-9; }
+};
+
+SimGrid::State* SimGrid::State::current = nullptr;
+
+void SimGrid::State::build() {
+  zone = sg4::create_full_zone("node");
+  for (uint32_t i = 0; i < spec.gpus; ++i)
+    gpus.push_back(zone->create_host("gpu" + std::to_string(i), 1.0)->seal());
+  for (uint32_t i = 0; i < spec.sockets; ++i) {
+    memories.push_back(zone->create_host("memory" + std::to_string(i), 1.0)->seal());
+  }
+  if (spec.disk_gb_per_s > 0) disk = zone->create_host("disk", 1.0)->seal();
+  build_routes();
+  zone->seal();  // explicitly: SimGrid seals by itself only for the first engine of a process
+}
+
+void SimGrid::State::build_routes() {
+  // All latencies are 0, because SimGrid divides a link in proportion to 1 / latency. What a copy costs
+  // beside its bytes is a delay before it (sim/copy_engines.h).
+  const auto split = [&](const std::string& name, double gb_per_s) {
+    auto* link = zone->create_split_duplex_link(name, gb_per_s * 1e9);
+    link->set_latency(0)->seal();
+    return link;
+  };
+  std::vector<sg4::Link*> memory_links;
+  for (uint32_t i = 0; i < spec.sockets; ++i) {
+    auto* link = zone->create_link("memory" + std::to_string(i), spec.host_memory_gb_per_s * 1e9);
+    link->set_latency(0)->seal();
+    memory_links.push_back(link);
+  }
+  std::vector<const sg4::SplitDuplexLink*> socket_links(spec.sockets, nullptr);
+  if (spec.sockets > 1) {
+    for (uint32_t i = 0; i < spec.sockets; ++i) {
+      socket_links[i] = split("socket" + std::to_string(i), spec.socket_link_gb_per_s);
+    }
+  }
+  std::vector<const sg4::SplitDuplexLink*> nvlinks;
+  for (uint32_t i = 0; i < spec.gpus; ++i) {
+    const auto* pcie = split("pcie" + std::to_string(i), spec.pcie_gb_per_s);
+    for (uint32_t s = 0; s < spec.sockets; ++s) {
+      std::vector<sg4::LinkInRoute> links{sg4::LinkInRoute(memory_links[s])};
+      if (const uint32_t home = socket_of(spec, i); home != s) {
+        links.emplace_back(socket_links[s], Up::UP);
+        links.emplace_back(socket_links[home], Up::DOWN);
+      }
+      links.emplace_back(pcie, Up::UP);
+      connect(memories[s], gpus[i], links);
+    }
+    if (spec.nvlink_gb_per_s <= 0) continue;
+    nvlinks.push_back(split("nvlink" + std::to_string(i), spec.nvlink_gb_per_s));
+    for (uint32_t j = 0; j < i; ++j) {
+      connect(gpus[i], gpus[j], {{nvlinks[i], Up::UP}, {nvlinks[j], Up::DOWN}});
+    }
+  }
+  if (disk == nullptr) return;
+  const auto* disk_link = split("disk", spec.disk_gb_per_s);
+  for (uint32_t s = 0; s < spec.sockets; ++s) {
+    connect(disk, memories[s], {{disk_link, Up::UP}, sg4::LinkInRoute(memory_links[s])});
+  }
+}
+
+void SimGrid::State::connect(sg4::Host* source, sg4::Host* target,
+                             const std::vector<sg4::LinkInRoute>& links) {
+  zone->add_route(source->get_netpoint(), target->get_netpoint(), nullptr, nullptr, links, true);
+}
+
+RouteId SimGrid::State::route(sg4::Host* source, sg4::Host* target, double gb_per_s) {
+  const auto [found, is_new] =
+      known.try_emplace({source, target}, RouteId{static_cast<uint32_t>(routes.size())});
+  if (is_new) routes.push_back({source, target, gb_per_s});
+  return found->second;
+}
+
+Slot* SimGrid::State::slot(Token token) {
+  if (free_slots.empty()) {
+    slots.push_back(std::make_unique<Slot>());
+    free_slots.push_back(slots.back().get());
+  }
+  Slot* const slot = free_slots.back();
+  free_slots.pop_back();
+  slot->token = token;
+  return slot;
+}
+
+void SimGrid::State::finished(const sg4::Activity& activity) {
+  auto* const slot = activity.get_data<Slot>();
+  if (slot == nullptr) return;
+  done(slot->token);
+  free_slots.push_back(slot);  // only now: what `done` starts must not take this slot
+}
+
+// One timer at a time: whoever needs the driver earlier moves it.
+void SimGrid::State::arm(double at_ns) {
+  const double at = seconds(at_ns);
+  if (alarm != nullptr) {
+    if (alarm_at <= at) return;
+    alarm->remove();
+  }
+  alarm_at = at;
+  alarm = KernelTimer::set(at, [this] {
+    alarm = nullptr;
+    wake->release();
+  });
+}
+
+SimGrid::SimGrid(const PlatformSpec& spec) : state_(std::make_unique<State>()) {
+  KVT_CHECK(State::current == nullptr);
+  KVT_CHECK(validate_platform(spec).has_value());
+  static bool configured = false;  // settings outlive the engine, and setting them twice is an error
+  std::vector<std::string> words(kSettings.begin(), kSettings.end());
+  if (configured) words.resize(1);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  int count = static_cast<int>(arguments.size());
+  arguments.push_back(nullptr);
+  state_->spec = spec;
+  state_->engine = std::make_unique<sg4::Engine>(&count, arguments.data());
+  if (!configured)
+    sg4::Activity::on_completion_cb([](const sg4::Activity& activity) {
+      if (State::current != nullptr) State::current->finished(activity);
+    });
+  configured = true;
+  State::current = state_.get();
+  state_->began = sg4::Engine::get_clock();
+  state_->build();
+  state_->wake = sg4::Semaphore::create(0);
+}
+
+SimGrid::~SimGrid() {
+  state_->slots.clear();
+  State::current = nullptr;
+}
+
+RouteId SimGrid::host_to_gpu(uint32_t socket, uint32_t gpu) {
+  State& s = *state_;
+  double rate = std::min(s.spec.pcie_gb_per_s, s.spec.host_memory_gb_per_s);
+  if (socket_of(s.spec, gpu) != socket) rate = std::min(rate, s.spec.socket_link_gb_per_s);
+  return s.route(s.memories.at(socket), s.gpus.at(gpu), rate);
+}
+
+RouteId SimGrid::gpu_to_host(uint32_t gpu, uint32_t socket) {
+  State& s = *state_;
+  const double rate = gb_per_s(host_to_gpu(socket, gpu));
+  return s.route(s.gpus.at(gpu), s.memories.at(socket), rate);
+}
+
+RouteId SimGrid::gpu_to_gpu(uint32_t source, uint32_t target) {
+  State& s = *state_;
+  KVT_CHECK(s.spec.nvlink_gb_per_s > 0 && source != target);
+  return s.route(s.gpus.at(source), s.gpus.at(target), s.spec.nvlink_gb_per_s);
+}
+
+RouteId SimGrid::host_to_disk(uint32_t socket) {
+  State& s = *state_;
+  KVT_CHECK(s.disk != nullptr);
+  return s.route(s.memories.at(socket), s.disk, std::min(s.spec.disk_gb_per_s, s.spec.host_memory_gb_per_s));
+}
+
+RouteId SimGrid::disk_to_host(uint32_t socket) {
+  State& s = *state_;
+  KVT_CHECK(s.disk != nullptr);
+  return s.route(s.disk, s.memories.at(socket), std::min(s.spec.disk_gb_per_s, s.spec.host_memory_gb_per_s));
+}
+
+double SimGrid::gb_per_s(RouteId route) const { return state_->routes.at(raw(route)).gb_per_s; }
+
+void SimGrid::on_done(std::function<void(Token)> done) { state_->done = std::move(done); }
+
+void SimGrid::run(std::function<void()> body) {
+  try {
+    sg4::Actor::create("driver", state_->memories.front(), std::move(body));
+    state_->engine->run();
+  } catch (const simgrid::Exception& problem) {
+    check_failed(problem.what(), __FILE__, __LINE__);
+  }
+}
+
+double SimGrid::now_ns() const { return (sg4::Engine::get_clock() - state_->began) * 1e9; }
+
+bool SimGrid::reached(double at_ns) const { return sg4::Engine::get_clock() >= state_->seconds(at_ns); }
+
+void SimGrid::wait_until(double at_ns) {
+  simcall_answered([&] { state_->arm(at_ns); });
+  wait();
+}
+
+void SimGrid::wait() {
+  state_->asleep = true;
+  state_->wake->acquire();
+  state_->asleep = false;
+}
+
+void SimGrid::wake_by(double at_ns) {
+  if (state_->asleep) state_->arm(at_ns);
+}
+
+void SimGrid::at(double at_ns, std::function<void()> then) {
+  simcall_answered([&] { KernelTimer::set(state_->seconds(at_ns), std::move(then)); });
+}
+
+void SimGrid::start_copy(RouteId route, uint64_t bytes, Token token) {
+  KVT_CHECK(bytes > 0);  // SimGrid never starts an empty copy, and does not say so
+  simcall_answered([&] {
+    const Route& path = state_->routes[raw(route)];
+    Slot* const slot = state_->slot(token);
+    auto copy = sg4::Comm::sendto_init();
+    copy->set_data(slot);
+    copy->set_payload_size(bytes);
+    slot->activity = copy;
+    copy->set_source(path.source)->set_destination(path.target);  // this starts it
+  });
+}
+
+void SimGrid::start_kernel(uint32_t gpu, double ns, Token token) {
+  simcall_answered([&] {
+    Slot* const slot = state_->slot(token);
+    auto kernel = sg4::Exec::init()->set_flops_amount(ns * 1e-9);
+    kernel->set_data(slot);
+    slot->activity = kernel;
+    kernel->set_host(state_->gpus.at(gpu))->vetoable_start();
+  });
+}
+
+}  // namespace kvtwin::sim

@@ -1,0 +1,366 @@
+#include "engine/metrics.h"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "engine/base/prng.h"
+#include "engine/metrics_summary.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr EngineId kE0{0};
+
+// Feeds hand-made events and commands in the order in which the driver would.
+struct Feed {
+  Metrics metrics{{{.page_tokens = 16, .page_bytes = 1000, .pages_gpu = 100}}};
+
+  void ready(int64_t at, uint32_t call, uint32_t prompt, uint32_t output, uint32_t session = 0) {
+    CallReady event;
+    event.call = CallId{call};
+    event.session = SessionId{session};
+    event.prompt_tokens = prompt;
+    event.output_tokens = output;
+    metrics.saw_event(Instant{at}, kE0, event);
+  }
+  void launch(int64_t at, uint64_t step, std::vector<PlanEntry> entries, uint32_t repeat = 1,
+              std::vector<PageGrant> grants = {}, std::vector<Adoption> adoptions = {}) {
+    LaunchStep command;
+    command.step = StepId{step};
+    command.repeat = repeat;
+    command.entries = entries;
+    command.grants = grants;
+    command.adoptions = adoptions;
+    metrics.saw_command(Instant{at}, command);
+  }
+  void done(uint64_t step, std::vector<int64_t> ends, StepOutcome outcome = {}) {
+    std::vector<Instant> at;
+    for (const int64_t end : ends) at.push_back({end});
+    StepDone event;
+    event.step = StepId{step};
+    event.ends = at;
+    event.outcome = outcome;
+    metrics.saw_event(at.back(), kE0, event);
+  }
+  void token(int64_t at, uint32_t call) {
+    metrics.saw_command(Instant{at}, TokensEmitted{kE0, CallId{call}, 1});
+  }
+  void finish(int64_t at, uint32_t call, uint32_t tokens) {
+    metrics.saw_command(Instant{at}, FinishCall{kE0, CallId{call}, tokens, false});
+  }
+  void preempt(int64_t at, uint32_t call) {
+    metrics.saw_command(Instant{at}, DropCallState{kE0, CallId{call}, DropCallState::Reason::kPreempted});
+  }
+  void gauges(int64_t at, uint32_t running, uint32_t held = 0) {
+    CoreGauges now;
+    now.calls_running = running;
+    now.pages_gpu_held = held;
+    metrics.saw_gauges(Instant{at}, kE0, now);
+  }
+  const CallRecord& call(uint32_t id) const { return metrics.calls()[id]; }
+  int64_t share(uint32_t id, TimeShare which) const { return call(id).time[static_cast<size_t>(which)].ns; }
+  int64_t attributed(uint32_t id) const {
+    return std::accumulate(call(id).time.begin(), call(id).time.end(), int64_t{0},
+                           [](int64_t sum, Duration part) { return sum + part.ns; });
+  }
+};
+
+PlanEntry chunk(uint32_t call, uint32_t context, uint32_t tokens, bool first, bool samples) {
+  return {CallId{call}, EntryKind::kChunk, first, samples, tokens, context};
+}
+PlanEntry decode(uint32_t call, uint32_t context) {
+  return {CallId{call}, EntryKind::kDecode, false, true, 1, context};
+}
+
+// A call of 40 prompt tokens, 16 of them found in the cache, and 3 output tokens; alone on the engine.
+void one_call(Feed& feed) {
+  feed.ready(100, 0, 40, 3);
+  feed.launch(100, 0, {chunk(0, 16, 24, true, true)});
+  feed.gauges(100, 1, 3);
+  feed.done(0, {150}, {.host = Duration{10}});
+  feed.token(150, 0);
+  feed.launch(150, 1, {decode(0, 40)}, 2);
+  feed.gauges(150, 1, 3);
+  feed.done(1, {170, 195}, {.host = Duration{6}});
+  feed.finish(195, 0, 3);
+  feed.gauges(195, 0, 0);
+}
+
+}  // namespace
+
+TEST_CASE("metrics: one call alone has its five time points, and its shares sum to its latency") {
+  Feed feed;
+  one_call(feed);
+  const CallRecord& call = feed.call(0);
+  CHECK(call.ready.ns == 100);
+  CHECK(call.queued.ns == 100);
+  CHECK(call.admitted.ns == 100);
+  CHECK(call.first_token.ns == 150);
+  CHECK(call.finished.ns == 195);
+  CHECK(call.reused_tokens == 16);
+  CHECK(feed.share(0, TimeShare::kQueue) == 0);
+  CHECK(feed.share(0, TimeShare::kPrefill) == 40);
+  CHECK(feed.share(0, TimeShare::kDecode) == 39);
+  CHECK(feed.share(0, TimeShare::kHost) == 16);
+  CHECK(feed.attributed(0) == 95);
+}
+
+TEST_CASE("metrics: the summary of one call is its own values") {
+  Feed feed;
+  one_call(feed);
+  const Summary sum = summarise(feed.metrics);
+  CHECK(sum.finished == 1);
+  CHECK(sum.ttft.p99 == 50);
+  CHECK(sum.tpot.mean == 22.5);
+  CHECK(sum.e2e.max == 95);
+  CHECK(sum.itl.count == 2);
+  CHECK(sum.itl.mean == 22.5);
+  CHECK(sum.itl.max == 25);
+  CHECK(sum.output_tokens_per_s == doctest::Approx(3 / 95e-9));
+  CHECK(sum.reused_tokens == 16);
+  CHECK(sum.admitted_prompt_tokens == 40);
+  CHECK(sum.latency_ns == 95);
+  CHECK(sum.steps == 3);
+  CHECK(sum.call_steps == 3);
+  CHECK(sum.busy == 1);
+  // 40 of 48 slots for 50 ns, 41 of 48 for 20 ns, 42 of 48 for 25 ns.
+  CHECK(sum.tail_fragmentation == doctest::Approx(1 - (40. * 50 + 41. * 20 + 42. * 25) / (48. * 95)));
+}
+
+TEST_CASE("metrics: a call that arrives while a step runs is queued when that step ends") {
+  Feed feed;
+  feed.ready(0, 0, 10, 5);
+  feed.launch(0, 0, {chunk(0, 0, 10, true, true)});
+  feed.gauges(0, 1);
+  feed.ready(4, 1, 10, 1);
+  feed.gauges(4, 1);
+  feed.done(0, {30});
+  feed.token(30, 0);
+  feed.launch(30, 1, {decode(0, 10), chunk(1, 0, 10, true, true)});
+  feed.gauges(30, 2);
+  feed.done(1, {70});
+  feed.token(70, 1);
+  feed.finish(70, 1, 1);
+  CHECK(feed.call(1).ready.ns == 4);
+  CHECK(feed.call(1).queued.ns == 30);
+  CHECK(feed.call(1).admitted.ns == 30);
+  CHECK(feed.share(1, TimeShare::kQueue) == 26);
+  CHECK(feed.share(1, TimeShare::kPrefill) == 40);
+  CHECK(feed.attributed(1) == 66);
+}
+
+TEST_CASE("metrics: what a preempted call computes again is recompute, its gap is one inter-token latency") {
+  Feed feed;
+  feed.ready(0, 0, 20, 4);
+  feed.launch(0, 0, {chunk(0, 0, 20, true, true)});
+  feed.gauges(0, 1);
+  feed.done(0, {10});
+  feed.token(10, 0);
+  feed.launch(10, 1, {decode(0, 20)});
+  feed.done(1, {15});
+  feed.preempt(15, 0);
+  feed.gauges(15, 0);
+  feed.launch(40, 2, {chunk(0, 16, 3, true, false)});  // 22 tokens are known, 16 of them still cached
+  feed.gauges(40, 1);
+  feed.done(2, {44});
+  feed.launch(44, 3, {chunk(0, 19, 3, false, true)});
+  feed.done(3, {52});
+  feed.launch(52, 4, {decode(0, 22)});
+  feed.done(4, {57});
+  feed.finish(57, 0, 4);
+  const CallRecord& call = feed.call(0);
+  CHECK(call.preemptions == 1);
+  CHECK(call.reused_tokens == 0);
+  CHECK(call.reused_again_tokens == 16);
+  CHECK(call.recomputed_tokens == 6);
+  CHECK(feed.share(0, TimeShare::kPrefill) == 10);
+  CHECK(feed.share(0, TimeShare::kDecode) == 5 + 5);
+  CHECK(feed.share(0, TimeShare::kQueue) == 25);
+  CHECK(feed.share(0, TimeShare::kRecompute) == 12);
+  CHECK(feed.attributed(0) == 57);
+  CHECK(feed.metrics.itl().count() == 3);
+  CHECK(feed.metrics.itl().max().ns == 52 - 15);
+}
+
+TEST_CASE("metrics: a prompt that is preempted half-way repeats only what it had computed") {
+  Feed feed;
+  feed.ready(0, 0, 30, 1);
+  feed.launch(0, 0, {chunk(0, 0, 10, true, false)});
+  feed.gauges(0, 1);
+  feed.done(0, {10});
+  feed.preempt(10, 0);
+  feed.gauges(10, 0);
+  feed.launch(10, 1, {chunk(0, 0, 10, true, false)});
+  feed.gauges(10, 1);
+  feed.done(1, {20});
+  feed.launch(20, 2, {chunk(0, 10, 20, false, true)});
+  feed.done(2, {50});
+  feed.token(50, 0);
+  feed.finish(50, 0, 1);
+  CHECK(feed.share(0, TimeShare::kPrefill) == 10 + 30);
+  CHECK(feed.share(0, TimeShare::kRecompute) == 10);
+  CHECK(feed.call(0).recomputed_tokens == 10);
+}
+
+TEST_CASE("metrics: a call that waits for a recall waits for a transfer, not in the queue") {
+  Feed feed;
+  feed.ready(0, 0, 32, 1);
+  const std::vector<PageId> host = {PageId{1000}, PageId{1001}}, gpu = {PageId{5}, PageId{6}};
+  feed.metrics.saw_command(Instant{3}, StartTransfer{kE0, TransferId{0}, TransferKind::kRecall, Tier::kHost,
+                                                     Tier::kGpu, host, gpu});
+  feed.metrics.saw_event(Instant{23}, kE0, TransferDone{kE0, TransferId{0}});
+  feed.launch(30, 0, {chunk(0, 32, 1, true, true)}, 1, {}, {{CallId{0}, gpu}});
+  feed.gauges(30, 1);
+  feed.done(0, {41}, {.exposed = Duration{4}, .hidden = Duration{2}});
+  feed.token(41, 0);
+  feed.finish(41, 0, 1);
+  CHECK(feed.share(0, TimeShare::kTransfer) == 20 + 4);
+  CHECK(feed.share(0, TimeShare::kQueue) == 10);
+  CHECK(feed.share(0, TimeShare::kPrefill) == 7);
+  CHECK(feed.attributed(0) == 41);
+  const EngineTotals& totals = feed.metrics.totals(kE0);
+  CHECK(totals.bytes_in == 2000);
+  CHECK(totals.bytes_out == 0);
+  CHECK(totals.exposed.ns == 20 + 4);
+  CHECK(totals.hidden.ns == 2);
+}
+
+TEST_CASE("metrics: pages granted for later steps of a folded launch count when their step begins") {
+  Feed folded, single;
+  for (Feed* feed : {&folded, &single}) {
+    feed->ready(0, 0, 16, 4);
+    feed->launch(0, 0, {chunk(0, 0, 15, true, false)});
+    feed->gauges(0, 1, 1);
+    feed->done(0, {10});
+  }
+  folded.launch(10, 1, {decode(0, 15)}, 3, {{1, 0, PageId{7}}});
+  folded.gauges(10, 1, 2);
+  folded.done(1, {20, 30, 40});
+  folded.gauges(40, 1, 2);
+  single.launch(10, 1, {decode(0, 15)});
+  single.gauges(10, 1, 1);
+  single.done(1, {20});
+  single.launch(20, 2, {decode(0, 16)}, 1, {{0, 0, PageId{7}}});
+  single.gauges(20, 1, 2);
+  single.done(2, {30});
+  single.launch(30, 3, {decode(0, 17)});
+  single.gauges(30, 1, 2);
+  single.done(3, {40});
+  single.gauges(40, 1, 2);
+  for (const Feed* feed : {&folded, &single}) {
+    const EngineTotals& totals = feed->metrics.totals(kE0);
+    CHECK(totals.pages_held_peak == 2);
+    CHECK(totals.pages_held_ns == 1 * 20 + 2 * 20);
+    CHECK(totals.cells_ns == 15 * 10 + 16 * 10 + 17 * 10 + 18 * 10);
+    CHECK(totals.slots_ns == 16 * 20 + 32 * 20);
+    CHECK(feed->metrics.itl().count() == 3);
+  }
+}
+
+TEST_CASE("metrics: steps of an interrupted launch that never ran leave no trace") {
+  Feed feed;
+  feed.ready(0, 0, 16, 100);
+  feed.launch(0, 0, {chunk(0, 0, 16, true, true)});
+  feed.gauges(0, 1, 1);
+  feed.done(0, {10});
+  feed.token(10, 0);
+  feed.launch(10, 1, {decode(0, 16)}, 50, {{16, 0, PageId{3}}, {32, 0, PageId{4}}});
+  feed.gauges(10, 1, 4);
+  feed.done(1, {20});  // interrupt() told what had ended
+  feed.gauges(20, 1, 4);
+  feed.ready(25, 1, 16, 1);
+  feed.gauges(25, 1, 4);
+  feed.done(2, {30});  // the step that was running
+  feed.launch(30, 3, {decode(0, 18), chunk(1, 0, 16, true, true)});
+  feed.gauges(30, 2, 3);
+  feed.done(3, {45});
+  feed.token(45, 1);
+  feed.finish(45, 1, 1);
+  feed.gauges(45, 1, 2);
+  CHECK(feed.metrics.totals(kE0).steps == 4);
+  CHECK(feed.metrics.totals(kE0).pages_held_peak == 3);
+  CHECK(feed.call(1).queued.ns == 30);
+  CHECK(summarise(feed.metrics).open == 1);
+}
+
+TEST_CASE("metrics: rejected calls are listed and in no distribution") {
+  Feed feed;
+  feed.ready(5, 0, 999, 1);
+  feed.metrics.saw_command(Instant{5},
+                           RejectCall{kE0, CallId{0}, RejectCall::Reason::kLongerThanWindow, 1000, 512});
+  const Summary sum = summarise(feed.metrics);
+  CHECK(sum.calls == 1);
+  CHECK(sum.rejected == 1);
+  CHECK(sum.e2e.count == 0);
+  REQUIRE(feed.metrics.rejections().size() == 1);
+  CHECK(feed.metrics.rejections()[0].needed == 1000);
+}
+
+TEST_CASE("metrics: sessions know their makespan and the part of it in which calls were served") {
+  Feed feed;
+  for (const auto& [id, at] : std::vector<std::pair<uint32_t, int64_t>>{{0, 0}, {1, 100}}) {
+    feed.ready(at, id, 16, 1, 7);
+    feed.launch(at, id, {chunk(id, 0, 16, true, true)});
+    feed.gauges(at, 1);
+    feed.done(id, {at + 10});
+    feed.token(at + 10, id);
+    feed.finish(at + 10, id, 1);
+    feed.gauges(at + 10, 0);
+  }
+  const Summary sum = summarise(feed.metrics);
+  CHECK(sum.sessions == 1);
+  CHECK(sum.makespan.max == 110);
+  CHECK(sum.served.max == 20);
+}
+
+TEST_CASE("distribution: percentiles are nearest-rank values that occurred") {
+  std::vector<double> values;
+  for (int i = 10; i >= 1; --i) values.push_back(i);
+  const Distribution found = distribution(&values);
+  CHECK(found.p50 == 5);
+  CHECK(found.p90 == 9);
+  CHECK(found.p95 == 10);
+  CHECK(found.p99 == 10);
+  CHECK(found.mean == 5.5);
+  values = {3};
+  CHECK(distribution(&values).p50 == 3);
+}
+
+TEST_CASE("histogram: quantiles are within 0.1 % of the sorted values they stand for") {
+  Prng prng(7);
+  LogHistogram histogram;
+  std::vector<double> values;
+  for (int i = 0; i < 5000; ++i) {
+    const auto value = static_cast<int64_t>(prng.range(0, uint64_t{1} << prng.range(1, 40)));
+    histogram.add(Duration{value}, 1);
+    values.push_back(static_cast<double>(value));
+  }
+  const Distribution exact = distribution(&values);
+  CHECK(histogram.quantile_ns(50) == doctest::Approx(exact.p50).epsilon(0.001));
+  CHECK(histogram.quantile_ns(99) == doctest::Approx(exact.p99).epsilon(0.001));
+  CHECK(histogram.mean_ns() == doctest::Approx(exact.mean));
+  CHECK(static_cast<double>(histogram.max().ns) == exact.max);
+}
+
+TEST_CASE("series: outgrowing its buckets keeps every integral") {
+  Series series;
+  Integral expected = 0;
+  Prng prng(3);
+  int64_t at = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const auto span = static_cast<int64_t>(prng.range(1, 5'000'000));
+    const uint64_t value = prng.range(0, 100);
+    series.add(Instant{at}, Instant{at + span}, value);
+    expected += Integral{value} * static_cast<uint64_t>(span);
+    at += span;
+  }
+  Integral sum = 0;
+  for (const uint64_t part : series.integrals()) sum += part;
+  CHECK(sum == expected);
+  CHECK(series.integrals().size() <= Series::kBuckets);
+  CHECK(series.width().ns * static_cast<int64_t>(Series::kBuckets) >= at);
+}
+
+}  // namespace kvtwin

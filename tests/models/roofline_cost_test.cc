@@ -1,0 +1,234 @@
+#include "models/roofline_cost.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "engine/base/prng.h"
+#include "models/catalog.h"
+#include "models/cost_factory.h"
+
+namespace kvtwin {
+namespace {
+
+LlmSpec llm(const char* name) {
+  const auto m = Catalog().llm(name);
+  REQUIRE(m);
+  return *m;
+}
+
+DeviceSpec device(const char* name) {
+  const auto d = Catalog().device(name);
+  REQUIRE(d);
+  return *d;
+}
+
+// A device whose kernels reach the datasheet and cost nothing beside it.
+DeviceSpec ideal(DeviceSpec d) {
+  for (Figure* f :
+       {&d.read_fraction, &d.gemm_fraction, &d.prefill_fraction, &d.decode_fraction, &d.nvlink_fraction})
+    f->value = 1;
+  for (Figure* f : {&d.gemm_fixed_ns, &d.attention_fixed_ns, &d.small_fixed_ns, &d.sampler_fixed_ns,
+                    &d.all_reduce_fixed_ns})
+    f->value = 0;
+  return d;
+}
+
+double ms(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e6; }
+
+StepShape decodes(uint32_t count, uint32_t context) {
+  StepShape s;
+  s.decodes = s.tokens = s.tokens_padded = s.logits_rows = count;
+  s.decode_context_sum = uint64_t{count} * context, s.decode_context_max = context;
+  return s;
+}
+
+StepShape chunk(const ChunkShape& c) {
+  StepShape s;
+  s.chunks = {&c, 1};
+  s.tokens = s.tokens_padded = c.tokens, s.logits_rows = 1;
+  return s;
+}
+
+double us_of(CostModel& model, const StepShape& shape, const std::string& name) {
+  for (const OpCost& op : model.ops(shape)) {
+    if (op.name == name) return static_cast<double>(op.each) / kTicksPerNs / 1e3;
+  }
+  FAIL("no operation " << name);
+  return 0;
+}
+
+TEST_CASE("roofline: one decode of Llama-3.1-8B on an ideal H200 takes what reading the weights takes") {
+  RooflineCost model(llm("llama-3.1-8b"), ideal(device("h200")), 1, {});
+  // 8.030 B parameters in bf16 = 16.06 GB, less the embedding table (1.05 GB), of which one row is read:
+  // 15.01 GB / 4.8 TB/s = 3.127 ms. Activations of one token add 2 %o.
+  CHECK(ms(model.step(decodes(1, 1)).device) == doctest::Approx(3.127).epsilon(0.005));
+  // 64 calls of 8,192 tokens add 64 * 8,193 * 131,072 B / 4.8 TB/s = 14.32 ms.
+  const double with = ms(model.step(decodes(64, 8192)).device),
+               without = ms(model.step(decodes(64, 0)).device);
+  CHECK(with - without == doctest::Approx(14.32).epsilon(0.001));
+}
+
+TEST_CASE("roofline: a long prompt on an ideal H200 takes what its arithmetic takes") {
+  RooflineCost model(llm("llama-3.1-8b"), ideal(device("h200")), 1, {});
+  const ChunkShape c{8192, 0};
+  double gemm = 0;
+  for (const OpCost& op : model.ops(chunk(c))) gemm += op.kind == OpKind::kGemm ? ms(op.times * op.each) : 0;
+  // 2 * 8,192 * 6.979 G weights of the layers / 989.5 TFLOP/s
+  CHECK(gemm == doctest::Approx(2 * 8192 * 6.979e9 / 989.5e12 * 1e3).epsilon(0.005));
+  // 4 * 128 * 32 heads * 8,192 * 8,193 / 2 pairs / 989.5 TFLOP/s
+  CHECK(us_of(model, chunk(c), "attention") ==
+        doctest::Approx(4.0 * 4096 * 8192 * 8193 / 2 / 989.5e6).epsilon(0.001));
+}
+
+TEST_CASE("roofline: H200 kernels are predicted as measured") {
+  RooflineCost model(llm("llama-3.1-8b"), device("h200"), 1, {});
+  // us, cuBLAS bf16 under CUDA graphs.
+  const struct {
+    uint32_t tokens;
+    double qkv, output, gate_up, down;
+  } gemms[] = {{1, 16.1, 13.3, 56.9, 31.9},
+               {8, 16.9, 13.2, 56.4, 32.1},
+               {32, 17.0, 13.7, 57.9, 33.5},
+               {128, 17.7, 14.3, 66.8, 37.4},
+               {2048, 131.4, 87.2, 607.2, 293.6}};
+  for (const auto& g : gemms) {
+    CAPTURE(g.tokens);
+    const StepShape s = decodes(g.tokens, 16);
+    const double qkv = us_of(model, s, "qkv"), output = us_of(model, s, "output");
+    const double gate_up = us_of(model, s, "gate_up"), down = us_of(model, s, "down");
+    CHECK(qkv == doctest::Approx(g.qkv).epsilon(0.09));
+    CHECK(output == doctest::Approx(g.output).epsilon(0.09));
+    CHECK(gate_up == doctest::Approx(g.gate_up).epsilon(0.06));
+    CHECK(down == doctest::Approx(g.down).epsilon(0.09));
+    CHECK(qkv + output + gate_up + down ==
+          doctest::Approx(g.qkv + g.output + g.gate_up + g.down).epsilon(0.04));
+  }
+  // us, FlashInfer paged decode, page 16 (calls, context, time of one layer).
+  const struct {
+    uint32_t calls, context;
+    double us;
+  } paged[] = {{1, 8192, 19.5},   {1, 32768, 43.0},   {8, 8192, 73.1},    {32, 2048, 70.2},
+               {32, 8192, 247.8}, {32, 32768, 961.6}, {128, 8192, 957.4}, {128, 32768, 3770.7}};
+  for (const auto& p : paged) {
+    CAPTURE(p.calls);
+    CAPTURE(p.context);
+    CHECK(us_of(model, decodes(p.calls, p.context), "attention") == doctest::Approx(p.us).epsilon(0.04));
+  }
+  // us, FA3 causal prefill of one prompt.
+  for (const auto& [tokens, us] : {std::pair<uint32_t, double>{2048, 61}, {8192, 777}, {32768, 12880}}) {
+    const ChunkShape c{tokens, 0};
+    CHECK(us_of(model, chunk(c), "attention") == doctest::Approx(us).epsilon(0.04));
+  }
+}
+
+TEST_CASE("roofline: experts that are touched follow from tokens, and their weights are read once") {
+  const LlmSpec m = llm("qwen3-30b-a3b");
+  RooflineCost model(m, ideal(device("h200")), 1, {});
+  const double expert_bytes = 2.0 * 2048 * 2 * 768;  // gate and up of one expert
+  // One token touches its 8 experts; many tokens touch all 128.
+  const double one = us_of(model, decodes(1, 1), "experts_gate_up");
+  CHECK(one == doctest::Approx(8 * expert_bytes / 4.8e6).epsilon(0.01));
+  const double two = us_of(model, decodes(2, 1), "experts_gate_up");
+  CHECK(two == doctest::Approx((8 + 8 * 120 / 128.0) * expert_bytes / 4.8e6).epsilon(0.01));
+  const double many = us_of(model, decodes(200, 1), "experts_gate_up");
+  CHECK(many == doctest::Approx(128 * expert_bytes / 4.8e6).epsilon(0.03));
+}
+
+TEST_CASE("roofline: sliding layers see the window, at most") {
+  const LlmSpec m = llm("gpt-oss-20b");  // 12 of 24 layers with a window of 128
+  RooflineCost model(m, ideal(device("h200")), 1, {});
+  const double cell = 2.0 * 8 * 64 * 2;
+  CHECK(us_of(model, decodes(4, 10000), "attention_window") ==
+        doctest::Approx(4 * 128 * cell / 4.8e6).epsilon(0.01));
+  CHECK(us_of(model, decodes(4, 99), "attention_window") ==
+        doctest::Approx(4 * 100 * cell / 4.8e6).epsilon(0.01));
+  CHECK(us_of(model, decodes(4, 9999), "attention") ==
+        doctest::Approx(4 * 10000 * cell / 4.8e6).epsilon(0.01));
+  // A chunk of 1,000: the first 127 tokens see 1..127, the others 128.
+  const ChunkShape c{1000, 0};
+  const double pairs = 127 * 128 / 2 + 873 * 128;
+  CHECK(us_of(model, chunk(c), "attention_window") ==
+        doctest::Approx(pairs * 4 * 64 * 64 / 989.5e6).epsilon(0.001));
+}
+
+TEST_CASE("roofline: tensor parallelism splits work and adds two all-reduces per layer") {
+  const LlmSpec m = llm("llama-3.1-70b");
+  RooflineCost one(m, ideal(device("h200")), 1, {}), four(m, ideal(device("h200")), 4, {});
+  const StepShape s = decodes(64, 4096);
+  Ticks reduced = 0;
+  uint32_t count = 0;
+  for (const OpCost& op : four.ops(s)) {
+    if (op.kind != OpKind::kAllReduce || op.place != OpPlace::kLayer) continue;
+    reduced += op.times * op.each, count += op.times;
+    // 2 * 3/4 of 64 tokens * 8,192 * 2 B over 450 GB/s
+    CHECK(static_cast<double>(op.each) / kTicksPerNs ==
+          doctest::Approx(1.5 * 64 * 8192 * 2 / 450).epsilon(0.001));
+  }
+  CHECK(count == 160);
+  CHECK(us_of(four, s, "gate_up") == doctest::Approx(us_of(one, s, "gate_up") / 4).epsilon(0.02));
+  CHECK(us_of(four, s, "attention") == doctest::Approx(us_of(one, s, "attention") / 4).epsilon(0.001));
+  CHECK(four.step(s).device < one.step(s).device / 3);
+}
+
+TEST_CASE("roofline: quantised weights are read as stored, and fp8 ones multiplied as such") {
+  LlmSpec m = llm("llama-3.1-8b");
+  RooflineCost bf16(m, ideal(device("h200")), 1, {});
+  m.weights = {NumberFormat::kInt4, 128, 16, 0};
+  RooflineCost int4(m, ideal(device("h200")), 1, {});
+  m.weights = {NumberFormat::kFp8, 0, 0, 0};
+  RooflineCost fp8(m, ideal(device("h200")), 1, {});
+  const StepShape small = decodes(1, 1);
+  CHECK(us_of(int4, small, "gate_up") ==
+        doctest::Approx(us_of(bf16, small, "gate_up") * 4.125 / 16).epsilon(0.01));
+  CHECK(us_of(fp8, small, "gate_up") == doctest::Approx(us_of(bf16, small, "gate_up") / 2).epsilon(0.01));
+  const ChunkShape c{8192, 0};
+  CHECK(us_of(int4, chunk(c), "gate_up") == doctest::Approx(us_of(bf16, chunk(c), "gate_up")).epsilon(0.005));
+  CHECK(us_of(fp8, chunk(c), "gate_up") ==
+        doctest::Approx(us_of(bf16, chunk(c), "gate_up") / 2).epsilon(0.01));
+}
+
+TEST_CASE("roofline: more work never takes less time, and operations sum to the step") {
+  Prng draws(7);
+  for (const char* name : {"llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-20b"}) {
+    RooflineCost model(llm(name), device("h200"), 2, {});
+    for (int i = 0; i < 300; ++i) {
+      const auto calls = static_cast<uint32_t>(draws.range(1, 300)),
+                 context = static_cast<uint32_t>(draws.range(0, 50000));
+      const StepCost cost = model.step(decodes(calls, context));
+      CHECK(cost.device <= model.step(decodes(calls + 1, context)).device);
+      CHECK(cost.device <= model.step(decodes(calls, context + 1)).device);
+      const ChunkShape c{calls, context}, longer{calls + 1, context}, later{calls, context + 1};
+      CHECK(model.step(chunk(c)).device <= model.step(chunk(longer)).device);
+      CHECK(model.step(chunk(c)).device <= model.step(chunk(later)).device);
+      Ticks sum = 0, evidence = 0;
+      for (const OpCost& op : model.ops(decodes(calls, context))) sum += op.times * op.each;
+      for (const Ticks t : cost.by_evidence) evidence += t;
+      CHECK(sum == cost.device);
+      CHECK(evidence == cost.device);
+      CHECK(cost.by_evidence[static_cast<size_t>(Evidence::kRoofline)] == cost.device);
+    }
+  }
+}
+
+TEST_CASE("roofline: every model prices on every device, host time is passed through") {
+  const Catalog catalog;
+  for (const std::string& m : catalog.names("llm")) {
+    for (const std::string& d : catalog.names("device")) {
+      CostModelSpec spec{llm(m.c_str()), device(d.c_str()), 1, {1000, 2000, -3000, 512}, ""};
+      auto model = make_cost_model(spec);
+      REQUIRE(model);
+      const ChunkShape few{100, 0}, many{1000, 0};
+      CHECK((*model)->step(decodes(8, 1000)).device > 0);
+      CHECK((*model)->step(decodes(8, 1000)).host == 1000 * kTicksPerNs);
+      CHECK((*model)->step(chunk(few)).host == 2000 * kTicksPerNs);
+      CHECK((*model)->step(chunk(many)).host == -3000 * kTicksPerNs);
+    }
+  }
+  CostModelSpec wrong{llm("qwen2.5-7b"), device("h200"), 8, {}, ""};
+  CHECK_FALSE(make_cost_model(wrong));
+}
+
+}  // namespace
+}  // namespace kvtwin

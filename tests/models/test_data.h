@@ -1,0 +1,21 @@
+// Where tests find the outside data: $KVTWIN_DATA, or ../shared/data beside the project.
+
+#ifndef KVTWIN_TESTS_MODELS_TEST_DATA_H_
+#define KVTWIN_TESTS_MODELS_TEST_DATA_H_
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+inline std::string test_data(const std::string& path) {
+  const char* dir = std::getenv("KVTWIN_DATA");
+  return (dir != nullptr ? std::string(dir) : std::string(KVTWIN_SOURCE_DIR) + "/../shared/data") + "/" +
+         path;
+}
+
+inline bool have_test_data(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(test_data(path), error);
+}
+
+#endif  // KVTWIN_TESTS_MODELS_TEST_DATA_H_

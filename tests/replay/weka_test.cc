@@ -1,0 +1,123 @@
+// Real agent sessions, read straight from their JSON, so that the source's own ids are the judge.
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fake_world.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+std::filesystem::path data_folder() {
+  const char* given = std::getenv("KVTWIN_DATA");
+  return given != nullptr ? std::filesystem::path(given)
+                          : std::filesystem::path(KVTWIN_SOURCE_DIR) / ".." / "shared" / "data";
+}
+
+struct Source {
+  v1::Session session;
+  std::vector<std::vector<int64_t>> ids;  // by node
+};
+
+int64_t nanoseconds(const nlohmann::json& call, const char* key) {
+  return call.contains(key) && call[key].is_number() ? static_cast<int64_t>(call[key].get<double>() * 1e9)
+                                                     : 0;
+}
+
+// The main agent's calls, one after the other.
+Source read_main_agent(const std::filesystem::path& path) {
+  Source source;
+  std::ifstream file(path);
+  const auto trace = nlohmann::json::parse(file);
+  source.session.set_id(trace["id"].get<std::string>());
+  for (const auto& call : trace["requests"]) {
+    if (call["type"] == "subagent") continue;
+    v1::Node* node = add_call(&source.session, call["in"].get<uint32_t>(), call["out"].get<uint32_t>(),
+                              nanoseconds(call, "think_time"));
+    node->mutable_llm()->set_recorded_at_ns(nanoseconds(call, "t"));
+    node->mutable_llm()->set_recorded_service_ns(nanoseconds(call, "api_time"));
+    if (!source.ids.empty()) add_dep(node, static_cast<uint32_t>(source.ids.size()) - 1);
+    source.ids.push_back(call["hash_ids"].get<std::vector<int64_t>>());
+    std::vector<std::pair<int64_t, uint32_t>> runs;
+    for (const int64_t id : source.ids.back()) {
+      if (!runs.empty() && runs.back().first + runs.back().second == id) {
+        ++runs.back().second;
+      } else {
+        runs.emplace_back(id, 1);
+      }
+    }
+    if (!runs.empty()) set_key(node, runs);
+  }
+  return source;
+}
+
+size_t common_ids(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+}  // namespace
+
+TEST_CASE("WEKA: consecutive prompts share exactly the source's common ids, and outputs go on from there") {
+  const auto folder = data_folder() / "weka-claude-code" / "sample";
+  if (!std::filesystem::is_directory(folder)) {
+    MESSAGE("skipped: no " << folder.string());
+    return;
+  }
+  std::vector<Source> sources;
+  std::vector<v1::Session> sessions;
+  std::set<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) files.insert(entry.path());
+  for (const auto& path : files) {
+    sources.push_back(read_main_agent(path));
+    sessions.push_back(sources.back().session);
+  }
+  REQUIRE(sessions.size() >= 6);
+  v1::TraceHeader header = plain_header(64);
+  header.set_session_arrivals(v1::ARR_NONE);
+  ReplayOptions options;
+  options.arrivals = ArrivalMode::kFixedPopulation;
+  options.population = 2;
+  for (const uint32_t page : {64u, 16u}) {
+    CAPTURE(page);
+    options.page_tokens = page;
+    auto client = build(header, sessions, options);
+    REQUIRE_MESSAGE(client.has_value(), client.error().text());
+    FakeWorld world;
+    world.run(client->get());
+    std::map<uint32_t, const Sent*> last;  // by session
+    uint64_t pairs = 0, extended = 0, outputs_reused = 0;
+    for (const Sent& sent : world.sent) {
+      const uint32_t s = raw(sent.call.session);
+      const Sent* before = std::exchange(last[s], &sent);
+      if (before == nullptr) continue;
+      CAPTURE(s);
+      CAPTURE(sent.call.node);
+      REQUIRE(sent.call.node == before->call.node + 1);
+      const auto& old_ids = sources[s].ids[before->call.node];
+      const auto& new_ids = sources[s].ids[sent.call.node];
+      const uint64_t shared = common_ids(old_ids, new_ids);
+      const uint64_t units = common_units(before->identity, sent.identity);
+      const uint64_t per_block = 64 / page;
+      ++pairs;
+      if (shared < old_ids.size() || old_ids.size() == new_ids.size() || old_ids.empty()) {
+        CHECK(units == shared * per_block);  // nothing of the output is in the next prompt
+        continue;
+      }
+      // The next prompt extends this one: it says what this call's output was, as far as it reaches.
+      const uint64_t whole = (uint64_t{before->call.prompt_tokens} + before->call.output_tokens) / page;
+      CHECK(units == std::min<uint64_t>(whole, new_ids.size() * per_block));
+      ++extended;
+      outputs_reused += units - shared * per_block;
+    }
+    CHECK(world.ended.size() == sessions.size());
+    CHECK(pairs > 500);
+    CHECK(extended * 100 > pairs * 85);
+    CHECK(outputs_reused > 0);
+  }
+}

@@ -1,0 +1,64 @@
+#include "traces/azure.h"
+
+#include "support.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+TEST_CASE("Azure: times are read to 100 ns and written back") {
+  CHECK(parse_azure_time("1970-01-02 00:00:01.0000001").value() == 86'401'000'000'100);
+  CHECK(parse_azure_time("2024-02-29 23:59:59").value() == 1'709'251'199'000'000'000);
+  CHECK(parse_azure_time("2024-05-10 00:00:00.009930+00:00").value() ==
+        parse_azure_time("2024-05-10 00:00:00.0099300").value());
+  for (const char* const text : {"2023-11-16 18:15:46.6805900", "1999-12-31 00:00:00.0000000"}) {
+    CHECK(azure_time(parse_azure_time(text).value()) == text);
+  }
+  for (const char* const text : {"", "2023-02-30 00:00:00", "2023-11-16T18:15:46", "2023-11-16 24:00:00", "x",
+                                 "-023-11-16 18:15:46", "2023-11-16 18:15:46.1x", "9999-11-16 18:15:46"}) {
+    CAPTURE(text);
+    CHECK(!parse_azure_time(text).has_value());
+  }
+}
+
+TEST_CASE("Azure: both real files come back byte for byte, and arrivals are the recorded ones") {
+  for (const auto& [name, rows] : {std::pair{"azure-llm-2023/AzureLLMInferenceTrace_code.csv", size_t{8'819}},
+                                   {"azure-llm-2023/AzureLLMInferenceTrace_conv.csv", size_t{19'366}}}) {
+    const std::string path = data(name);
+    if (path.empty()) {
+      MESSAGE("skipped: " << name << " is not there; set KVTWIN_DATA to its folder");
+      return;
+    }
+    const KeepAll all = imported("auto", path);
+    CHECK(all.sessions.size() == rows);
+    for (const v1::Session& session : all.sessions) {
+      for (const StepError& error : step_errors(session)) REQUIRE(error.ns == 0);
+    }
+    const TempDir dir;
+    export_to("azure", all, dir.file("back.csv"));
+    std::string source = slurp(path);
+    source.erase(std::remove(source.begin(), source.end(), '\r'), source.end());
+    if (!source.ends_with('\n')) source += '\n';
+    CHECK(slurp(dir.file("back.csv")) == source);
+  }
+}
+
+TEST_CASE("Azure: bad rows are named by line") {
+  const TempDir dir;
+  const auto said = [&](const std::string& rows) {
+    return import_mistake("azure", dir.write("a.csv", rows)).text();
+  };
+  const std::string titles = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+  CHECK(contains(said("a,b\n"), "a.csv:1: starts with 'a,b'"));
+  CHECK(contains(said(titles), "holds no rows"));
+  CHECK(contains(said(titles + "x\n"), "a.csv:2: 'x' has not three fields"));
+  CHECK(contains(said(titles + ",\n"), "a.csv:2: ',' has not three fields"));
+  CHECK(contains(said(titles + "2023-11-16 18:15:46,5,-1\n"), "no pair of token counts"));
+  CHECK(contains(said(titles + "2023-11-16 18:15:46,5,1\n2023-11-16 18:15:45,5,1\n"), "a.csv:3: is earlier"));
+}
+
+TEST_CASE("Azure: a trace without times of its own cannot be exported") {
+  v1::TraceHeader header;
+  header.set_call_arrivals(v1::ARR_CLOSED_LOOP);
+  const TempDir dir;
+  CHECK(contains(make_exporter("azure", dir.file("x")).value()->header(header).error().text(), "no times"));
+}

@@ -1,0 +1,102 @@
+#include "traces/check.h"
+
+#include <functional>
+#include <string>
+
+#include "support.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+v1::TraceHeader good_header() {
+  v1::TraceHeader header;
+  header.set_schema_version(kTraceSchemaVersion);
+  header.set_block_tokens(16);
+  header.add_tool_names("Bash");
+  return header;
+}
+
+// Two calls and a tool between them.
+v1::Session good_session() {
+  v1::Session session;
+  session.set_id("s");
+  session.add_agents();
+  for (const uint32_t tokens : {40u, 8u, 4u}) session.add_arena()->set_tokens(tokens);
+  v1::LlmCall& first = *session.add_nodes()->mutable_llm();
+  first.set_prompt_tokens(40);
+  first.add_prompt()->set_count(1);
+  first.set_output_tokens(8);
+  first.add_output()->set_first(1);
+  first.mutable_output(0)->set_count(1);
+  v1::Node& tool = *session.add_nodes();
+  tool.mutable_tool()->set_tool(1);
+  tool.add_deps();
+  v1::Node& second = *session.add_nodes();
+  second.add_deps()->set_node(1);
+  second.mutable_llm()->set_prompt_tokens(50);
+  v1::SpanRun& run = *second.mutable_llm()->add_prompt();
+  run.set_count(3);
+  run.set_keep_tokens(2);
+  v1::BlockKey& key = *second.mutable_llm()->mutable_prompt_key();
+  key.add_first_delta(0);
+  key.add_count(3);
+  return session;
+}
+
+std::string mistake_in(const std::function<void(v1::Session*)>& spoil) {
+  SessionChecker checker;
+  REQUIRE(checker.header(good_header()).has_value());
+  v1::Session session = good_session();
+  spoil(&session);
+  const auto good = checker.session(session);
+  return good ? "" : good.error().text();
+}
+
+}  // namespace
+
+TEST_CASE("check: a session that keeps all rules passes") {
+  CHECK(mistake_in([](v1::Session*) {}) == "");
+}
+
+TEST_CASE("check: every rule that is broken is named, with the node") {
+  const auto llm = [](v1::Session* s, int i) { return s->mutable_nodes(i)->mutable_llm(); };
+  const auto says = [](const std::function<void(v1::Session*)>& spoil, const std::string& text) {
+    const std::string said = mistake_in(spoil);
+    CAPTURE(said);
+    CHECK(contains(said, text));
+  };
+  says([](auto* s) { s->clear_nodes(); }, "session 's': has no nodes");
+  says([](auto* s) { s->clear_agents(); }, "has no agents");
+  says([](auto* s) { s->mutable_nodes(1)->mutable_deps(0)->set_node(1); }, "node 1: depends on node 1");
+  says([](auto* s) { s->mutable_nodes(2)->mutable_deps(0)->set_node(7); }, "node 2: depends on node 7");
+  says([](auto* s) { s->mutable_nodes(1)->mutable_deps(0)->set_at_output_token(9); },
+       "waits for output token 9");
+  says([](auto* s) { s->mutable_nodes(2)->clear_deps(); }, "falls into 2 parts");
+  says([](auto* s) { s->mutable_nodes(1)->clear_kind(); }, "neither a call, a tool nor a sub-agent");
+  says([](auto* s) { s->mutable_nodes(1)->mutable_tool()->set_tool(2); }, "calls tool 2");
+  says([](auto* s) { s->mutable_nodes(1)->set_agent(1); }, "belongs to agent 1");
+  says([&](auto* s) { llm(s, 0)->set_prompt_tokens(41); },
+       "prompt spans sum to 40 tokens, prompt_tokens is 41");
+  says([&](auto* s) { llm(s, 0)->mutable_prompt(0)->set_first(3); }, "prompt run of 1 spans from 3");
+  says([&](auto* s) { llm(s, 0)->mutable_prompt(0)->set_count(UINT32_MAX); },
+       "prompt run of 4294967295 spans");
+  says([&](auto* s) { llm(s, 0)->mutable_prompt(0)->set_table(4); }, "table 4, not defined");
+  says([&](auto* s) { llm(s, 0)->mutable_prompt(0)->set_keep_tokens(41); },
+       "keeps 41 tokens of a span of 40");
+  says([&](auto* s) { llm(s, 2)->mutable_prompt_key()->set_count(0, 4); }, "4 block ids for 50 tokens");
+  says([&](auto* s) { llm(s, 2)->set_think_ns(-1); }, "think time of -1 ns");
+  says([&](auto* s) { llm(s, 2)->set_recorded_at_ns(INT64_MIN); }, "recorded time");
+  says([&](auto* s) { llm(s, 2)->set_model(1); }, "calls model 1");
+  says([](auto* s) { s->mutable_arena(0)->add_token_ids(1); }, "1 token ids for 40 tokens");
+  says([](auto* s) { s->mutable_arena(0)->set_content_hash("x"); }, "a content_hash of 1 bytes");
+}
+
+TEST_CASE("check: waits that sum above 2^61 ns are refused, though each alone is not") {
+  const auto said = mistake_in([](v1::Session* s) {
+    s->set_arrival_at_ns(int64_t{1} << 60);
+    s->mutable_nodes(2)->mutable_llm()->set_think_ns((int64_t{1} << 60) + 1);
+  });
+  CHECK(contains(said, "node 2: think time"));
+}

@@ -1,0 +1,163 @@
+// What the trace tests share: sinks that keep or drop everything, small files, the outside data.
+
+#ifndef KVTWIN_TESTS_TRACES_SUPPORT_H_
+#define KVTWIN_TESTS_TRACES_SUPPORT_H_
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "traces/check.h"
+#include "traces/formats.h"
+
+namespace kvtwin::testing {
+
+struct KeepAll : TraceSink {
+  v1::TraceHeader head;
+  std::vector<v1::SharedSpanTable> tables;
+  std::vector<v1::Session> sessions;
+  SessionChecker checker;
+  bool ended = false;
+  Result<void> header(const v1::TraceHeader& h) override { return head = h, checker.header(h); }
+  Result<void> shared_spans(const v1::SharedSpanTable& t) override {
+    return tables.push_back(t), checker.shared_spans(t);
+  }
+  Result<void> session(const v1::Session& s) override { return sessions.push_back(s), checker.session(s); }
+  Result<void> done() override { return ended = true, Result<void>{}; }
+};
+
+// Calls a function per session, and checks each.
+struct PerSession : TraceSink {
+  explicit PerSession(std::function<void(const v1::TraceHeader&, const v1::Session&)> f)
+      : each(std::move(f)) {}
+  std::function<void(const v1::TraceHeader&, const v1::Session&)> each;
+  v1::TraceHeader head;
+  SessionChecker checker;
+  Result<void> header(const v1::TraceHeader& h) override { return head = h, checker.header(h); }
+  Result<void> shared_spans(const v1::SharedSpanTable& t) override { return checker.shared_spans(t); }
+  Result<void> session(const v1::Session& s) override {
+    each(head, s);
+    return checker.session(s);
+  }
+};
+
+// A directory of its own that goes away.
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "kvtwin_traces_XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(file(name), std::ios::binary) << bytes;
+    return file(name);
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+// "" when the outside data is not there: then say so and return.
+inline std::string data(const std::string& name) {
+  const char* const set = std::getenv("KVTWIN_DATA");
+  const auto root = set != nullptr ? std::filesystem::path(set)
+                                   : std::filesystem::path(KVTWIN_SOURCE_DIR) / ".." / "shared" / "data";
+  const auto path = root / name;
+  return std::filesystem::exists(path) ? path.string() : std::string();
+}
+
+#define KVT_NEED_DATA(variable, name)                                         \
+  const std::string variable = ::kvtwin::testing::data(name);                 \
+  if (variable.empty()) {                                                     \
+    MESSAGE("skipped: " name " is not there; set KVTWIN_DATA to its folder"); \
+    return;                                                                   \
+  }
+
+inline KeepAll imported(const std::string& format, const std::string& path, ImportOptions options = {}) {
+  KeepAll all;
+  const auto good = import_trace(format, path, options, &all);
+  REQUIRE_MESSAGE(good.has_value(), (good ? "" : good.error().text()));
+  CHECK(all.ended);
+  return all;
+}
+
+inline Mistake import_mistake(const std::string& format, const std::string& path,
+                              ImportOptions options = {}) {
+  KeepAll all;
+  const auto good = import_trace(format, path, options, &all);
+  REQUIRE(!good.has_value());
+  CHECK(!all.ended);
+  return good.error();
+}
+
+inline void export_to(const std::string& format, const KeepAll& all, const std::string& path) {
+  auto sink = make_exporter(format, path);
+  REQUIRE(sink.has_value());
+  REQUIRE((*sink)->header(all.head).has_value());
+  for (const auto& session : all.sessions) {
+    const auto good = (*sink)->session(session);
+    REQUIRE_MESSAGE(good.has_value(), (good ? "" : good.error().text()));
+  }
+  REQUIRE((*sink)->done().has_value());
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// When each call would be released if everything before it took as long as recorded, against when it
+// was: one step at a time (predecessors at their recorded ends).
+struct StepError {
+  int node;
+  int64_t ns;
+};
+
+inline std::vector<StepError> step_errors(const v1::Session& session) {
+  std::vector<int64_t> end(static_cast<size_t>(session.nodes_size()));
+  std::vector<StepError> errors;
+  for (int i = 0; i < session.nodes_size(); ++i) {
+    const v1::Node& node = session.nodes(i);
+    int64_t release = node.deps().empty() ? session.arrival_at_ns() + node.start_offset_ns() : INT64_MIN;
+    for (const v1::Dep& dep : node.deps()) release = std::max(release, end[dep.node()] + dep.delay_ns());
+    auto& finished = end[static_cast<size_t>(i)];
+    if (node.has_tool()) finished = release + node.tool().duration_ns();
+    if (node.has_opaque()) finished = release + node.opaque().duration_ns();
+    if (!node.has_llm()) continue;
+    if (!node.deps().empty()) release += node.llm().think_ns();
+    errors.push_back({i, release - node.llm().recorded_at_ns()});
+    finished = node.llm().recorded_at_ns() + node.llm().recorded_service_ns();
+  }
+  return errors;
+}
+
+inline int64_t percentile(std::vector<int64_t> values, double q) {
+  REQUIRE(!values.empty());
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_TRACES_SUPPORT_H_

@@ -1,0 +1,15 @@
+// The acceptance tests of TRACES 6 on six real sessions, for every save; weka_whole_test.cc has all.
+#include "weka_acceptance.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+TEST_CASE("WEKA sample: six real sessions come back field by field, keep all rules, and replay in time") {
+  KVT_NEED_DATA(path, "weka-claude-code/sample");
+  const WekaAcceptance got = accept_weka(path);
+  CHECK(got.sessions == 6);
+  CHECK(got.calls == 1219);
+  CHECK(got.calls_equal == got.calls);
+  CHECK(percentile(got.step_ns, 0.01) >= -1'000'000'000);
+  CHECK(percentile(got.step_ns, 0.99) <= 1'000'000'000);
+}

@@ -1,0 +1,323 @@
+#include "traces/synthesize.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/traces_more/collect.h"
+#include "traces/block_key.h"
+
+namespace kvtwin {
+namespace {
+
+testing::Collect made(const SynthOptions& options) {
+  testing::Collect sink;
+  const Result<void> result = synthesize(options, &sink);
+  CAPTURE(options.recipe);
+  REQUIRE(testing::problem(result) == "");
+  return sink;
+}
+
+std::vector<const v1::LlmCall*> calls_of(const testing::Collect& trace) {
+  std::vector<const v1::LlmCall*> calls;
+  for (const v1::Session& session : trace.sessions) {
+    for (const v1::Node& node : session.nodes()) {
+      if (node.has_llm()) calls.push_back(&node.llm());
+    }
+  }
+  return calls;
+}
+
+template <typename Get>
+double mean(const std::vector<const v1::LlmCall*>& calls, Get get) {
+  double sum = 0;
+  for (const v1::LlmCall* call : calls) sum += static_cast<double>(get(*call));
+  return sum / static_cast<double>(calls.size());
+}
+
+double prompt_mean(const testing::Collect& trace) {
+  return mean(calls_of(trace), [](const v1::LlmCall& call) { return call.prompt_tokens(); });
+}
+double output_mean(const testing::Collect& trace) {
+  return mean(calls_of(trace), [](const v1::LlmCall& call) { return call.output_tokens(); });
+}
+
+template <typename T>
+T percentile(std::vector<T> values, size_t percent) {
+  REQUIRE(!values.empty());
+  std::sort(values.begin(), values.end());
+  return values[(values.size() - 1) * percent / 100];
+}
+
+TEST_CASE("every recipe makes sessions that pass every check, with defaults and with odd parameters") {
+  CHECK(synth_recipes().size() == 7);
+  for (const SynthRecipeInfo& recipe : synth_recipes()) {
+    CAPTURE(recipe.name);
+    CHECK(!recipe.description.empty());
+    const testing::Collect plain = made({recipe.name, 20, 1, {}});
+    CHECK(plain.sessions.size() == 20);
+    CHECK(plain.finished == 1);
+    for (const char* key_block : {"0", "1", "64"}) {
+      made(
+          {recipe.name, 6, 2, {{"key_block", key_block}, {"share_groups", "3"}, {"window_tokens", "32768"}}});
+      made({recipe.name, 3, 3, {{"key_block", key_block}, {"share_groups", "0"}}});
+    }
+  }
+}
+
+TEST_CASE("every parameter of every recipe holds at both of its ends") {
+  for (const SynthRecipeInfo& recipe : synth_recipes()) {
+    for (const SynthParam& param : recipe.params) {
+      if (param.name == "share_groups") continue;  // 100,000 tables take a second and show nothing new
+      for (const int64_t value : {param.low, param.high}) {
+        CAPTURE(recipe.name);
+        CAPTURE(param.name);
+        CAPTURE(value);
+        testing::Collect sink;
+        sink.keep = false;
+        const Result<void> result =
+            synthesize({recipe.name, 2, 5, {{param.name, std::to_string(value)}}}, &sink);
+        // Two ends may contradict each other; then a sentence says so.
+        if (!result) CHECK(result.error().what.find("is above") != std::string::npos);
+      }
+    }
+  }
+}
+
+TEST_CASE("the same seed gives the same bytes, another seed others") {
+  for (const SynthRecipeInfo& recipe : synth_recipes()) {
+    CAPTURE(recipe.name);
+    const std::string bytes = made({recipe.name, 5, 9, {}}).bytes();
+    CHECK(bytes == made({recipe.name, 5, 9, {}}).bytes());
+    CHECK(bytes != made({recipe.name, 5, 10, {}}).bytes());
+  }
+}
+
+TEST_CASE("a session does not depend on how many there are") {
+  const testing::Collect few = made({"coding-agent-like", 2, 9, {}}),
+                         more = made({"coding-agent-like", 4, 9, {}});
+  CHECK(few.sessions[1].SerializeAsString() == more.sessions[1].SerializeAsString());
+}
+
+TEST_CASE("the header says how the trace was made") {
+  const testing::Collect trace = made({"bcp-like", 3, 42, {{"snippets", "7"}}});
+  REQUIRE(trace.head.recipes_size() == 1);
+  CHECK(trace.head.recipes(0).name() == "bcp-like");
+  CHECK(trace.head.recipes(0).seed() == 42);
+  CHECK(trace.head.recipes(0).params_json().find("\"snippets\":7") != std::string::npos);
+  CHECK(trace.head.recipes(0).params_json().find("\"sessions\":3") != std::string::npos);
+  for (const v1::FieldPolicy& policy : trace.head.policies()) {
+    CHECK(policy.prov() == v1::SYNTHESISED);
+    CHECK(policy.recipe() == 1);
+  }
+  CHECK(trace.head.policies_size() >= 9);
+}
+
+TEST_CASE("wrong requests are answered with what would be right") {
+  testing::Collect sink;
+  const auto text = [&](const SynthOptions& options) { return testing::problem(synthesize(options, &sink)); };
+  CHECK(text({"bcp", 1, 1, {}})
+            .starts_with("recipe: \"bcp\" is no recipe; there are coding-agent-like, bcp-like"));
+  CHECK(text({"bcp-like", 0, 1, {}}).starts_with("sessions: 0 sessions were asked for; 1 to"));
+  CHECK(text({"bcp-like", 1, 1, {{"snipets", "5"}}})
+            .starts_with("bcp-like.snipets: no such parameter; there are share_groups"));
+  CHECK(text({"bcp-like", 1, 1, {{"snippets", "five"}}}) == "bcp-like.snippets: \"five\" is no integer");
+  CHECK(text({"bcp-like", 1, 1, {{"snippets", "101"}}}) ==
+        "bcp-like.snippets: 101 snippets is out of range; 1 to 100 is allowed");
+  CHECK(text({"bcp-like", 1, 1, {{"document_tokens_min", "9000"}, {"document_tokens_max", "8000"}}}) ==
+        "bcp-like.document_tokens_min: 9000 is above document_tokens_max=8000");
+  CHECK(text({"bcp-like", 1, 1, {{"window_tokens", "100"}}}).find("32768 is the least") != std::string::npos);
+}
+
+TEST_CASE("sessions share their instructions in as many groups as asked for, or not at all") {
+  CHECK(made({"coding-agent-like", 5, 1, {{"share_groups", "0"}}}).tables.empty());
+  const testing::Collect trace = made({"coding-agent-like", 40, 1, {{"share_groups", "3"}}});
+  CHECK(trace.tables.size() == 3);
+  std::set<uint32_t> used;
+  std::set<int64_t> first_ids;
+  for (const v1::Session& session : trace.sessions) {
+    used.insert(session.nodes(0).llm().prompt(0).table());
+    const Result<IdRuns> runs = decode_key(session.nodes(0).llm().prompt_key());
+    REQUIRE(runs);
+    CHECK(runs->front().scope == v1::SCOPE_DATASET);
+    first_ids.insert(runs->front().first);
+  }
+  CHECK(used == std::set<uint32_t>{1, 2, 3});
+  CHECK(first_ids.size() == 3);
+}
+
+TEST_CASE("arrivals are Poisson when a rate is given, and absent otherwise") {
+  CHECK(made({"reasoning", 3, 1, {}}).head.session_arrivals() == v1::ARR_NONE);
+  const testing::Collect trace = made({"reasoning", 2'000, 1, {{"rate_per_hour", "3600"}}});
+  CHECK(trace.head.session_arrivals() == v1::ARR_OPEN_LOOP);
+  int64_t before = 0;
+  double squares = 0;
+  for (const v1::Session& session : trace.sessions) {
+    const auto gap = static_cast<double>(session.arrival_at_ns() - before);
+    CHECK(gap >= 0);
+    squares += gap * gap;
+    before = session.arrival_at_ns();
+  }
+  const double gap_mean = static_cast<double>(before) / 2'000;
+  CHECK(gap_mean == doctest::Approx(1e9).epsilon(0.06));
+  CHECK(squares / 2'000 == doctest::Approx(2 * gap_mean * gap_mean).epsilon(0.15));  // of an exponential
+}
+
+TEST_CASE("bcp-like: a dozen look-ups, a question that is marked, nothing is ever taken back") {
+  const testing::Collect trace = made({"bcp-like", 400, 1, {{"window_tokens", "0"}}});
+  const double look_ups = static_cast<double>(trace.counts.tool_calls()) / 400;
+  CHECK(look_ups == doctest::Approx(12.6).epsilon(0.1));
+  for (const v1::Session& session : trace.sessions) {
+    uint32_t before = 0;
+    for (const v1::Node& node : session.nodes()) {
+      if (!node.has_llm()) continue;
+      CHECK(node.llm().prompt_tokens() > before);
+      before = node.llm().prompt_tokens();
+    }
+    CHECK(session.arena(0).query_span());
+  }
+}
+
+TEST_CASE("osworld-like: near TriAxialKV's mean prefill of 11,000 and decode of 300") {
+  const testing::Collect trace = made({"osworld-like", 300, 1, {}});
+  MESSAGE("osworld-like: prompt mean " << prompt_mean(trace) << ", output mean " << output_mean(trace));
+  CHECK(prompt_mean(trace) == doctest::Approx(11'000).epsilon(0.1));
+  CHECK(output_mean(trace) == doctest::Approx(300).epsilon(0.1));
+  for (const v1::Session& session : trace.sessions) {
+    for (const v1::Node& node : session.nodes()) {
+      if (!node.has_llm()) continue;
+      int images = 0;
+      for (const v1::SpanRun& run : node.llm().prompt()) {
+        for (uint32_t i = 0; run.table() == 0 && i < run.count(); ++i) {
+          images += session.arena(static_cast<int>(run.first() + i)).modality() == v1::IMAGE;
+        }
+      }
+      CHECK(images >= 1);
+      CHECK(images <= 3);
+    }
+  }
+}
+
+TEST_CASE("scbench-like: turn 0 reads the context for one token; k sessions share a context") {
+  const testing::Collect trace =
+      made({"scbench-like", 12, 1, {{"sessions_per_context", "4"}, {"class", "0"}}});
+  CHECK(trace.tables.size() == 1 + 3);
+  for (size_t i = 0; i < trace.sessions.size(); ++i) {
+    const v1::Session& session = trace.sessions[i];
+    CHECK(session.nodes(0).llm().output_tokens() == 1);
+    CHECK(session.nodes(0).llm().prompt_tokens() < 20'200);
+    CHECK(session.nodes(0).llm().prompt(1).table() == 2 + i / 4);
+    CHECK(session.nodes_size() >= 3);
+    CHECK(session.nodes_size() <= 6);
+  }
+}
+
+TEST_CASE("bfcl-memory-like: dialogues fill what the questions of the same tenant are shown") {
+  const testing::Collect trace = made({"bfcl-memory-like", 82, 1, {}});
+  CHECK(trace.sessions[0].nodes(0).llm().prompt_tokens() < 2'218 + 240);
+  CHECK(trace.sessions[0].tenant() == "scenario-00000");
+  CHECK(trace.sessions[41].tenant() == "scenario-00001");
+  const auto dump_table = [&](size_t i) { return trace.sessions[i].nodes(0).llm().prompt(1).table(); };
+  CHECK(dump_table(10) == dump_table(40));
+  CHECK(dump_table(10) != dump_table(51));
+  CHECK(trace.tables[1].spans(0).tokens() == 1'500);
+}
+
+TEST_CASE("reasoning: six outputs in ten run into the limit, as the recorded ones did") {
+  const testing::Collect trace = made({"reasoning", 1'000, 1, {}});
+  size_t cut = 0;
+  for (const v1::LlmCall* call : calls_of(trace)) cut += call->stop_reason() == "length";
+  CHECK(static_cast<double>(cut) == doctest::Approx(630).epsilon(0.06));
+  CHECK(output_mean(trace) == doctest::Approx(12'610).epsilon(0.03));  // 353,085 tokens in 28 outputs
+}
+
+TEST_CASE("coding-agent-like: has the percentiles of the recordings (TRACES 2.1)") {
+  const testing::Collect trace = made({"coding-agent-like", 600, 1, {}});
+  std::vector<uint32_t> firsts, outputs, new_tokens;
+  std::vector<int64_t> counts, tool_gaps;
+  uint64_t steps = 0, resets = 0;
+  for (const v1::Session& session : trace.sessions) {
+    firsts.push_back(session.nodes(0).llm().prompt_tokens());
+    IdRuns before;
+    uint32_t before_tokens = 0;
+    int64_t count = 0, longest_tool = 0;
+    for (const v1::Node& node : session.nodes()) {
+      if (node.agent() != 0) continue;
+      if (node.has_tool()) longest_tool = std::max(longest_tool, node.tool().duration_ns());
+      if (!node.has_llm()) continue;
+      const v1::LlmCall& call = node.llm();
+      const Result<IdRuns> runs = decode_key(call.prompt_key());
+      REQUIRE(runs);
+      if (count++ > 0) {
+        const uint64_t common = common_blocks(before, *runs);
+        ++steps;
+        resets += common < blocks_in(before) ? 1 : 0;
+        new_tokens.push_back(call.prompt_tokens() - static_cast<uint32_t>(common * 64));
+        if (longest_tool > 0) tool_gaps.push_back((longest_tool + call.think_ns()) / 1'000'000);
+      }
+      outputs.push_back(call.output_tokens());
+      before = *runs;
+      before_tokens = call.prompt_tokens();
+      longest_tool = 0;
+    }
+    CHECK(before_tokens > 0);
+    counts.push_back(count);
+  }
+  MESSAGE("coding-agent-like, 600 sessions: first prompt p50 "
+          << percentile(firsts, 50) << " p90 " << percentile(firsts, 90) << ", calls p50 "
+          << percentile(counts, 50) << ", output p50 " << percentile(outputs, 50) << " p90 "
+          << percentile(outputs, 90) << ", uncached p50 " << percentile(new_tokens, 50) << " p90 "
+          << percentile(new_tokens, 90) << " p99 " << percentile(new_tokens, 99) << ", tool gap p50 "
+          << percentile(tool_gaps, 50) << " ms p90 " << percentile(tool_gaps, 90) << ", rewrites "
+          << 1'000 * resets / steps << " per mille, prompt mean " << prompt_mean(trace) << ", output mean "
+          << output_mean(trace));
+  // The median of the first prompts lies where their distribution has a gap: the share is the steadier
+  // figure.
+  const auto small = static_cast<double>(
+      std::count_if(firsts.begin(), firsts.end(), [](uint32_t n) { return n <= 24'282; }));
+  CHECK(small / static_cast<double>(firsts.size()) == doctest::Approx(0.5).epsilon(0.1));
+  CHECK(percentile(firsts, 90) == doctest::Approx(260'297).epsilon(0.2));
+  CHECK(percentile(counts, 50) == doctest::Approx(44).epsilon(0.2));
+  CHECK(percentile(outputs, 50) == doctest::Approx(218).epsilon(0.05));
+  CHECK(percentile(outputs, 90) == doctest::Approx(893).epsilon(0.05));
+  CHECK(percentile(new_tokens, 50) == doctest::Approx(713).epsilon(0.15));
+  CHECK(percentile(new_tokens, 90) == doctest::Approx(4'213).epsilon(0.15));
+  CHECK(percentile(tool_gaps, 50) == doctest::Approx(9'000).epsilon(0.05));
+  CHECK(percentile(tool_gaps, 90) == doctest::Approx(74'000).epsilon(0.1));
+  CHECK(1'000.0 * static_cast<double>(resets) / static_cast<double>(steps) ==
+        doctest::Approx(27).epsilon(0.15));
+  CHECK(prompt_mean(trace) == doctest::Approx(118'296).epsilon(0.1));
+}
+
+TEST_CASE("coding-agent-like: sub-agents spawn, some of them before their message ends, and join") {
+  const testing::Collect trace = made({"coding-agent-like", 30, 4, {{"subagents_per_mille", "100"}}});
+  size_t agents = 0, spawns = 0, early = 0, joins = 0;
+  for (const v1::Session& session : trace.sessions) {
+    agents += static_cast<size_t>(session.agents_size()) - 1;
+    for (const v1::Node& node : session.nodes()) {
+      for (const v1::Dep& dep : node.deps()) {
+        spawns += dep.kind() == v1::DEP_SPAWN;
+        early += dep.kind() == v1::DEP_SPAWN && dep.at_output_token() > 0;
+        joins += dep.kind() == v1::DEP_JOIN;
+        if (dep.kind() == v1::DEP_SPAWN) CHECK(session.nodes(static_cast<int>(dep.node())).agent() == 0);
+        if (dep.kind() == v1::DEP_JOIN) CHECK(node.agent() == 0);
+      }
+    }
+  }
+  CHECK(agents > 50);
+  CHECK(spawns == agents);
+  CHECK(joins == agents);
+  CHECK(early > agents / 4);
+  CHECK(early < agents);
+}
+
+TEST_CASE("coding-agent-like: a window is never passed, the context is compacted instead") {
+  const testing::Collect trace =
+      made({"coding-agent-like", 60, 4, {{"window_tokens", "40000"}, {"subagents_per_mille", "30"}}});
+  for (const v1::LlmCall* call : calls_of(trace))
+    CHECK(call->prompt_tokens() + call->output_tokens() <= 40'000);
+}
+
+}  // namespace
+}  // namespace kvtwin

@@ -1,0 +1,23 @@
+// What the importer and exporter of Azure's CSV share.
+
+#ifndef KVTWIN_TRACES_AZURE_H_
+#define KVTWIN_TRACES_AZURE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/base/result.h"
+
+namespace kvtwin {
+
+constexpr std::string_view kAzureTitles = "TIMESTAMP,ContextTokens,GeneratedTokens";
+
+// Nanoseconds since 1970. Mistake.where is empty.
+Result<int64_t> parse_azure_time(std::string_view text);
+// Seven digits after the point, as in the source.
+std::string azure_time(int64_t unix_ns);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_AZURE_H_

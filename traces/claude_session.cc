@@ -1,0 +1,426 @@
+// From the records of one log to one session. The log holds what was said; prompts are put together
+// again: instructions (whatever the first recorded prompt has beyond what was said), then every message.
+//
+// Token counts of single messages are estimates, but their sums are not: what a prompt has grown by is
+// divided among the messages that are new in it. Local models leave their reasoning out of later prompts;
+// whether a log does is decided by which reading fits its prompt sizes better.
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "traces/claude_log.h"
+#include "traces/session_builder.h"
+
+namespace kvtwin::claude {
+namespace {
+
+// A tool call logged so long before its message ended was started before that (TRACES 2.2).
+constexpr int64_t kEarlyNs = 50'000'000;
+constexpr int kDepthMax = 8;  // of sub-agents that start sub-agents
+
+struct Call {
+  std::vector<const Record*> answer;  // the records of one message
+  std::vector<const Record*> inputs;  // user records since the call before
+  bool compacted = false;
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+  uint64_t prompt_tokens = 0;
+  uint64_t output_tokens = 0;         // as recorded
+  bool failed() const { return answer.front()->api_error; }
+};
+
+struct Group {  // the records of one agent
+  std::vector<const Record*> records;
+  std::vector<Call> calls;
+  bool built = false;
+};
+
+struct Said {  // a block with its place
+  const Block* block;
+  const Record* record;
+};
+
+std::vector<Said> blocks_of(const std::vector<const Record*>& records) {
+  std::vector<Said> said;
+  for (const Record* record : records) {
+    for (const Block& block : record->blocks) said.push_back({&block, record});
+  }
+  return said;
+}
+
+uint64_t tokens_in(const std::vector<Said>& said) {
+  uint64_t sum = 0;
+  for (const Said& one : said) sum += tokens_of(one.block->chars);
+  return sum;
+}
+
+// `total` among the blocks by length. Everyone gets one token at least, as long as there are any.
+std::vector<uint32_t> divide(uint64_t total, const std::vector<Said>& said) {
+  std::vector<uint32_t> shares(said.size(), 0);
+  if (total < said.size()) {
+    std::fill_n(shares.begin(), total, 1u);
+    return shares;
+  }
+  unsigned __int128 weights = 0, so_far = 0;
+  for (const Said& one : said) weights += one.block->chars + 1;
+  const uint64_t spread = total - said.size();
+  for (size_t i = 0; i < said.size(); ++i) {
+    const uint64_t before = static_cast<uint64_t>(spread * so_far / weights);
+    so_far += said[i].block->chars + 1;
+    shares[i] = 1 + static_cast<uint32_t>(static_cast<uint64_t>(spread * so_far / weights) - before);
+  }
+  return shares;
+}
+
+std::vector<Call> calls_of(const Group& group) {
+  std::vector<Call> calls;
+  std::set<std::string> seen;
+  std::vector<const Record*> inputs;
+  bool compacted = false;
+  int64_t before_ns = group.records.front()->at_ns;
+  for (const Record* record : group.records) {
+    if (!record->assistant) {
+      if (record->compacted) inputs.clear();
+      compacted = compacted || record->compacted;
+      inputs.push_back(record);
+    } else if (!calls.empty() && calls.back().answer.front()->message == record->message) {
+      calls.back().answer.push_back(record);
+    } else if (seen.insert(record->message).second) {
+      calls.push_back({.answer = {record}, .inputs = std::move(inputs), .compacted = compacted, .start_ns = before_ns});
+      inputs.clear();
+      compacted = false;
+    }
+    before_ns = std::max(before_ns, record->at_ns);
+  }
+  for (Call& call : calls) {
+    for (const Record* record : call.answer) {
+      call.end_ns = std::max({call.end_ns, call.start_ns, record->at_ns});
+      call.prompt_tokens = std::max(call.prompt_tokens, record->prompt_tokens);
+      call.output_tokens = std::max(call.output_tokens, record->output_tokens);
+    }
+  }
+  return calls;
+}
+
+// Anthropic's logs keep the stream's first usage, 1 to 3 tokens (trap 8): then the text must do.
+bool output_recorded(const Call& call) { return 2 * call.output_tokens >= tokens_in(blocks_of(call.answer)); }
+
+uint64_t reasoning_in(const Call& call) {
+  const std::vector<Said> said = blocks_of(call.answer);
+  const std::vector<uint32_t> shares = divide(call.output_tokens, said);
+  uint64_t sum = 0;
+  for (size_t i = 0; i < said.size(); ++i) sum += said[i].block->kind == Block::Kind::kThinking ? shares[i] : 0;
+  return sum;
+}
+
+bool strips_reasoning(const std::vector<Call>& calls) {
+  int64_t with = 0, without = 0;
+  for (size_t i = 0; i + 1 < calls.size(); ++i) {
+    const Call &call = calls[i], &next = calls[i + 1];
+    if (!output_recorded(call) || call.failed() || next.failed() || next.compacted) continue;
+    const auto reasoning = static_cast<int64_t>(reasoning_in(call));
+    const auto error = static_cast<int64_t>(next.prompt_tokens) - static_cast<int64_t>(call.prompt_tokens) -
+                       static_cast<int64_t>(call.output_tokens + tokens_in(blocks_of(next.inputs)));
+    with += std::abs(error);
+    without += std::abs(error + reasoning);
+  }
+  return without < with;
+}
+
+class Building {
+ public:
+  Building(const Log& log, int64_t origin_ns, Names* models, Names* tools, Counts* counts)
+      : session_(log.id, "coding-agent", 0), origin_ns_(origin_ns), models_(*models), tools_(*tools), counts_(*counts) {
+    split(log);
+  }
+
+  Result<v1::Session> run() {
+    size_t main = 0;
+    while (main < groups_.size() && groups_[main].calls.empty()) ++main;
+    if (main == groups_.size()) return v1::Session{};
+    const int64_t arrival_ns = groups_[main].records.front()->at_ns;
+    session_.session().set_arrival_at_ns(arrival_ns - origin_ns_);
+    build(&groups_[main], "main", "main", 0, std::nullopt, 0);
+    session_.node(0).set_start_offset_ns(groups_[main].calls.front().start_ns - arrival_ns);
+    // Sub-agents that no call started: all that is known is when they ran.
+    for (Group& group : groups_) {
+      if (group.built || group.calls.empty()) continue;
+      const std::optional<v1::Dep> after = last_before(groups_[main], group.records.front()->at_ns);
+      if (after) build(&group, "unknown", "unknown", 0, after, 0);
+      else ++counts_.unattached;
+    }
+    return session_.take();
+  }
+
+ private:
+  struct Built {
+    uint32_t last_node = 0;
+    int64_t end_ns = 0;
+  };
+
+  // The main agent's records are group 0; every other group is an agentId, or what hangs on one root.
+  void split(const Log& log) {
+    std::map<std::string, size_t> group_of;
+    std::set<std::string> seen;
+    groups_.emplace_back();
+    for (const Record& record : log.records) {
+      if (!record.uuid.empty() && !seen.insert(record.uuid).second) continue;
+      size_t group = 0;
+      if (record.sidechain) {
+        const std::string key = record.agent.empty() ? record.parent : "agent " + record.agent;
+        const auto known = group_of.find(key);
+        group = known != group_of.end() ? known->second : groups_.size();
+        if (!record.agent.empty()) group_of[key] = group;
+        if (group == groups_.size()) groups_.emplace_back();
+      }
+      if (!record.uuid.empty()) group_of[record.uuid] = group;
+      groups_[group].records.push_back(&record);
+      for (const Block& block : record.blocks) {
+        if (block.kind == Block::Kind::kToolResult) results_[block.tool_id] = {&block, &record};
+      }
+    }
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      if (groups_[i].records.empty()) continue;
+      groups_[i].calls = calls_of(groups_[i]);
+      if (i > 0) by_prompt_[groups_[i].records.front()->text_hash].push_back(i);
+    }
+  }
+
+  std::optional<v1::Dep> last_before(const Group& group, int64_t at_ns) const {
+    std::optional<v1::Dep> dep;
+    for (size_t i = 0; i < group.calls.size() && i < main_nodes_.size(); ++i) {
+      if (group.calls[i].end_ns > at_ns) break;
+      dep.emplace();
+      dep->set_node(main_nodes_[i]);
+      dep->set_kind(v1::DEP_TEMPORAL);
+      dep->set_delay_ns(at_ns - group.calls[i].end_ns);
+    }
+    return dep;
+  }
+
+  Built build(Group* group, const std::string& name, const std::string& kind, uint32_t parent,
+              const std::optional<v1::Dep>& first_dep, int depth) {
+    group->built = true;
+    uint32_t model = 0;
+    for (const Call& call : group->calls) {
+      if (call.failed()) continue;
+      model = models_(call.answer.front()->model);
+      break;
+    }
+    AgentThread thread(&session_, session_.add_agent(name, kind, parent, model));
+    if (first_dep) thread.wait_for(first_dep->node(), first_dep->kind(), first_dep->delay_ns(), first_dep->at_output_token());
+    const bool strips = strips_reasoning(group->calls);
+    int64_t ready_ns = group->calls.front().start_ns;
+    uint64_t instructions = 0;
+    for (size_t i = 0; i < group->calls.size(); ++i) {
+      const Call& call = group->calls[i];
+      if (call.compacted) thread.history.cut(instructions);
+      const bool sized = place_inputs(call, i == 0 ? &instructions : nullptr, &thread);
+      thread.think_ns = std::max<int64_t>(0, call.start_ns - ready_ns);
+      const Call* const next = i + 1 < group->calls.size() ? &group->calls[i + 1] : nullptr;
+      ready_ns = std::max(call.end_ns, emit(call, next, strips, sized, &thread, depth));
+      if (depth == 0 && parent == 0 && name == "main") main_nodes_.push_back(thread.last_call());
+    }
+    return {thread.last_call(), group->calls.back().end_ns};
+  }
+
+  // Appends what is new in this call's prompt, so that the history has as many tokens as were recorded.
+  // False: nothing was recorded, the size is an estimate.
+  bool place_inputs(const Call& call, uint64_t* instructions, AgentThread* thread) {
+    const std::vector<Said> said = blocks_of(call.inputs);
+    const uint64_t estimate = tokens_in(said);
+    const bool sized = call.prompt_tokens > 0;
+    const uint64_t size = sized ? call.prompt_tokens : std::max<uint64_t>(1, thread->history.tokens() + estimate);
+    if (instructions != nullptr && size > estimate) {
+      const Piece inst = thread->say({.role = v1::INST, .tokens = static_cast<uint32_t>(size - estimate)});
+      SessionBuilder::mark(&session_.span(inst), v1::Span::kTokensFieldNumber, sized ? v1::DERIVED : v1::ESTIMATED);
+      *instructions = inst.tokens;
+    }
+    const uint64_t had = thread->history.tokens();
+    if (size < had + said.size()) {
+      // The prompt shrank: the log does not say where. What is new counts as estimated, the end goes.
+      if (size < had) ++counts_.rewrites;
+      const uint64_t fresh = std::min(size - (size > 0 && had > 0 ? 1 : 0), estimate);
+      thread->history.cut(size - fresh);
+    }
+    const uint64_t rest = size - thread->history.tokens();
+    if (said.empty() && rest > 0) {  // a reminder of the client that it did not log
+      thread->say({.role = v1::ROLE_UNKNOWN, .tokens = static_cast<uint32_t>(rest)});
+    }
+    const std::vector<uint32_t> shares = divide(rest, said);
+    for (size_t i = 0; i < said.size(); ++i) {
+      if (shares[i] > 0) place(*said[i].block, shares[i], thread);
+    }
+    return sized;
+  }
+
+  void place(const Block& block, uint32_t tokens, AgentThread* thread) {
+    SpanSpec spec{.role = v1::USER, .tokens = tokens, .chars = chars_of(block)};
+    if (block.kind == Block::Kind::kImage) spec.modality = v1::IMAGE;
+    const auto tool = tool_nodes_.find(block.tool_id);
+    const bool known = block.kind == Block::Kind::kToolResult && tool != tool_nodes_.end();
+    if (block.kind == Block::Kind::kToolResult) spec.role = v1::OBS;
+    if (spec.role == v1::USER) thread->turn += asked_ > 0 && block.kind == Block::Kind::kText ? 1 : 0;
+    spec.query = spec.role == v1::USER && block.kind == Block::Kind::kText;
+    asked_ += spec.query ? 1 : 0;
+    if (known && session_.node(tool->second).has_tool()) spec.tool = session_.node(tool->second).tool().tool();
+    const Piece piece = thread->say(spec);
+    if (!known) return;
+    v1::Node& node = session_.node(tool->second);
+    if (node.has_tool()) node.mutable_tool()->set_result_span(1 + piece.index);
+    if (node.has_opaque()) node.mutable_opaque()->set_result_span(1 + piece.index);
+  }
+
+  static uint32_t chars_of(const Block& block) {
+    return block.kind == Block::Kind::kImage ? 0 : static_cast<uint32_t>(std::min<uint64_t>(block.chars, UINT32_MAX));
+  }
+
+  // Output tokens of a call whose usage is the stream's first: from its text, but no more than the next
+  // prompt has grown by.
+  static uint64_t estimated_output(const Call& call, const Call* next, const std::vector<Said>& said) {
+    const uint64_t text = tokens_in(said);
+    if (next == nullptr || next->compacted || next->prompt_tokens <= call.prompt_tokens) return text;
+    const uint64_t grown = next->prompt_tokens - call.prompt_tokens;
+    const uint64_t others = blocks_of(next->inputs).size();
+    return grown >= others + said.size() ? std::min(text, grown - others) : text;
+  }
+
+  // The call, its spans and its tools. Returns when the last of its tools had ended.
+  int64_t emit(const Call& call, const Call* next, bool strips, bool sized, AgentThread* thread, int depth) {
+    // What the client says in place of an answer is no output and never enters a prompt.
+    const std::vector<Said> said = call.failed() ? std::vector<Said>{} : blocks_of(call.answer);
+    const bool recorded = call.failed() || output_recorded(call);
+    const uint64_t total = call.failed() ? 0 : recorded ? call.output_tokens : estimated_output(call, next, said);
+    const std::vector<uint32_t> shares = divide(total, said);
+    std::vector<SpanSpec> specs;
+    for (size_t i = 0; i < said.size() && shares[i] > 0; ++i) specs.push_back(output_spec(*said[i].block, shares[i]));
+    std::vector<Piece> made;
+    const uint32_t node = thread->call(specs, &made);
+    for (const Piece& piece : made) {
+      if (strips && session_.span(piece).role() == v1::REASONING) thread->history.remove(piece.index);
+    }
+    describe(call, node, recorded, sized, total);
+    int64_t ended_ns = call.end_ns;
+    uint64_t out = 0;
+    for (size_t i = 0; i < said.size(); ++i) {
+      out += shares[i];
+      if (said[i].block->kind != Block::Kind::kToolUse) continue;
+      const bool early = call.end_ns - said[i].record->at_ns > kEarlyNs && out > 0 && out < total;
+      const int64_t from_ns = early ? said[i].record->at_ns : call.end_ns;
+      const uint32_t at_token = early ? static_cast<uint32_t>(out) : 0;
+      const uint32_t call_span = i < made.size() ? 1 + made[i].index : 0;
+      ended_ns = std::max(ended_ns, start_tool(*said[i].block, node, from_ns, at_token, call_span, thread, depth));
+    }
+    return ended_ns;
+  }
+
+  SpanSpec output_spec(const Block& block, uint32_t tokens) {
+    SpanSpec spec{.role = v1::ASSISTANT, .tokens = tokens, .chars = chars_of(block)};
+    if (block.kind == Block::Kind::kThinking) spec.role = v1::REASONING;
+    if (block.kind == Block::Kind::kToolUse) {
+      spec.role = v1::TOOL_CALL;
+      spec.tool = 1 + tools_(block.tool);
+    }
+    return spec;
+  }
+
+  void describe(const Call& call, uint32_t index, bool recorded, bool sized, uint64_t total) {
+    v1::LlmCall& llm = session_.llm(index);
+    const Record& last = *call.answer.back();
+    if (!call.failed()) llm.set_model(models_(last.model));
+    llm.set_status(call.failed() ? v1::ERROR : v1::OK);
+    llm.set_stop_reason(last.stop_reason);
+    llm.set_recorded_at_ns(call.start_ns - origin_ns_);
+    llm.set_recorded_service_ns(call.end_ns - call.start_ns);
+    llm.set_recorded_cache_read_tokens(static_cast<uint32_t>(last.cache_read));
+    llm.set_recorded_cache_write_tokens(static_cast<uint32_t>(last.cache_write));
+    if (!recorded) SessionBuilder::mark(&session_.node(index), v1::LlmCall::kOutputTokensFieldNumber, v1::ESTIMATED);
+    if (!sized) SessionBuilder::mark(&session_.node(index), v1::LlmCall::kPromptTokensFieldNumber, v1::ESTIMATED);
+    counts_.estimated += !recorded && total > 0 ? 1 : 0;
+    counts_.failed += call.failed() ? 1 : 0;
+  }
+
+  // A tool or sub-agent that call `by` asked for, released at from_ns. Returns when it had ended.
+  int64_t start_tool(const Block& block, uint32_t by, int64_t from_ns, uint32_t at_token, uint32_t call_span,
+                     AgentThread* thread, int depth) {
+    const auto result = results_.find(block.tool_id);
+    const Record* const record = result == results_.end() ? nullptr : result->second.record;
+    const int64_t end_ns = record == nullptr ? from_ns : std::max(from_ns, record->at_ns);
+    const bool delegates = !block.agent_kind.empty() || block.prompt_hash != 0;
+    Group* const group = delegates && depth < kDepthMax ? take_group(block, from_ns) : nullptr;
+    if (delegates && group == nullptr) return opaque(block, by, from_ns, end_ns, at_token, record, thread);
+    std::optional<Built> helper;
+    if (group != nullptr) {
+      v1::Dep spawn;
+      spawn.set_node(by);
+      spawn.set_kind(v1::DEP_SPAWN);
+      spawn.set_at_output_token(at_token);
+      spawn.set_delay_ns(std::max<int64_t>(0, group->calls.front().start_ns - from_ns));
+      const std::string name = fmt::format("agent-{}", session_.session().agents_size());
+      helper = build(group, name, block.agent_kind, thread->agent(), spawn, depth + 1);
+    }
+    v1::ToolCall tool;
+    tool.set_tool(1 + tools_(block.tool));
+    tool.set_call_span(call_span);
+    tool.set_recorded_at_ns((helper ? helper->end_ns : from_ns) - origin_ns_);
+    tool.set_duration_ns(std::max<int64_t>(0, end_ns - (helper ? helper->end_ns : from_ns)));
+    tool.set_status(record == nullptr ? v1::CANCELLED : result->second.block->failed ? v1::ERROR : v1::OK);
+    const uint32_t node = session_.add_tool(thread->agent(), tool);
+    session_.depend(node, by, v1::DEP_CONTROL, 0, at_token);
+    if (helper) session_.depend(node, helper->last_node, v1::DEP_JOIN);
+    thread->wait_for(node, v1::DEP_DATA);
+    tool_nodes_[block.tool_id] = node;
+    return helper ? std::max(end_ns, helper->end_ns) : end_ns;
+  }
+
+  int64_t opaque(const Block& block, uint32_t by, int64_t from_ns, int64_t end_ns, uint32_t at_token,
+                 const Record* record, AgentThread* thread) {
+    v1::OpaqueAgent agent;
+    agent.set_kind(block.agent_kind);
+    agent.set_duration_ns(end_ns - from_ns);
+    agent.set_recorded_at_ns(from_ns - origin_ns_);
+    agent.set_status(record == nullptr ? v1::CANCELLED : v1::OK);
+    if (record != nullptr) {
+      agent.set_total_tokens(record->agent_tokens);
+      agent.set_tool_uses(record->agent_tool_uses);
+    }
+    const uint32_t node = session_.add_opaque(thread->agent(), agent);
+    session_.depend(node, by, v1::DEP_CONTROL, 0, at_token);
+    thread->wait_for(node, v1::DEP_DATA);
+    tool_nodes_[block.tool_id] = node;
+    return end_ns;
+  }
+
+  // The log of the sub-agent that was given this prompt, if it is there and was not used yet.
+  Group* take_group(const Block& block, int64_t from_ns) {
+    for (const size_t i : by_prompt_[block.prompt_hash]) {
+      Group& group = groups_[i];
+      if (!group.built && !group.calls.empty() && group.calls.front().start_ns >= from_ns - kEarlyNs) return &group;
+    }
+    return nullptr;
+  }
+
+  SessionBuilder session_;
+  const int64_t origin_ns_;
+  Names& models_;
+  Names& tools_;
+  Counts& counts_;
+  std::vector<Group> groups_;
+  std::map<uint64_t, std::vector<size_t>> by_prompt_;
+  std::map<std::string, Said> results_;         // tool_use id -> its result
+  std::map<std::string, uint32_t> tool_nodes_;  // tool_use id -> its node
+  std::vector<uint32_t> main_nodes_;            // of the main agent's calls
+  uint32_t asked_ = 0;
+};
+
+}  // namespace
+
+Result<v1::Session> build_session(const Log& log, int64_t origin_ns, Names* models, Names* tools, Counts* counts) {
+  return Building(log, origin_ns, models, tools, counts).run();
+}
+
+}  // namespace kvtwin::claude

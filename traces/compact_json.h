@@ -1,0 +1,44 @@
+// JSON of a foreign trace, with its long number lists kept out of the tree.
+//
+// A WEKA file is 99 % block ids: a plain tree of it takes 40 times the memory and twice the time.
+// Arrays under the named keys are collected aside, block ids as runs of consecutive numbers; in the
+// tree such an array is replaced by its index in `runs` or `numbers`.
+//
+// Limits, so that hostile input ends in a Mistake: nesting of 64, kJsonValuesMax values in the tree,
+// runs and numbers together.
+
+#ifndef KVTWIN_TRACES_COMPACT_JSON_H_
+#define KVTWIN_TRACES_COMPACT_JSON_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "traces/block_key.h"
+
+namespace kvtwin {
+
+constexpr uint64_t kJsonValuesMax = 4u << 20;
+
+struct CompactJson {
+  nlohmann::json tree;
+  std::vector<IdRuns> runs;                    // scope is SCOPE_NONE: the importer sets it
+  std::vector<std::vector<uint32_t>> numbers;  // token ids
+};
+
+// Arrays of ids under `run_key` go to runs, arrays under a key that ends in `number_suffix` to numbers.
+// Empty: none.
+struct CompactKeys {
+  std::string_view run_key;
+  std::string_view number_suffix;
+};
+
+// Mistake.where is "byte N" of `text`.
+Result<CompactJson> parse_compact_json(std::string_view text, const CompactKeys& keys);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_COMPACT_JSON_H_

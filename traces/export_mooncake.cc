@@ -1,0 +1,151 @@
+// Back to Mooncake rows. Sessions must be chains of calls: the format knows no sub-agents.
+//
+// Ids that hold within a session are moved so that sessions keep apart; calls without identity get
+// ids of their own, which nobody shares.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/units.h"
+#include "traces/importers.h"
+#include "traces/mooncake.h"
+#include "traces/text_file.h"
+
+namespace kvtwin {
+namespace {
+
+class MooncakeExport : public TraceSink {
+ public:
+  explicit MooncakeExport(const std::string& path) : file_(path) {}
+
+  Result<void> header(const v1::TraceHeader& header) override {
+    block_ = header.block_tokens() != 0 ? header.block_tokens() : kMooncakeBlockTokens;
+    // Of a trace with think times of its own, delays say more than stamps.
+    stamped_ = header.call_arrivals() == v1::ARR_OPEN_LOOP;
+    return file_.open();
+  }
+
+  Result<void> shared_spans(const v1::SharedSpanTable&) override { return {}; }
+
+  Result<void> session(const v1::Session& session) override {
+    base_ = next_id_;
+    waits_.assign(static_cast<size_t>(session.nodes_size()), 0);
+    const auto calls = std::count_if(session.nodes().begin(), session.nodes().end(),
+                                     [](const v1::Node& node) { return node.has_llm(); });
+    const bool named = calls > 1 || find_extra(session.extras(), "named") != nullptr;
+    int last_call = -1;
+    for (int i = 0; i < session.nodes_size(); ++i) {
+      if (auto good = follow(session, i, last_call); !good) return good;
+      if (!session.nodes(i).has_llm()) continue;
+      if (auto good = row(session, i, last_call < 0, named); !good) return good;
+      last_call = i;
+    }
+    return {};
+  }
+
+  Result<void> done() override { return file_.commit(); }
+
+ private:
+  // Checks that node i continues the chain, and adds up what is waited since the last call.
+  Result<void> follow(const v1::Session& session, int i, int last_call) {
+    const v1::Node& node = session.nodes(i);
+    int64_t wait = 0;
+    for (const v1::Dep& dep : node.deps()) {
+      const auto on = static_cast<int>(dep.node());
+      if (on < last_call || dep.at_output_token() != 0) return no_chain(session, i);
+      wait = std::max(wait, waits_[dep.node()] + dep.delay_ns());
+    }
+    if (node.has_opaque() || (node.deps().empty() && i != 0)) return no_chain(session, i);
+    if (node.has_tool()) waits_[static_cast<size_t>(i)] = wait + node.tool().duration_ns();
+    if (node.has_llm()) delay_ns_ = wait + node.llm().think_ns();
+    return {};
+  }
+
+  tl::unexpected<Mistake> no_chain(const v1::Session& session, int i) const {
+    return mistake(file_.path(), fmt::format("node {} of session '{}' branches", i, session.id()),
+                   "Mooncake rows are chains: cut the sub-agents first (--sub-agents=opaque is not enough)");
+  }
+
+  Result<void> row(const v1::Session& session, int i, bool first, bool named) {
+    const v1::Node& node = session.nodes(i);
+    const v1::LlmCall& call = node.llm();
+    const auto ids = prompt_ids(call);
+    if (!ids) return tl::unexpected(ids.error());
+    std::string out = "{";
+    const bool has_stamp = marked(node, v1::LlmCall::kRecordedAtNsFieldNumber) != v1::UNKNOWN && stamped_;
+    if (first || has_stamp) {
+      int64_t at = has_stamp ? call.recorded_at_ns() : session.arrival_at_ns() + node.start_offset_ns();
+      if (const std::string* const stamp = find_extra(node.extras(), "timestamp_ns")) {
+        at = nlohmann::json::parse(*stamp, nullptr, false).get<int64_t>();
+      }
+      out += at % 1'000'000 == 0 ? fmt::format("\"timestamp\": {}, ", at / 1'000'000)
+                                 : fmt::format("\"timestamp\": {}, ", static_cast<double>(at) / 1e6);
+    } else {
+      out += fmt::format("\"delay\": {}, ", static_cast<double>(delay_ns_) / 1e6);
+    }
+    if (named) {
+      out += fmt::format(
+          "\"session_id\": {}, ",
+          nlohmann::json(session.id()).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+    }
+    out += fmt::format("\"input_length\": {}, \"output_length\": {}, \"hash_ids\": [", call.prompt_tokens(),
+                       call.output_tokens());
+    bool comma = false;
+    for (const IdRun& run : *ids) {
+      for (uint32_t k = 0; k < run.count; ++k) {
+        fmt::format_to(std::back_inserter(out), "{}{}", comma ? ", " : "", run.first + k);
+        comma = true;
+      }
+    }
+    return file_.write(out + "]}\n");
+  }
+
+  Result<IdRuns> prompt_ids(const v1::LlmCall& call) {
+    if (!call.has_prompt_key()) {
+      const uint32_t blocks = div_ceil(call.prompt_tokens(), block_);
+      IdRuns fresh{{next_id_, blocks, v1::SCOPE_DATASET}};
+      next_id_ += blocks;
+      renumbered_ = renumbered_ || blocks > 0;
+      return fresh;
+    }
+    auto runs = decode_key(call.prompt_key());
+    if (!runs) return mistake(file_.path(), runs.error().what, runs.error().hint);
+    for (IdRun& run : *runs) {
+      if (run.scope == v1::SCOPE_DATASET) {
+        dataset_ = true;
+      } else if (run.scope == v1::SCOPE_SESSION) {
+        run.first += base_;
+        next_id_ = std::max(next_id_, run.first + run.count);
+        renumbered_ = true;
+      } else {
+        return mistake(file_.path(), fmt::format("block ids of scope {}", v1::Scope_Name(run.scope)),
+                       "export a trace that was imported with --sharing=none");
+      }
+    }
+    if (dataset_ && renumbered_) {
+      return mistake(file_.path(), "some block ids hold in the data set and some in a session",
+                     "a trace whose ids are of one kind");
+    }
+    return runs;
+  }
+
+  TextFile file_;
+  uint32_t block_ = kMooncakeBlockTokens;
+  bool stamped_ = false;
+  bool dataset_ = false;
+  bool renumbered_ = false;
+  int64_t next_id_ = 0;
+  int64_t base_ = 0;            // what this session's ids are moved by
+  int64_t delay_ns_ = 0;        // of the call at hand, after the call before
+  std::vector<int64_t> waits_;  // of tools: from the call before until they are done
+};
+
+}  // namespace
+
+std::unique_ptr<TraceSink> export_mooncake(const std::string& path) {
+  return std::make_unique<MooncakeExport>(path);
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,117 @@
+#include "traces/formats.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "traces/importers.h"
+#include "traces/reader.h"
+#include "traces/source_files.h"
+#include "traces/writer.h"
+
+namespace kvtwin {
+namespace {
+
+Result<void> import_kvtwin(const std::string& path, const ImportOptions&, TraceSink* sink) {
+  const auto footer = read_trace(path, sink);
+  if (!footer) return tl::unexpected(footer.error());
+  return {};
+}
+
+std::unique_ptr<TraceSink> export_kvtwin(const std::string& path) {
+  return std::make_unique<TraceWriter>(path);
+}
+
+const TraceFormat* find_format(const std::string& name) {
+  for (const TraceFormat& format : formats()) {
+    if (format.name == name) return &format;
+  }
+  return nullptr;
+}
+
+tl::unexpected<Mistake> unknown_format(const std::string& name, bool exporting) {
+  std::vector<std::string> names;
+  for (const TraceFormat& format : formats()) {
+    if (!exporting || format.exporter != nullptr) names.push_back(format.name);
+  }
+  return mistake("format",
+                 fmt::format("'{}' is not a format that can be {}", name, exporting ? "written" : "read"),
+                 fmt::format("{}{}", fmt::join(names, ", "), exporting ? "" : ", auto"));
+}
+
+}  // namespace
+
+const std::vector<TraceFormat>& formats() {
+  static const std::vector<TraceFormat> kFormats = {
+      {"kvtwin", "the canonical trace that every command reads", import_kvtwin, export_kvtwin},
+      {"weka", "WEKA Claude Code sessions: a directory, one .json, or an archive (tar.xz)", import_weka,
+       export_weka},
+      {"mooncake", "Mooncake JSONL: full prompts as hash ids; session_id makes sessions", import_mooncake,
+       export_mooncake},
+      {"mooncake-delta", "Mooncake JSONL whose rows hold only what is new in their session",
+       import_mooncake_delta, nullptr},
+      {"agentic_mooncake", "Mooncake JSONL with request_id, wait_for and tool waits", import_agentic_mooncake,
+       nullptr},
+      {"azure", "Azure LLM inference CSV: TIMESTAMP,ContextTokens,GeneratedTokens", import_azure,
+       export_azure},
+      {"llmservingsim", "LLMServingSim JSONL with token ids, flat or with sub_requests", import_llmservingsim,
+       nullptr},
+  };
+  return kFormats;
+}
+
+Result<std::string> guess_format(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::exists(path, error)) return mistake(path, "does not exist", "a trace file, directory or archive");
+  if (fs::is_directory(path, error) || is_archive_name(path)) return std::string("weka");
+  std::ifstream in(path, std::ios::binary);
+  std::string start(4096, '\0');
+  in.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<size_t>(in.gcount()));
+  if (looks_like_trace(start)) return std::string("kvtwin");
+  const auto holds = [&start](const char* text) { return start.find(text) != std::string::npos; };
+  if (start.starts_with("TIMESTAMP,") || start.starts_with("\xef\xbb\xbfTIMESTAMP,"))
+    return std::string("azure");
+  if (holds("\"hash_id_scope\"") || (holds("\"hash_ids\"") && holds("\"block_size\"")))
+    return std::string("weka");
+  if (holds("\"input_toks\"") || holds("\"sub_requests\"")) return std::string("llmservingsim");
+  if (holds("\"wait_for\"")) return std::string("agentic_mooncake");
+  if (holds("\"hash_ids\"")) return std::string("mooncake");
+  return mistake(path, "its first 4,096 bytes are of no known format",
+                 "name the format: `kvtwin trace formats`");
+}
+
+Result<void> import_trace(const std::string& format, const std::string& path, const ImportOptions& options,
+                          TraceSink* sink) {
+  std::string name = format;
+  if (name == "auto") {
+    const auto guessed = guess_format(path);
+    if (!guessed) return tl::unexpected(guessed.error());
+    name = *guessed;
+  }
+  const TraceFormat* const found = find_format(name);
+  if (found == nullptr || found->import == nullptr) return unknown_format(format, false);
+  try {
+    return found->import(path, options, sink);
+  } catch (const std::exception& exception) {  // bad_alloc, and what the libraries below throw
+    return mistake(path, fmt::format("importing {} failed: {}", name, exception.what()));
+  }
+}
+
+Result<std::unique_ptr<TraceSink>> make_exporter(const std::string& format, const std::string& path) {
+  const TraceFormat* const found = find_format(format);
+  if (found == nullptr || found->exporter == nullptr) return unknown_format(format, true);
+  return found->exporter(path);
+}
+
+Result<PrefixSharing> parse_sharing(const std::string& text) {
+  if (text == "none") return PrefixSharing::kNone;
+  if (text == "equal-prefix") return PrefixSharing::kEqualPrefix;
+  if (text == "all") return PrefixSharing::kAll;
+  return mistake("--sharing", fmt::format("'{}'", text), "none, equal-prefix or all");
+}
+
+}  // namespace kvtwin

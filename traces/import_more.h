@@ -1,0 +1,27 @@
+// Importers of chat logs: whole conversations, from which prompts must be put together again.
+//
+// All three stream into the sink and end with done(). What a source does not say is estimated and marked
+// so in the trace (TRACES 6). Bytes that are not what they should be end in a Mistake.
+
+#ifndef KVTWIN_TRACES_IMPORT_MORE_H_
+#define KVTWIN_TRACES_IMPORT_MORE_H_
+
+#include <string>
+
+#include "traces/formats.h"
+
+namespace kvtwin {
+
+// Claude Code's own logs (JSONL): a file, a directory (with all below it) or an archive. One session per
+// sessionId, wherever its records are; sub-agents become agents of the session.
+Result<void> import_claude_code(const std::string& path, const ImportOptions& options, TraceSink* sink);
+
+// Result files of tau-bench (a JSON list of trajectories): a file, a directory or an archive.
+Result<void> import_tau_bench(const std::string& path, const ImportOptions& options, TraceSink* sink);
+
+// Applied Compute's agentic workloads (JSONL, one session per row; TRACES 6.1).
+Result<void> import_applied_compute(const std::string& path, const ImportOptions& options, TraceSink* sink);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_IMPORT_MORE_H_

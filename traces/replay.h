@@ -1,0 +1,180 @@
+// ReplayClient sends the calls of a trace as its sessions' dependencies and times demand (TRACES 8).
+//
+// Times are integer nanoseconds. C(d) is when node d completed here, E(d, k) when its k-th output token
+// existed here; `x scale` are ratios.
+//
+// *Closed loop.* A node without dependencies is released at session start + start_offset. Any other at
+//     release(n) = max over deps d of [ (d.at_output_token ? E(d, k) : C(d)) + d.delay x delay_scale ] +
+//     think(n) think(n)   = min(LlmCall.think_ns x think_scale, think_cap)
+// and never before the last thing it waited for (delays may be negative, from rounded recordings). A
+// token that never comes counts as emitted when the call ends. Tools and opaque agents complete at
+// release + duration x tool_scale, in background or not: a background tool gates only who lists it.
+// *think_cap* spares tool time. A trace without any tool node cannot tell the two apart (WEKA): there
+// the cap limits the whole gap between the last thing waited for and the release.
+// *Open loop.* Every call at recorded_at x arrival_scale; a call that is released before a DATA
+// predecessor (tools between them take no time) has completed is a causality violation. With other
+// than recorded arrivals: session start + (recorded_at - arrival) x arrival_scale. *Guarded open* waits
+// for all dependencies too, and adds neither delays, tool nor think times: recorded_at contains them.
+// *A call ends* for the session by finishing, by abort_after_tokens (CallCancelled is sent when that
+// many tokens exist; what follows goes on), or by rejection (RejectPolicy). *A session ends* when its
+// last node, background tools included, has completed or was cancelled: SessionHint kSessionEnds.
+//
+// Order. What is due is sent by (instant, session, node); a session that starts comes before what else
+// is due at that instant. Zero-delay successors are sent in the same answer. CallIds are dealt in the
+// order of sending; SessionId is replica x sessions + index in the file.
+//
+// Identity (TRACES 5.1, replay_identity.h). UnitRun::space = kind << 60 | replica << 32 | session or
+// call: source ids keep their scope, clones differ in all but what is the same everywhere, and
+// positions without identity are of a space of the call.
+
+#ifndef KVTWIN_TRACES_REPLAY_H_
+#define KVTWIN_TRACES_REPLAY_H_
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "engine/client.h"
+#include "traces/replay_arrivals.h"
+#include "traces/replay_options.h"
+#include "traces/replay_table.h"
+
+namespace kvtwin {
+
+// By Provenance. Sourced: recorded + derived. Made: estimated + synthesised.
+struct ProvenanceCounts {
+  std::array<uint64_t, kProvenances> by{};
+  void add(Provenance provenance, uint64_t amount) { by[static_cast<size_t>(provenance)] += amount; }
+  uint64_t sourced() const { return by[1] + by[2]; }
+  uint64_t made() const { return by[3] + by[4]; }
+  uint64_t total() const { return sourced() + made() + by[0] + by[5]; }
+};
+
+struct ReplayReport {
+  uint64_t sessions_total = 0;  // replicas counted
+  uint64_t sessions_started = 0;
+  uint64_t sessions_ended = 0;
+  uint64_t sessions_failed = 0;  // of the started: a call was rejected for good
+  uint64_t calls_total = 0;
+  uint64_t calls_sent = 0;      // CallReady, retries included
+  uint64_t calls_finished = 0;  // forced length or end of sequence
+  uint64_t calls_aborted = 0;   // by abort_after_tokens
+  uint64_t calls_rejected = 0;  // RejectCall answers
+  uint64_t calls_retried = 0;
+  uint64_t calls_cancelled = 0;       // never sent, because a call they depend on was rejected
+  uint64_t causality_violations = 0;  // open loop
+  ProvenanceCounts prompt_tokens;     // of calls sent
+  ProvenanceCounts output_tokens;
+  ProvenanceCounts wait_ns;  // think, delay and tool time as applied (closed loop)
+};
+
+// What the results writer wants to know about a call.
+struct ReplayCallInfo {
+  SessionId session{};
+  uint32_t session_index = 0;  // in the file
+  uint32_t replica = 0;
+  uint32_t node = 0;  // in the session
+  uint32_t agent = 0;
+  uint32_t model = 0;
+  uint32_t turn = 0;
+  uint32_t attempt = 0;  // 0: the first
+  uint32_t prompt_tokens = 0;
+  uint32_t output_tokens = 0;
+  Instant ready{};  // release: TTFT counts from here
+  Instant recorded_at{};
+  Duration recorded_service{};
+  Duration recorded_ttft{};
+  std::string_view session_id;
+};
+
+class ReplayClient final : public Client {
+ public:
+  // REQUIRES: what ReplayBuilder::build() checks. options.mode is not kAuto.
+  ReplayClient(ReplayTable table, const ReplayOptions& options);
+
+  Instant wake_at() const override;
+  void wake(Instant now, ClientEvents* events) override;
+  void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) override;
+  void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled,
+                     ClientEvents* events) override;
+  void call_rejected(Instant now, CallId call, ClientEvents* events) override;
+
+  uint32_t unit_tokens() const { return table_.unit_tokens; }
+  ReplayMode mode() const { return options_.mode; }
+  // The cap limits every gap, not only think time.
+  bool cap_reaches_every_gap() const { return !table_.has_tools; }
+  const ReplayReport& report() const { return report_; }
+  const ReplayTable& table() const { return table_; }
+  // Calls sent so far have the ids [0, calls()).
+  uint32_t calls() const { return static_cast<uint32_t>(calls_.size()); }
+  ReplayCallInfo call_info(CallId call) const;
+
+ private:
+  enum class Phase : uint8_t { kWaiting, kDue, kRunning, kOver };
+  struct NodeState {
+    int64_t gate = 0;      // max of satisfied + delay
+    int64_t last = 0;      // max of satisfied
+    uint32_t waiting = 0;  // unsatisfied dependencies
+    uint32_t emitted = 0;
+    uint32_t attempts = 0;
+    Phase phase{};
+    bool aborted = false;
+  };
+  struct Live {
+    std::vector<NodeState> nodes;
+    uint32_t open = 0;  // nodes that are not over
+    bool failed = false;
+    bool known = false;  // a call was sent
+  };
+  enum class DueKind : uint8_t { kRelease, kComplete };
+  struct Due {
+    int64_t at;
+    uint32_t instance;
+    uint32_t node;
+    DueKind kind;
+    friend auto operator<=>(const Due&, const Due&) = default;
+  };
+  struct SentCall {
+    int64_t ready;
+    uint32_t instance;
+    uint32_t node;
+    uint32_t attempt;
+  };
+
+  const TableSession& session_of(uint32_t instance) const;
+  const TableNode& node_of(uint32_t instance, uint32_t node) const;
+  Live& live(uint32_t instance) { return live_[slot_of_[instance]]; }
+
+  void push(Due due);
+  void drain(Instant now, ClientEvents* events);
+  void start(uint32_t instance, int64_t at, ClientEvents* events);
+  int64_t recorded_release(const TableSession& session, const TableNode& node, int64_t start) const;
+  void release(const Due& due, ClientEvents* events);
+  void send(const Due& due, ClientEvents* events);
+  void satisfy(uint32_t instance, const TableEdge& edge, int64_t at);
+  int64_t release_at(const TableNode& node, const NodeState& state);
+  void complete(uint32_t instance, uint32_t node, int64_t at, ClientEvents* events);
+  void close(uint32_t instance, int64_t at, ClientEvents* events);
+  void fail(uint32_t instance, uint32_t node, int64_t at, ClientEvents* events);
+  void begin_answer(Instant now, ClientEvents* events);
+  void end_answer(ClientEvents* events);
+  uint64_t space(RunScope scope, uint32_t instance) const;
+
+  ReplayTable table_;
+  ReplayOptions options_;
+  ArrivalSchedule arrivals_;
+  ReplayReport report_;
+  std::vector<Due> due_;  // a heap, the earliest first
+  std::vector<Live> live_;
+  std::vector<uint32_t> free_slots_;
+  std::vector<uint32_t> slot_of_;  // by instance
+  std::vector<SentCall> calls_;    // by CallId
+  std::vector<uint32_t> doomed_;
+  std::vector<UnitRun> runs_;  // of the answer at hand
+  std::vector<uint32_t> run_counts_;
+  size_t answer_begin_ = 0;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_REPLAY_H_

@@ -1,0 +1,45 @@
+// ReplayBuilder turns a canonical trace, pushed into it piece by piece, into a ReplayClient.
+//
+// It judges what it is given: dependencies point backwards, every node is something, times and counts
+// are within bounds. What it keeps is flat (replay_table.h); protobuf ends here.
+
+#ifndef KVTWIN_TRACES_REPLAY_BUILDER_H_
+#define KVTWIN_TRACES_REPLAY_BUILDER_H_
+
+#include <memory>
+
+#include "traces/replay.h"
+#include "traces/replay_identity.h"
+#include "traces/sink.h"
+
+namespace kvtwin {
+
+class ReplayBuilder : public TraceSink {
+ public:
+  Result<void> header(const v1::TraceHeader& header) override;
+  Result<void> shared_spans(const v1::SharedSpanTable& table) override;
+  Result<void> session(const v1::Session& session) override;
+
+  // REQUIRES: called once. Mistakes: options that are wrong or that this trace cannot serve.
+  Result<std::unique_ptr<ReplayClient>> build(const ReplayOptions& options);
+
+ private:
+  struct Policies {
+    Provenance prompt{}, output{}, think{}, tool{}, opaque{};
+  };
+  Result<void> node(const v1::Session& session, int index, const std::string& where);
+  Result<void> call(const v1::Session& session, const v1::Node& node, TableNode* row,
+                    const std::string& where);
+  Result<void> deps(const v1::Session& session, int index, const std::string& where);
+  void link(const v1::Session& session);
+  void cut(const ReplayOptions& options);
+
+  bool header_seen_ = false;
+  Policies policies_;
+  IdentityStore identities_;
+  ReplayTable table_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_REPLAY_BUILDER_H_

@@ -1,0 +1,109 @@
+// IdentityStore finds out which positions of which calls hold the same tokens (TRACES 5.1).
+//
+// A call's prompt is known by its block ids (prompt_key), else span by span: by token ids, else by
+// content hash within its scope, else by the span's place in the arena.
+//
+// *Block ids* that are chained become unit numbers as they are: id x (block / unit) + k. A hashed last
+// block that is not full gets a scope of its own: it equals only the tail of an equal key.
+// *Everything else* is chained here: unit i is numbered by (number of unit i-1, its content), so equal
+// number <=> equal prefix. Contents are compared by 128-bit hashes; runs inside one span are numbered
+// in one go, so the cost goes with spans and token ids, not with tokens.
+//
+// *Output* (and a floor tail) is what the first later call of the session whose key extends this one
+// says it is, unless output spans say it. At most kLookahead later calls are asked. An empty key is
+// extended by nothing.
+
+#ifndef KVTWIN_TRACES_REPLAY_IDENTITY_H_
+#define KVTWIN_TRACES_REPLAY_IDENTITY_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "traces/proto/agent_trace.pb.h"
+#include "traces/replay_table.h"
+
+namespace kvtwin {
+
+constexpr uint32_t kLookahead = 1024;
+
+// Two independent chains of mix64. Not for adversaries: who makes his own trace may confuse himself.
+struct Hash128 {
+  uint64_t low = 0x9e3779b97f4a7c15u;
+  uint64_t high = 0xc2b2ae3d27d4eb4fu;
+  void add(uint64_t word);
+  friend bool operator==(const Hash128&, const Hash128&) = default;
+};
+
+struct KeyRun {
+  int64_t first = 0;
+  uint32_t count = 0;
+  v1::Scope scope{};
+};
+
+struct SpanRef {
+  uint32_t table = 0;  // 0: the session's arena
+  uint32_t first = 0;
+  uint32_t count = 0;
+  uint32_t keep = 0;
+};
+
+struct SpanInfo {
+  Hash128 key;  // of the whole content, or of the scope when the token ids are known
+  uint32_t tokens = 0;
+  uint64_t literal = 0;     // 1 + place of its token ids in the pool; 0: none
+  bool everywhere = false;  // the same for every session and replica
+};
+
+// A call's identity as it was read, before unit_tokens is known.
+struct CallIdentity {
+  uint32_t node = 0;  // in ReplayTable::nodes
+  uint32_t key_first = 0, key_count = 0;
+  uint32_t prompt_first = 0, prompt_count = 0;  // SpanRefs
+  uint32_t output_first = 0, output_count = 0;
+};
+
+struct SessionIdentity {
+  uint32_t span_first = 0, span_count = 0;
+  uint32_t call_first = 0, call_count = 0;
+};
+
+class IdentityStore {
+ public:
+  void header(const v1::TraceHeader& header);
+  Result<void> shared_spans(const v1::SharedSpanTable& table);
+  void begin_session(const v1::Session& session);
+  // `where` names the call in mistakes. prompt and output are the tokens that count.
+  Result<void> call(const v1::Session& session, const v1::LlmCall& call, uint32_t node, uint32_t prompt,
+                    const std::string& where);
+
+  uint32_t unit_tokens(uint32_t page_tokens) const;
+  // Writes the runs of every call into *table. REQUIRES: table->unit_tokens is set.
+  Result<void> resolve(ReplayTable* table) const;
+
+ private:
+  friend class SessionResolver;
+
+  Result<void> add_key(const v1::BlockKey& key, uint32_t prompt, const std::string& where);
+  Result<void> add_refs(const google::protobuf::RepeatedPtrField<v1::SpanRun>& runs, uint32_t arena,
+                        const std::string& where);
+  SpanInfo span_info(const v1::Span& span, uint64_t table, uint64_t session, uint64_t index);
+
+  uint32_t block_tokens_ = 0;
+  bool chained_ = false;
+  bool tail_hashed_ = false;
+  uint64_t spans_listed_ = 0;
+  uint64_t spans_listed_session_ = 0;
+  std::vector<KeyRun> keys_;
+  std::vector<SpanRef> refs_;
+  std::vector<SpanInfo> spans_;
+  std::vector<uint32_t> pool_;  // token ids
+  std::map<uint32_t, std::vector<SpanInfo>> tables_;
+  std::vector<CallIdentity> calls_;
+  std::vector<SessionIdentity> sessions_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_REPLAY_IDENTITY_H_

@@ -1,0 +1,149 @@
+// SessionBuilder makes one well-formed v1::Session: whoever invents or imports sessions says what
+// happened, and the arena, the run-length coded prompts, the token sums and the block keys follow.
+//
+// Units: tokens, nanoseconds. Callers hand over numbers that they have already checked: a dependency
+// that points forwards or a span without tokens is a bug of ours and stops the program (KVT_CHECK).
+// The schema and its rules: traces/proto/agent_trace.proto.
+
+#ifndef KVTWIN_TRACES_SESSION_BUILDER_H_
+#define KVTWIN_TRACES_SESSION_BUILDER_H_
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "traces/block_key.h"
+#include "traces/proto/agent_trace.pb.h"
+
+namespace kvtwin {
+
+// One span as a prompt lists it: its first `kept` tokens of `tokens`. Table 0 is the session's arena.
+struct Piece {
+  uint32_t table = 0;
+  uint32_t index = 0;
+  uint32_t tokens = 0;
+  uint32_t kept = 0;
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+// What the next prompt of an agent would contain, in order.
+class History {
+ public:
+  void add(const Piece& piece);
+  void add(const std::vector<Piece>& pieces);
+  // Keeps the first `tokens` tokens; the span that they end in is kept in part.
+  void cut(uint64_t tokens);
+  // Takes out every piece of the arena span `index`: stripped reasoning, a screenshot that is too old.
+  void remove(uint32_t index);
+  uint64_t tokens() const { return tokens_; }
+  const std::vector<Piece>& pieces() const { return pieces_; }
+
+ private:
+  std::vector<Piece> pieces_;
+  uint64_t tokens_ = 0;
+};
+
+struct SpanSpec {
+  v1::Role role = v1::ROLE_UNKNOWN;
+  uint32_t tokens = 0;
+  uint32_t turn = 0;
+  uint32_t tool = 0;  // 1 + index in header.tool_names
+  uint32_t chars = 0;
+  v1::Modality modality = v1::TEXT;
+  bool query = false;
+};
+
+class SessionBuilder {
+ public:
+  // key_block_tokens > 0 gives every call a prompt_key of that block size (floor), with ids in the
+  // order in which blocks first appear. Ids are chained: equal ids mean equal whole prefixes. Blocks
+  // that lie wholly in leading pieces of shared tables get ids of SCOPE_DATASET, all others of
+  // SCOPE_SESSION. 0: identity is the arena position.
+  SessionBuilder(std::string id, std::string workload, uint32_t key_block_tokens);
+
+  uint32_t add_agent(const std::string& name, const std::string& kind, uint32_t parent, uint32_t model = 0);
+  Piece add_span(const SpanSpec& spec);
+
+  // The node's prompt is `prompt` as it is now; prompt_tokens and output_tokens are the sums.
+  uint32_t add_llm(uint32_t agent, const History& prompt, const std::vector<Piece>& output);
+  uint32_t add_tool(uint32_t agent, const v1::ToolCall& tool);
+  uint32_t add_opaque(uint32_t agent, const v1::OpaqueAgent& opaque);
+  void depend(uint32_t node, uint32_t on, v1::DepKind kind, int64_t delay_ns = 0,
+              uint32_t at_output_token = 0);
+
+  uint32_t nodes() const { return static_cast<uint32_t>(session_.nodes_size()); }
+  v1::Node& node(uint32_t index) { return *session_.mutable_nodes(static_cast<int>(index)); }
+  v1::LlmCall& llm(uint32_t index) { return *node(index).mutable_llm(); }
+  v1::Span& span(const Piece& piece) { return *session_.mutable_arena(static_cast<int>(piece.index)); }
+  v1::Session& session() { return session_; }
+  // Marks one field of one message, where it differs from the header's policy.
+  template <typename Message>
+  static void mark(Message* message, uint32_t field, v1::Prov prov, uint32_t recipe = 0) {
+    v1::ProvOverride* over = message->add_prov();
+    over->set_field(field);
+    over->set_prov(prov);
+    over->set_recipe(recipe);
+  }
+
+  // The finished session. The builder is empty afterwards.
+  v1::Session take();
+
+ private:
+  uint32_t add_node(uint32_t agent);
+  v1::BlockKey key_of(const std::vector<Piece>& pieces);
+
+  // Where the walk over a prompt stands after a piece. Prompts mostly extend the one before, so the next
+  // walk starts at the last place that both have in common instead of at the first token.
+  struct KeyState {
+    uint64_t content = 0;       // chained content up to here
+    uint64_t shared_begun = 0;  // the pieces of shared tables that have begun, while there was nothing else
+    bool all_shared = true;
+    uint32_t filled = 0;  // tokens in the block that is being filled
+    int64_t block = 0;    // number of that block
+    size_t runs = 0;      // ids so far: that many runs, of which the last has ...
+    uint32_t last_count = 0;
+  };
+  void walk(const Piece& piece, KeyState* state);
+
+  v1::Session session_;
+  uint32_t key_block_tokens_;
+  std::unordered_map<uint64_t, int64_t> block_ids_;  // content of a prefix that ends with the block -> id
+  IdRuns key_runs_;                                  // of the last walk, ...
+  std::vector<Piece> key_pieces_;                    // ... its pieces, and the state after each
+  std::vector<KeyState> key_states_;
+};
+
+// One agent's conversation: keeps its history and what its next call waits for.
+class AgentThread {
+ public:
+  AgentThread(SessionBuilder* session, uint32_t agent) : session_(session), agent_(agent) {}
+
+  History history;
+  uint32_t turn = 0;
+  int64_t think_ns = 0;  // before the next call; used up by call()
+
+  // A span that only joins the history.
+  Piece say(SpanSpec spec);
+  // One call whose output is these spans. They join the history; the next call depends on this one.
+  uint32_t call(std::vector<SpanSpec> output, std::vector<Piece>* made = nullptr);
+  // A tool that the last call asked for in `call_span`, started when its token at_output_token is out
+  // (0: when it is complete). Its result is a new OBS span that joins the history.
+  uint32_t tool(uint32_t tool, const Piece& call_span, SpanSpec result, int64_t duration_ns,
+                uint32_t at_output_token = 0);
+  // The next call also waits for `node`.
+  void wait_for(uint32_t node, v1::DepKind kind, int64_t delay_ns = 0, uint32_t at_output_token = 0);
+
+  uint32_t agent() const { return agent_; }
+  uint32_t last_call() const { return last_call_; }
+
+ private:
+  SessionBuilder* session_;
+  uint32_t agent_;
+  uint32_t last_call_ = 0;
+  std::vector<v1::Dep> waits_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_SESSION_BUILDER_H_

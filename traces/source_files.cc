@@ -1,0 +1,172 @@
+#include "traces/source_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#if KVTWIN_HAVE_ARCHIVE
+#include <archive.h>
+#include <archive_entry.h>
+#endif
+
+namespace kvtwin {
+namespace {
+
+namespace fs = std::filesystem;
+
+tl::unexpected<Mistake> too_large(const std::string& path) {
+  return mistake(path, fmt::format("more than {} MiB", kDocumentBytesMax >> 20), "split it");
+}
+
+#if KVTWIN_HAVE_ARCHIVE
+
+struct Closer {
+  void operator()(archive* a) const { archive_read_free(a); }
+};
+
+tl::unexpected<Mistake> archive_mistake(const std::string& path, archive* reader) {
+  const char* const text = archive_error_string(reader);
+  return mistake(path,
+                 fmt::format("cannot be read as an archive: {}", text != nullptr ? text : "unknown reason"),
+                 "tar.xz, tar.gz, tar.zst, tar or zip");
+}
+
+Result<std::string> read_member(const std::string& path, archive* reader) {
+  std::string bytes;
+  const void* block = nullptr;
+  size_t size = 0;
+  la_int64_t offset = 0;
+  for (int status; (status = archive_read_data_block(reader, &block, &size, &offset)) != ARCHIVE_EOF;) {
+    if (status < ARCHIVE_WARN) return archive_mistake(path, reader);
+    // A hole (sparse member) reads as zeros, as it would from disk; the limit comes first.
+    const uint64_t end = static_cast<uint64_t>(offset) + size;
+    if (offset < 0 || end > kDocumentBytesMax) return too_large(path);
+    bytes.resize(static_cast<size_t>(offset));
+    bytes.append(static_cast<const char*>(block), size);
+  }
+  return bytes;
+}
+
+Result<void> for_each_member(const std::string& path, const WantDocument& wanted, const TakeDocument& take) {
+  const std::unique_ptr<archive, Closer> reader(archive_read_new());
+  archive_read_support_filter_all(reader.get());
+  archive_read_support_format_all(reader.get());
+  if (archive_read_open_filename(reader.get(), path.c_str(), 1 << 16) != ARCHIVE_OK) {
+    return archive_mistake(path, reader.get());
+  }
+  archive_entry* entry = nullptr;
+  for (int status; (status = archive_read_next_header(reader.get(), &entry)) != ARCHIVE_EOF;) {
+    if (status < ARCHIVE_WARN) return archive_mistake(path, reader.get());
+    const char* const full = archive_entry_pathname(entry);
+    if (full == nullptr || archive_entry_filetype(entry) != AE_IFREG) continue;
+    const std::string name = fs::path(full).filename().string();
+    if (!wanted(name)) continue;
+    Result<std::string> bytes = read_member(path + ":" + name, reader.get());
+    if (!bytes) return tl::unexpected(bytes.error());
+    if (auto good = take(name, *bytes); !good) return good;
+  }
+  return {};
+}
+
+#else
+
+Result<void> for_each_member(const std::string& path, const WantDocument&, const TakeDocument&) {
+  return mistake(path, "this kvtwin was built without libarchive", "unpack it and give the directory");
+}
+
+#endif
+
+Result<void> for_each_file_in(const std::string& path, const WantDocument& wanted, const TakeDocument& take) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    std::error_code ignored;
+    if (it->is_regular_file(ignored) && wanted(name)) names.push_back(name);
+  }
+  if (error) return mistake(path, fmt::format("cannot be listed: {}", error.message()));
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    const Result<std::string> bytes = read_document((fs::path(path) / name).string());
+    if (!bytes) return tl::unexpected(bytes.error());
+    if (auto good = take(name, *bytes); !good) return good;
+  }
+  return {};
+}
+
+}  // namespace
+
+bool is_archive_name(const std::string& path) {
+  for (const char* const ending :
+       {".tar.xz", ".txz", ".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar", ".zip"}) {
+    if (path.ends_with(ending)) return true;
+  }
+  return false;
+}
+
+Result<void> for_each_document(const std::string& path, const WantDocument& wanted,
+                               const TakeDocument& take) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return for_each_file_in(path, wanted, take);
+  if (is_archive_name(path)) return for_each_member(path, wanted, take);
+  const Result<std::string> bytes = read_document(path);
+  if (!bytes) return tl::unexpected(bytes.error());
+  return take(fs::path(path).filename().string(), *bytes);
+}
+
+Result<std::string> read_document(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return mistake(path, "is a directory", "a file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  std::string bytes;
+  constexpr size_t kPiece = 1 << 20;
+  while (in) {
+    const size_t before = bytes.size();
+    if (before > kDocumentBytesMax) return too_large(path);
+    bytes.resize(before + kPiece);
+    in.read(bytes.data() + before, kPiece);
+    bytes.resize(before + static_cast<size_t>(in.gcount()));
+  }
+  if (in.bad()) return mistake(path, fmt::format("reading failed: {}", std::strerror(errno)));
+  return bytes;
+}
+
+Result<void> for_each_line(const std::string& path, const TakeLine& take) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return mistake(path, "is a directory", "a file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  std::vector<char> piece(1 << 16);
+  std::string line;
+  uint64_t number = 1;
+  const auto give = [&]() -> Result<void> {
+    std::string_view text = line;
+    if (text.ends_with('\r')) text.remove_suffix(1);
+    const bool blank = text.find_first_not_of(" \t") == std::string_view::npos;
+    Result<void> good = blank ? Result<void>{} : take(number, text);
+    ++number;
+    line.clear();
+    return good;
+  };
+  while (in) {
+    in.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    std::string_view rest(piece.data(), static_cast<size_t>(in.gcount()));
+    for (size_t end; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
+      line.append(rest.substr(0, end));
+      if (auto good = give(); !good) return good;
+    }
+    line.append(rest);
+    if (line.size() > kDocumentBytesMax) return too_large(fmt::format("{}:{}", path, number));
+  }
+  if (in.bad()) return mistake(path, fmt::format("reading failed: {}", std::strerror(errno)));
+  return line.empty() ? Result<void>{} : give();
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,37 @@
+// Where foreign bytes come from: a file, every file of a directory, or every member of an archive
+// (tar.xz, tar.gz, zip, ...; libarchive), which is streamed and never unpacked to disk.
+//
+// One document is in memory at a time; none may be larger than kDocumentBytesMax.
+
+#ifndef KVTWIN_TRACES_SOURCE_FILES_H_
+#define KVTWIN_TRACES_SOURCE_FILES_H_
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "engine/base/result.h"
+
+namespace kvtwin {
+
+constexpr uint64_t kDocumentBytesMax = uint64_t{128} << 20;
+
+bool is_archive_name(const std::string& path);
+
+// Calls `take(name, bytes)` for each regular file whose name `wanted` accepts; names are base names.
+// A directory is read in order of names; an archive in the order of its members, which need not be.
+using WantDocument = std::function<bool(const std::string& name)>;
+using TakeDocument = std::function<Result<void>(const std::string& name, std::string_view bytes)>;
+Result<void> for_each_document(const std::string& path, const WantDocument& wanted, const TakeDocument& take);
+
+// The whole file, if it is no larger than kDocumentBytesMax.
+Result<std::string> read_document(const std::string& path);
+
+// Calls `take(line_number, line)` for each line that is not blank, without its end (\n or \r\n).
+// A line may be at most kDocumentBytesMax long.
+using TakeLine = std::function<Result<void>(uint64_t number, std::string_view line)>;
+Result<void> for_each_line(const std::string& path, const TakeLine& take);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_SOURCE_FILES_H_

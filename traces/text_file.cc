@@ -1,0 +1,41 @@
+#include "traces/text_file.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+namespace kvtwin {
+
+TextFile::~TextFile() {
+  if (!out_.is_open()) return;
+  out_.close();
+  std::error_code ignored;
+  std::filesystem::remove(part_, ignored);
+}
+
+Result<void> TextFile::open() {
+  out_.open(part_, std::ios::binary | std::ios::trunc);
+  if (out_) return {};
+  return mistake(part_, fmt::format("cannot be written: {}", std::strerror(errno)));
+}
+
+Result<void> TextFile::write(std::string_view text) {
+  out_.write(text.data(), static_cast<std::streamsize>(text.size()));
+  if (out_) return {};
+  return mistake(part_, fmt::format("writing failed: {}", std::strerror(errno)));
+}
+
+Result<void> TextFile::commit() {
+  out_.close();
+  std::error_code error;
+  if (!out_.fail()) std::filesystem::rename(part_, path_, error);
+  if (!out_.fail() && !error) return {};
+  std::error_code ignored;
+  std::filesystem::remove(part_, ignored);
+  return mistake(path_, fmt::format("cannot be written: {}", error ? error.message() : "closing failed"));
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,61 @@
+// Gives WEKA's prompts spans with roles, and its tool and system prompts an identity to share.
+//
+// WEKA records sizes and block ids, no roles. A prompt is read as: what it shares with the earlier
+// prompt that it continues (whole, when that prompt's ids are a prefix of its own; else as far as the
+// ids agree), that call's output if there is room, then what is new: tool results or user text. Sizes
+// are DERIVED; the split of one output over its types is SYNTHESISED, evenly.
+
+#ifndef KVTWIN_TRACES_WEKA_SPANS_H_
+#define KVTWIN_TRACES_WEKA_SPANS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "traces/weka.h"
+
+namespace kvtwin {
+
+// The most span runs that the prompts of one session may take; real ones take 0.02 million.
+constexpr uint64_t kWekaRunsMax = 2u << 20;
+
+struct WekaKeyedCall {
+  int node = 0;
+  const IdRuns* ids = nullptr;
+  std::string family;  // "" or the kind of sub-agent: who may share a tool and system prompt
+  WekaPrefix prefix;
+};
+
+class WekaSpans {
+ public:
+  // `session` outlives this and grows only through it, as far as its arena goes.
+  WekaSpans(v1::Session* session, uint32_t block_tokens) : session_(*session), block_tokens_(block_tokens) {}
+
+  // Fills prompt and output of `call`, whose turn is set. `last`: node of the agent's previous call, or
+  // -1. Returns whether that call's output is part of this prompt.
+  bool add(const WekaCall& source, const std::vector<WekaKeyedCall>& before, int last,
+           const WekaPrefix& prefix, v1::LlmCall* call);
+  bool good() const { return runs_ <= kWekaRunsMax; }
+
+ private:
+  using Runs = google::protobuf::RepeatedPtrField<v1::SpanRun>;
+
+  void add_span(v1::Role role, uint64_t tokens, uint32_t turn, Runs* runs);
+  void add_output(const WekaCall& source, uint32_t turn, Runs* runs);
+  uint64_t append_cut(const Runs& source, uint64_t tokens, Runs* runs) const;
+  // Appends as much of a call's output as fits; reasoning only if all fits. Returns the tokens appended.
+  uint64_t append_output(const v1::LlmCall& call, uint64_t room, Runs* runs) const;
+
+  v1::Session& session_;
+  const uint32_t block_tokens_;
+  std::vector<uint64_t> before_{0};  // tokens before each span of the arena, and in all
+  uint64_t runs_ = 0;
+};
+
+// Renames the block ids of tool and system prompts so that sessions share them, as `sharing` says.
+void share_weka_prefixes(const std::vector<WekaKeyedCall>& calls, PrefixSharing sharing,
+                         const WekaTrace& trace, v1::Session* session);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_WEKA_SPANS_H_
