@@ -51,7 +51,10 @@ class Loop {
   void take(const Event& event) {
     std::visit(Overloaded{
                    [&](const CallReady& e) { from_outside(router_.place(e), e); },
-                   [&](const CallCancelled& e) { from_outside(router_.engine_of(e.call), e); },
+                   [&](const CallCancelled& e) {
+                     // It may have finished at this very instant.
+                     if (router_.is_live(e.call)) from_outside(router_.engine_of(e.call), e);
+                   },
                    [&](const SessionHint& e) { hint(e); },
                    [&](const StepDone& e) { apply(e.ends.back(), e.engine, e); },
                    [&](const TransferDone& e) { from_outside(e.engine, e); },

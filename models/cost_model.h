@@ -46,7 +46,7 @@ struct StepCost {
 };
 
 // What a part of a step is, for reports and for engine/step_graph.
-enum class OpKind : uint8_t {
+enum class PartKind : uint8_t {
   kEmbedding,
   kNorm,
   kGemm,
@@ -58,13 +58,13 @@ enum class OpKind : uint8_t {
   kLmHead,
   kSample
 };
-enum class OpPlace : uint8_t { kBefore, kLayer, kAfter };  // before, in or after the layers
+enum class PartPlace : uint8_t { kBefore, kLayer, kAfter };  // before, in or after the layers
 
 // One operation of a step. `times` is how often it runs in the whole step, over all layers.
-struct OpCost {
+struct StepPart {
   const char* name = "";
-  OpKind kind = OpKind::kGemm;
-  OpPlace place = OpPlace::kLayer;
+  PartKind kind = PartKind::kGemm;
+  PartPlace place = PartPlace::kLayer;
   uint32_t times = 1;
   Ticks each = 0;
   Evidence evidence = Evidence::kRoofline;
@@ -77,7 +77,7 @@ class CostModel {
   virtual StepCost step(const StepShape& shape) = 0;
   // The same step operation by operation, in the order in which they run: times * each sums to
   // step().device exactly. Slow; empty where a model does not know its parts.
-  virtual std::vector<OpCost> ops(const StepShape&) { return {}; }
+  virtual std::vector<StepPart> ops(const StepShape&) { return {}; }
 };
 
 }  // namespace kvtwin

@@ -22,7 +22,7 @@ class FigureReader {
     }
     if (!(in.value() >= low && in.value() <= high)) {
       fail(fmt::format("{} is {}", field, in.value()), fmt::format("{} to {} is right", low, high));
-    } else if (in.basis() == v1::BASIS_UNSPECIFIED || !v1::Basis_IsValid(in.basis())) {
+    } else if (in.basis() == v1::Figure::BASIS_UNSPECIFIED || !v1::Figure::Basis_IsValid(in.basis())) {
       fail(fmt::format("{} has no basis", field), "DATASHEET, MEASURED, DERIVED or ASSUMED");
     } else if (in.source().empty()) {
       fail(fmt::format("{} has no source", field), "say where the figure was read, or why it is assumed");

@@ -7,9 +7,9 @@ namespace {
 
 constexpr size_t kDensePartsMax = 32768, kHeadPartsMax = 4096;
 
-std::array<Ticks, kEvidenceKinds> sum(const std::vector<OpCost>& ops) {
+std::array<Ticks, kEvidenceKinds> sum(const std::vector<StepPart>& ops) {
   std::array<Ticks, kEvidenceKinds> out{};
-  for (const OpCost& op : ops) out[static_cast<size_t>(op.evidence)] += op.times * op.each;
+  for (const StepPart& op : ops) out[static_cast<size_t>(op.evidence)] += op.times * op.each;
   return out;
 }
 
@@ -47,15 +47,15 @@ StepCost PartwiseCost::step(const StepShape& shape) {
   return cost;
 }
 
-std::vector<OpCost> PartwiseCost::ops(const StepShape& shape) {
-  std::vector<OpCost> all = dense_ops(std::max(shape.tokens, shape.tokens_padded));
+std::vector<StepPart> PartwiseCost::ops(const StepShape& shape) {
+  std::vector<StepPart> all = dense_ops(std::max(shape.tokens, shape.tokens_padded));
   AttentionOps attention;
   const size_t count = attention_ops(shape, &attention);
   const auto rope =
-      std::find_if(all.begin(), all.end(), [](const OpCost& op) { return op.kind == OpKind::kRope; });
+      std::find_if(all.begin(), all.end(), [](const StepPart& op) { return op.kind == PartKind::kRope; });
   all.insert(rope == all.end() ? rope : rope + 1, attention.begin(),
              attention.begin() + static_cast<ptrdiff_t>(count));
-  for (const OpCost& op : head_ops(shape.logits_rows)) all.push_back(op);
+  for (const StepPart& op : head_ops(shape.logits_rows)) all.push_back(op);
   return all;
 }
 

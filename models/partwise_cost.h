@@ -21,18 +21,18 @@ inline Ticks ticks_from_us(double us) { return ticks_from_ns(us * 1e3); }
 class PartwiseCost : public CostModel {
  public:
   StepCost step(const StepShape& shape) final;
-  std::vector<OpCost> ops(const StepShape& shape) final;
+  std::vector<StepPart> ops(const StepShape& shape) final;
 
  protected:
   explicit PartwiseCost(const HostTime& host);
 
  private:
   static constexpr size_t kAttentionOpsMax = 2;  // full layers and sliding ones
-  using AttentionOps = std::array<OpCost, kAttentionOpsMax>;
+  using AttentionOps = std::array<StepPart, kAttentionOpsMax>;
 
   // In running order; attention belongs after the op of kind kRope.
-  virtual std::vector<OpCost> dense_ops(uint32_t tokens) const = 0;
-  virtual std::vector<OpCost> head_ops(uint32_t rows) const = 0;
+  virtual std::vector<StepPart> dense_ops(uint32_t tokens) const = 0;
+  virtual std::vector<StepPart> head_ops(uint32_t rows) const = 0;
   // Stores the step's attention and returns how many operations it has. Must not allocate in steady state.
   virtual size_t attention_ops(const StepShape& shape, AttentionOps* out) = 0;
 

@@ -26,7 +26,7 @@ double visible_pairs(double tokens, double context, double window) {
   return growing * (first + window) / 2 + (tokens - growing) * window;
 }
 
-OpCost op(const char* name, OpKind kind, OpPlace place, uint32_t times, double ns) {
+StepPart op(const char* name, PartKind kind, PartPlace place, uint32_t times, double ns) {
   return {name, kind, place, times, ticks_from_ns(ns), Evidence::kRoofline};
 }
 
@@ -76,79 +76,81 @@ double RooflineCost::gemm_ns(const Gemm& g, double tokens, double reads) const {
   return join(tokens * g.flop / g.flop_per_ns, bytes / read_bytes_per_ns_) + gemm_fixed_ns_;
 }
 
-void RooflineCost::add_mlp(double tokens, std::vector<OpCost>* ops) const {
+void RooflineCost::add_mlp(double tokens, std::vector<StepPart>* ops) const {
   const uint32_t layers = llm_.dense_layers();
   if (layers == 0) return;
-  const OpPlace layer = OpPlace::kLayer;
-  ops->push_back(op("gate_up", OpKind::kGemm, layer, layers, gemm_ns(gate_up_, tokens)));
+  const PartPlace layer = PartPlace::kLayer;
+  ops->push_back(op("gate_up", PartKind::kGemm, layer, layers, gemm_ns(gate_up_, tokens)));
   ops->push_back(
-      op("activation", OpKind::kActivation, layer, layers, small_ns(kBf16Bytes * tokens * 3 * mlp_width_)));
-  ops->push_back(op("down", OpKind::kGemm, layer, layers, gemm_ns(down_, tokens)));
+      op("activation", PartKind::kActivation, layer, layers, small_ns(kBf16Bytes * tokens * 3 * mlp_width_)));
+  ops->push_back(op("down", PartKind::kGemm, layer, layers, gemm_ns(down_, tokens)));
 }
 
-void RooflineCost::add_experts(double tokens, std::vector<OpCost>* ops) const {
+void RooflineCost::add_experts(double tokens, std::vector<StepPart>* ops) const {
   const uint32_t layers = llm_.moe_layers();
   if (layers == 0) return;
   const MoeSpec& moe = llm_.moe;
-  const OpPlace layer = OpPlace::kLayer;
+  const PartPlace layer = PartPlace::kLayer;
   const double rows = tokens * moe.active;
   const double missed = std::pow(1 - static_cast<double>(moe.active) / moe.experts, tokens);
   const double touched = moe.experts * (1 - missed);
   const double router_bytes =
       kBf16Bytes * llm_.hidden * moe.experts + kBf16Bytes * tokens * (llm_.hidden + moe.experts);
   // Logits, top-k and the sort of tokens by expert; then the weighted sum of the experts' answers.
-  ops->push_back(op("router", OpKind::kRouter, layer, layers, small_ns(router_bytes) + 2 * small_fixed_ns_));
   ops->push_back(
-      op("experts_gate_up", OpKind::kGemm, layer, layers, gemm_ns(expert_gate_up_, rows, touched)));
-  ops->push_back(op("experts_activation", OpKind::kActivation, layer, layers,
+      op("router", PartKind::kRouter, layer, layers, small_ns(router_bytes) + 2 * small_fixed_ns_));
+  ops->push_back(
+      op("experts_gate_up", PartKind::kGemm, layer, layers, gemm_ns(expert_gate_up_, rows, touched)));
+  ops->push_back(op("experts_activation", PartKind::kActivation, layer, layers,
                     small_ns(kBf16Bytes * rows * 3 * expert_width_)));
-  ops->push_back(op("experts_down", OpKind::kGemm, layer, layers, gemm_ns(expert_down_, rows, touched)));
-  ops->push_back(op("experts_sum", OpKind::kRouter, layer, layers,
+  ops->push_back(op("experts_down", PartKind::kGemm, layer, layers, gemm_ns(expert_down_, rows, touched)));
+  ops->push_back(op("experts_sum", PartKind::kRouter, layer, layers,
                     small_ns(kBf16Bytes * (rows + tokens) * llm_.hidden)));
   if (moe.shared == 0) return;
-  ops->push_back(op("shared_gate_up", OpKind::kGemm, layer, layers, gemm_ns(shared_gate_up_, tokens)));
-  ops->push_back(op("shared_activation", OpKind::kActivation, layer, layers,
+  ops->push_back(op("shared_gate_up", PartKind::kGemm, layer, layers, gemm_ns(shared_gate_up_, tokens)));
+  ops->push_back(op("shared_activation", PartKind::kActivation, layer, layers,
                     small_ns(kBf16Bytes * tokens * 3 * shared_width_)));
-  ops->push_back(op("shared_down", OpKind::kGemm, layer, layers, gemm_ns(shared_down_, tokens)));
+  ops->push_back(op("shared_down", PartKind::kGemm, layer, layers, gemm_ns(shared_down_, tokens)));
 }
 
-std::vector<OpCost> RooflineCost::dense_ops(uint32_t count) const {
+std::vector<StepPart> RooflineCost::dense_ops(uint32_t count) const {
   const double tokens = count, hidden = llm_.hidden;
   const uint32_t layers = llm_.layers;
-  const OpPlace layer = OpPlace::kLayer;
+  const PartPlace layer = PartPlace::kLayer;
   // A norm fused with the residual sum reads two rows and writes two.
   const double norm = small_ns(kBf16Bytes * 4 * tokens * hidden);
   const double all_reduce = all_reduce_.ns(kBf16Bytes * tokens * hidden, tp_);
-  std::vector<OpCost> ops;
+  std::vector<StepPart> ops;
+  ops.push_back(op("embedding", PartKind::kEmbedding, PartPlace::kBefore, 1,
+                   small_ns(kBf16Bytes * 2 * tokens * hidden)));
+  ops.push_back(op("attention_norm", PartKind::kNorm, layer, layers, norm));
+  ops.push_back(op("qkv", PartKind::kGemm, layer, layers, gemm_ns(qkv_, tokens)));
   ops.push_back(
-      op("embedding", OpKind::kEmbedding, OpPlace::kBefore, 1, small_ns(kBf16Bytes * 2 * tokens * hidden)));
-  ops.push_back(op("attention_norm", OpKind::kNorm, layer, layers, norm));
-  ops.push_back(op("qkv", OpKind::kGemm, layer, layers, gemm_ns(qkv_, tokens)));
-  ops.push_back(
-      op("rope_append", OpKind::kRope, layer, layers, small_ns(kBf16Bytes * 2 * tokens * qkv_width_)));
-  ops.push_back(op("output", OpKind::kGemm, layer, layers, gemm_ns(output_, tokens)));
-  if (tp_ > 1) ops.push_back(op("attention_all_reduce", OpKind::kAllReduce, layer, layers, all_reduce));
-  ops.push_back(op("mlp_norm", OpKind::kNorm, layer, layers, norm));
+      op("rope_append", PartKind::kRope, layer, layers, small_ns(kBf16Bytes * 2 * tokens * qkv_width_)));
+  ops.push_back(op("output", PartKind::kGemm, layer, layers, gemm_ns(output_, tokens)));
+  if (tp_ > 1) ops.push_back(op("attention_all_reduce", PartKind::kAllReduce, layer, layers, all_reduce));
+  ops.push_back(op("mlp_norm", PartKind::kNorm, layer, layers, norm));
   add_mlp(tokens, &ops);
   add_experts(tokens, &ops);
-  if (tp_ > 1) ops.push_back(op("mlp_all_reduce", OpKind::kAllReduce, layer, layers, all_reduce));
-  ops.push_back(op("final_norm", OpKind::kNorm, OpPlace::kAfter, 1, norm));
+  if (tp_ > 1) ops.push_back(op("mlp_all_reduce", PartKind::kAllReduce, layer, layers, all_reduce));
+  ops.push_back(op("final_norm", PartKind::kNorm, PartPlace::kAfter, 1, norm));
   return ops;
 }
 
-std::vector<OpCost> RooflineCost::head_ops(uint32_t count) const {
+std::vector<StepPart> RooflineCost::head_ops(uint32_t count) const {
   if (count == 0) return {};
   const double rows = count;
-  std::vector<OpCost> ops = {op("lm_head", OpKind::kLmHead, OpPlace::kAfter, 1, gemm_ns(lm_head_, rows))};
+  std::vector<StepPart> ops = {
+      op("lm_head", PartKind::kLmHead, PartPlace::kAfter, 1, gemm_ns(lm_head_, rows))};
   // Each GPU holds a slice of the logits; gathering them is half of an all-reduce.
   if (tp_ > 1) {
     const double ns = all_reduce_.ns(kBf16Bytes * rows * llm_.vocab / 2, tp_);
-    ops.push_back(op("logits_gather", OpKind::kAllReduce, OpPlace::kAfter, 1, ns));
+    ops.push_back(op("logits_gather", PartKind::kAllReduce, PartPlace::kAfter, 1, ns));
   }
   // Softmax and arg-max over fp32 logits: one read to widen, one write, two reads.
   const double bytes = rows * llm_.vocab * (kBf16Bytes + 3 * kFp32Bytes);
   ops.push_back(
-      op("sampler", OpKind::kSample, OpPlace::kAfter, 1, bytes / read_bytes_per_ns_ + sampler_fixed_ns_));
+      op("sampler", PartKind::kSample, PartPlace::kAfter, 1, bytes / read_bytes_per_ns_ + sampler_fixed_ns_));
   return ops;
 }
 
@@ -167,15 +169,15 @@ double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const
   return ns;
 }
 
-size_t RooflineCost::attention_ops(const StepShape& shape, std::array<OpCost, 2>* out) {
+size_t RooflineCost::attention_ops(const StepShape& shape, std::array<StepPart, 2>* out) {
   const auto sliding = static_cast<uint32_t>(llm_.sliding_layers.size());
   size_t count = 0;
   if (sliding < llm_.layers) {
-    (*out)[count++] = op("attention", OpKind::kAttention, OpPlace::kLayer, llm_.layers - sliding,
+    (*out)[count++] = op("attention", PartKind::kAttention, PartPlace::kLayer, llm_.layers - sliding,
                          attention_ns(shape, UINT64_MAX));
   }
   if (sliding > 0) {
-    (*out)[count++] = op("attention_window", OpKind::kAttention, OpPlace::kLayer, sliding,
+    (*out)[count++] = op("attention_window", PartKind::kAttention, PartPlace::kLayer, sliding,
                          attention_ns(shape, llm_.window));
   }
   return count;

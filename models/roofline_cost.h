@@ -42,12 +42,12 @@ class RooflineCost final : public PartwiseCost {
   double gemm_ns(const Gemm& gemm, double tokens, double reads = 1) const;
   double small_ns(double bytes) const { return bytes / read_bytes_per_ns_ + small_fixed_ns_; }
   double attention_ns(const StepShape& shape, uint64_t window) const;
-  void add_mlp(double tokens, std::vector<OpCost>* ops) const;
-  void add_experts(double tokens, std::vector<OpCost>* ops) const;
+  void add_mlp(double tokens, std::vector<StepPart>* ops) const;
+  void add_experts(double tokens, std::vector<StepPart>* ops) const;
 
-  std::vector<OpCost> dense_ops(uint32_t tokens) const override;
-  std::vector<OpCost> head_ops(uint32_t rows) const override;
-  size_t attention_ops(const StepShape& shape, std::array<OpCost, 2>* out) override;
+  std::vector<StepPart> dense_ops(uint32_t tokens) const override;
+  std::vector<StepPart> head_ops(uint32_t rows) const override;
+  size_t attention_ops(const StepShape& shape, std::array<StepPart, 2>* out) override;
 
   LlmSpec llm_;
   uint32_t tp_;

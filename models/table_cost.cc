@@ -33,8 +33,8 @@ Result<void> check_geometry(const CostTables& t, const LlmSpec& m) {
   return {};
 }
 
-OpCost read(const char* name, OpKind kind, OpPlace place, uint32_t times, const Curve& curve,
-            const Axis& axis, uint32_t at) {
+StepPart read(const char* name, PartKind kind, PartPlace place, uint32_t times, const Curve& curve,
+              const Axis& axis, uint32_t at) {
   const Bracket b = axis.bracket(at);
   const double us = std::max(0.0, b.blend([&](size_t i) { return curve.us[i]; }));
   return {name, kind, place, times, ticks_from_us(us), b.evidence};
@@ -65,38 +65,38 @@ TableCost::TableCost(const CostTables& tables, const LlmSpec& llm, uint32_t tp, 
   for (size_t i = 0; i < kDenseOps; ++i) dense_axes_[i] = Axis(dense_[i].at);
 }
 
-std::vector<OpCost> TableCost::dense_ops(uint32_t tokens) const {
-  const auto op = [&](DenseOp which, OpKind kind, OpPlace place, uint32_t times) {
+std::vector<StepPart> TableCost::dense_ops(uint32_t tokens) const {
+  const auto op = [&](DenseOp which, PartKind kind, PartPlace place, uint32_t times) {
     const size_t i = static_cast<size_t>(which);
     return read(name_of(which), kind, place, times, dense_[i], dense_axes_[i], tokens);
   };
-  const OpPlace layer = OpPlace::kLayer;
-  std::vector<OpCost> ops = {op(DenseOp::kEmbedding, OpKind::kEmbedding, OpPlace::kBefore, 1),
-                             op(DenseOp::kLayernorm, OpKind::kNorm, layer, 2 * layers_),
-                             op(DenseOp::kQkv, OpKind::kGemm, layer, layers_),
-                             op(DenseOp::kRotary, OpKind::kRope, layer, layers_),
-                             op(DenseOp::kOutput, OpKind::kGemm, layer, layers_),
-                             op(DenseOp::kGateUp, OpKind::kGemm, layer, layers_),
-                             op(DenseOp::kActivation, OpKind::kActivation, layer, layers_),
-                             op(DenseOp::kDown, OpKind::kGemm, layer, layers_),
-                             op(DenseOp::kFinalNorm, OpKind::kNorm, OpPlace::kAfter, 1)};
+  const PartPlace layer = PartPlace::kLayer;
+  std::vector<StepPart> ops = {op(DenseOp::kEmbedding, PartKind::kEmbedding, PartPlace::kBefore, 1),
+                               op(DenseOp::kLayernorm, PartKind::kNorm, layer, 2 * layers_),
+                               op(DenseOp::kQkv, PartKind::kGemm, layer, layers_),
+                               op(DenseOp::kRotary, PartKind::kRope, layer, layers_),
+                               op(DenseOp::kOutput, PartKind::kGemm, layer, layers_),
+                               op(DenseOp::kGateUp, PartKind::kGemm, layer, layers_),
+                               op(DenseOp::kActivation, PartKind::kActivation, layer, layers_),
+                               op(DenseOp::kDown, PartKind::kGemm, layer, layers_),
+                               op(DenseOp::kFinalNorm, PartKind::kNorm, PartPlace::kAfter, 1)};
   if (tp_ > 1) {
     const double ns = all_reduce_.ns(2.0 * tokens * hidden_, tp_);
-    ops.insert(ops.end() - 1, {"all_reduce", OpKind::kAllReduce, layer, 2 * layers_, ticks_from_ns(ns),
+    ops.insert(ops.end() - 1, {"all_reduce", PartKind::kAllReduce, layer, 2 * layers_, ticks_from_ns(ns),
                                Evidence::kRoofline});
   }
   return ops;
 }
 
-std::vector<OpCost> TableCost::head_ops(uint32_t rows) const {
+std::vector<StepPart> TableCost::head_ops(uint32_t rows) const {
   const uint32_t at = std::max(rows, 1u);
-  return {read("lm_head", OpKind::kLmHead, OpPlace::kAfter, 1, lm_head_, lm_head_axis_, at),
-          read("sampler", OpKind::kSample, OpPlace::kAfter, 1, sampler_, sampler_axis_, at)};
+  return {read("lm_head", PartKind::kLmHead, PartPlace::kAfter, 1, lm_head_, lm_head_axis_, at),
+          read("sampler", PartKind::kSample, PartPlace::kAfter, 1, sampler_, sampler_axis_, at)};
 }
 
-size_t TableCost::attention_ops(const StepShape& shape, std::array<OpCost, 2>* out) {
+size_t TableCost::attention_ops(const StepShape& shape, std::array<StepPart, 2>* out) {
   const AttentionTime time = attention_.step(shape);
-  (*out)[0] = {"attention", OpKind::kAttention,     OpPlace::kLayer,
+  (*out)[0] = {"attention", PartKind::kAttention,   PartPlace::kLayer,
                layers_,     ticks_from_us(time.us), time.evidence};
   return 1;
 }

@@ -37,9 +37,9 @@ class TableCost final : public PartwiseCost {
   TableCost(const CostTables& tables, const LlmSpec& llm, uint32_t tp, uint32_t sm_count,
             const HostTime& host, const AllReduceRate& all_reduce);
 
-  std::vector<OpCost> dense_ops(uint32_t tokens) const override;
-  std::vector<OpCost> head_ops(uint32_t rows) const override;
-  size_t attention_ops(const StepShape& shape, std::array<OpCost, 2>* out) override;
+  std::vector<StepPart> dense_ops(uint32_t tokens) const override;
+  std::vector<StepPart> head_ops(uint32_t rows) const override;
+  size_t attention_ops(const StepShape& shape, std::array<StepPart, 2>* out) override;
 
   std::array<Curve, kDenseOps> dense_;
   std::array<Axis, kDenseOps> dense_axes_;

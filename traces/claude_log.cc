@@ -1,8 +1,8 @@
 #include "traces/claude_log.h"
 
-#include <chrono>
-
 #include <fmt/format.h>
+
+#include <chrono>
 
 #include "engine/base/prng.h"
 #include "traces/compact_json.h"
@@ -25,15 +25,19 @@ uint64_t hash_of(std::string_view text) {
 // "2026-02-07T10:47:19.340Z", with any number of decimals up to nine.
 Result<int64_t> unix_ns(const std::string& text) {
   int year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0, used = 0;
-  const bool good = std::sscanf(text.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute, &second,
-                                &used) == 6 && used > 0;
-  const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
+  const bool good = std::sscanf(text.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &year, &month, &day, &hour,
+                                &minute, &second, &used) == 6 &&
+                    used > 0;
+  const std::chrono::year_month_day date{std::chrono::year(year),
+                                         std::chrono::month(static_cast<unsigned>(month)),
                                          std::chrono::day(static_cast<unsigned>(day))};
   const bool in_range = year >= 1970 && year < 2200 && date.ok() && hour >= 0 && hour < 24 && minute >= 0 &&
                         minute < 60 && second >= 0 && second <= 60;
-  if (!good || !in_range) return mistake("", fmt::format("\"{}\" is no time", text.substr(0, 40)), "2026-02-07T10:47:19.340Z");
+  if (!good || !in_range)
+    return mistake("", fmt::format("\"{}\" is no time", text.substr(0, 40)), "2026-02-07T10:47:19.340Z");
   int64_t fraction = 0, unit = 1'000'000'000;
-  for (size_t i = static_cast<size_t>(used) + 1; text[static_cast<size_t>(used)] == '.' && i < text.size() && unit > 1; ++i) {
+  for (size_t i = static_cast<size_t>(used) + 1;
+       text[static_cast<size_t>(used)] == '.' && i < text.size() && unit > 1; ++i) {
     if (text[i] < '0' || text[i] > '9') break;
     unit /= 10;
     fraction += unit * (text[i] - '0');
@@ -122,7 +126,8 @@ void read_usage(const json& message, JsonFields* at, Record* record) {
   record->output_tokens = usage.u64_if("output_tokens").value_or(0);
   const uint64_t input = usage.u64_if("input_tokens").value_or(0);
   for (const uint64_t count : {input, record->cache_read, record->cache_write, record->output_tokens}) {
-    if (count > kTokensMax) usage.wrong(fmt::format("counts {} tokens", count), fmt::format("at most {}", kTokensMax));
+    if (count > kTokensMax)
+      usage.wrong(fmt::format("counts {} tokens", count), fmt::format("at most {}", kTokensMax));
   }
   record->prompt_tokens = input + record->cache_read + record->cache_write;
   if (usage.failed()) at->wrong(usage.error().value().what, usage.error().value().hint);

@@ -24,21 +24,21 @@ struct Block {
   Kind kind = Kind::kText;
   bool failed = false;  // a tool result that reports an error
   uint64_t chars = 0;
-  std::string tool_id;  // tool_use and tool_result
-  std::string tool;     // tool_use: its name
+  std::string tool_id{};  // tool_use and tool_result
+  std::string tool{};     // tool_use: its name
   // tool_use of a sub-agent: its kind, and the hash of the prompt that opens its conversation.
-  std::string agent_kind;
+  std::string agent_kind{};
   uint64_t prompt_hash = 0;
 };
 
 struct Record {
   bool assistant = false;
-  bool sidechain = false;   // belongs to a sub-agent
-  bool compacted = false;   // what follows starts a new prompt
-  bool api_error = false;   // an answer that the client made up
-  int64_t at_ns = 0;        // Unix time
+  bool sidechain = false;  // belongs to a sub-agent
+  bool compacted = false;  // what follows starts a new prompt
+  bool api_error = false;  // an answer that the client made up
+  int64_t at_ns = 0;       // Unix time
   std::string uuid, parent, agent;
-  uint64_t text_hash = 0;   // user: of its text
+  uint64_t text_hash = 0;  // user: of its text
   std::vector<Block> blocks;
   // user: what a tool_result says about a sub-agent that it ends
   uint64_t agent_tokens = 0;
@@ -60,7 +60,9 @@ class Logs {
   Result<void> add(const std::string& name, std::string_view bytes);
 
   std::vector<Log>& logs() { return logs_; }
-  uint64_t titles() const { return titles_; }  // "summary" records: titles of other conversations, not compactions
+  uint64_t titles() const {
+    return titles_;
+  }  // "summary" records: titles of other conversations, not compactions
 
  private:
   Result<void> line(const std::string& name, uint64_t number, std::string_view text);
@@ -83,14 +85,15 @@ class Names {
 };
 
 struct Counts {
-  uint64_t unattached = 0;   // sub-agent logs that no call started and no call precedes
-  uint64_t estimated = 0;    // calls whose output tokens were estimated
-  uint64_t failed = 0;       // calls that ended in an API error
-  uint64_t rewrites = 0;     // prompts smaller than what went before
+  uint64_t unattached = 0;  // sub-agent logs that no call started and no call precedes
+  uint64_t estimated = 0;   // calls whose output tokens were estimated
+  uint64_t failed = 0;      // calls that ended in an API error
+  uint64_t rewrites = 0;    // prompts smaller than what went before
 };
 
 // The session of a log; one without nodes if the log has no calls. Times are relative to origin_ns.
-Result<v1::Session> build_session(const Log& log, int64_t origin_ns, Names* models, Names* tools, Counts* counts);
+Result<v1::Session> build_session(const Log& log, int64_t origin_ns, Names* models, Names* tools,
+                                  Counts* counts);
 
 }  // namespace kvtwin::claude
 

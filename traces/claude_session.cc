@@ -5,14 +5,14 @@
 // divided among the messages that are new in it. Local models leave their reasoning out of later prompts;
 // whether a log does is decided by which reading fits its prompt sizes better.
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <numeric>
+#include <deque>
 #include <optional>
 #include <set>
 
-#include <fmt/format.h>
-
-#include "traces/claude_log.h"
+#include "traces/claude_calls.h"
 #include "traces/session_builder.h"
 
 namespace kvtwin::claude {
@@ -20,18 +20,10 @@ namespace {
 
 // A tool call logged so long before its message ended was started before that (TRACES 2.2).
 constexpr int64_t kEarlyNs = 50'000'000;
+// Messages in all prompts of a session, each counted as often as it is sent.
+constexpr uint64_t kWorkMax = uint64_t{1} << 27;
+constexpr size_t kCandidatesMax = 64;
 constexpr int kDepthMax = 8;  // of sub-agents that start sub-agents
-
-struct Call {
-  std::vector<const Record*> answer;  // the records of one message
-  std::vector<const Record*> inputs;  // user records since the call before
-  bool compacted = false;
-  int64_t start_ns = 0;
-  int64_t end_ns = 0;
-  uint64_t prompt_tokens = 0;
-  uint64_t output_tokens = 0;         // as recorded
-  bool failed() const { return answer.front()->api_error; }
-};
 
 struct Group {  // the records of one agent
   std::vector<const Record*> records;
@@ -39,102 +31,14 @@ struct Group {  // the records of one agent
   bool built = false;
 };
 
-struct Said {  // a block with its place
-  const Block* block;
-  const Record* record;
-};
-
-std::vector<Said> blocks_of(const std::vector<const Record*>& records) {
-  std::vector<Said> said;
-  for (const Record* record : records) {
-    for (const Block& block : record->blocks) said.push_back({&block, record});
-  }
-  return said;
-}
-
-uint64_t tokens_in(const std::vector<Said>& said) {
-  uint64_t sum = 0;
-  for (const Said& one : said) sum += tokens_of(one.block->chars);
-  return sum;
-}
-
-// `total` among the blocks by length. Everyone gets one token at least, as long as there are any.
-std::vector<uint32_t> divide(uint64_t total, const std::vector<Said>& said) {
-  std::vector<uint32_t> shares(said.size(), 0);
-  if (total < said.size()) {
-    std::fill_n(shares.begin(), total, 1u);
-    return shares;
-  }
-  unsigned __int128 weights = 0, so_far = 0;
-  for (const Said& one : said) weights += one.block->chars + 1;
-  const uint64_t spread = total - said.size();
-  for (size_t i = 0; i < said.size(); ++i) {
-    const uint64_t before = static_cast<uint64_t>(spread * so_far / weights);
-    so_far += said[i].block->chars + 1;
-    shares[i] = 1 + static_cast<uint32_t>(static_cast<uint64_t>(spread * so_far / weights) - before);
-  }
-  return shares;
-}
-
-std::vector<Call> calls_of(const Group& group) {
-  std::vector<Call> calls;
-  std::set<std::string> seen;
-  std::vector<const Record*> inputs;
-  bool compacted = false;
-  int64_t before_ns = group.records.front()->at_ns;
-  for (const Record* record : group.records) {
-    if (!record->assistant) {
-      if (record->compacted) inputs.clear();
-      compacted = compacted || record->compacted;
-      inputs.push_back(record);
-    } else if (!calls.empty() && calls.back().answer.front()->message == record->message) {
-      calls.back().answer.push_back(record);
-    } else if (seen.insert(record->message).second) {
-      calls.push_back({.answer = {record}, .inputs = std::move(inputs), .compacted = compacted, .start_ns = before_ns});
-      inputs.clear();
-      compacted = false;
-    }
-    before_ns = std::max(before_ns, record->at_ns);
-  }
-  for (Call& call : calls) {
-    for (const Record* record : call.answer) {
-      call.end_ns = std::max({call.end_ns, call.start_ns, record->at_ns});
-      call.prompt_tokens = std::max(call.prompt_tokens, record->prompt_tokens);
-      call.output_tokens = std::max(call.output_tokens, record->output_tokens);
-    }
-  }
-  return calls;
-}
-
-// Anthropic's logs keep the stream's first usage, 1 to 3 tokens (trap 8): then the text must do.
-bool output_recorded(const Call& call) { return 2 * call.output_tokens >= tokens_in(blocks_of(call.answer)); }
-
-uint64_t reasoning_in(const Call& call) {
-  const std::vector<Said> said = blocks_of(call.answer);
-  const std::vector<uint32_t> shares = divide(call.output_tokens, said);
-  uint64_t sum = 0;
-  for (size_t i = 0; i < said.size(); ++i) sum += said[i].block->kind == Block::Kind::kThinking ? shares[i] : 0;
-  return sum;
-}
-
-bool strips_reasoning(const std::vector<Call>& calls) {
-  int64_t with = 0, without = 0;
-  for (size_t i = 0; i + 1 < calls.size(); ++i) {
-    const Call &call = calls[i], &next = calls[i + 1];
-    if (!output_recorded(call) || call.failed() || next.failed() || next.compacted) continue;
-    const auto reasoning = static_cast<int64_t>(reasoning_in(call));
-    const auto error = static_cast<int64_t>(next.prompt_tokens) - static_cast<int64_t>(call.prompt_tokens) -
-                       static_cast<int64_t>(call.output_tokens + tokens_in(blocks_of(next.inputs)));
-    with += std::abs(error);
-    without += std::abs(error + reasoning);
-  }
-  return without < with;
-}
-
 class Building {
  public:
   Building(const Log& log, int64_t origin_ns, Names* models, Names* tools, Counts* counts)
-      : session_(log.id, "coding-agent", 0), origin_ns_(origin_ns), models_(*models), tools_(*tools), counts_(*counts) {
+      : session_(log.id, "coding-agent", 0),
+        origin_ns_(origin_ns),
+        models_(*models),
+        tools_(*tools),
+        counts_(*counts) {
     split(log);
   }
 
@@ -145,13 +49,23 @@ class Building {
     const int64_t arrival_ns = groups_[main].records.front()->at_ns;
     session_.session().set_arrival_at_ns(arrival_ns - origin_ns_);
     build(&groups_[main], "main", "main", 0, std::nullopt, 0);
+    for (size_t i = 0; i < main_nodes_.size(); ++i) {
+      const int64_t before = main_ends_ns_.empty() ? 0 : main_ends_ns_.back();
+      main_ends_ns_.push_back(std::max(before, groups_[main].calls[i].end_ns));
+    }
     session_.node(0).set_start_offset_ns(groups_[main].calls.front().start_ns - arrival_ns);
     // Sub-agents that no call started: all that is known is when they ran.
     for (Group& group : groups_) {
       if (group.built || group.calls.empty()) continue;
-      const std::optional<v1::Dep> after = last_before(groups_[main], group.records.front()->at_ns);
-      if (after) build(&group, "unknown", "unknown", 0, after, 0);
-      else ++counts_.unattached;
+      const std::optional<v1::Dep> after = last_before(group.records.front()->at_ns);
+      if (after)
+        build(&group, "unknown", "unknown", 0, after, 0);
+      else
+        ++counts_.unattached;
+    }
+    if (work_ > kWorkMax) {
+      return mistake("session " + session_.session().id(), "more messages than a session can be made of",
+                     "split the log");
     }
     return session_.take();
   }
@@ -185,20 +99,19 @@ class Building {
     }
     for (size_t i = 0; i < groups_.size(); ++i) {
       if (groups_[i].records.empty()) continue;
-      groups_[i].calls = calls_of(groups_[i]);
+      groups_[i].calls = calls_of(groups_[i].records);
       if (i > 0) by_prompt_[groups_[i].records.front()->text_hash].push_back(i);
     }
   }
 
-  std::optional<v1::Dep> last_before(const Group& group, int64_t at_ns) const {
-    std::optional<v1::Dep> dep;
-    for (size_t i = 0; i < group.calls.size() && i < main_nodes_.size(); ++i) {
-      if (group.calls[i].end_ns > at_ns) break;
-      dep.emplace();
-      dep->set_node(main_nodes_[i]);
-      dep->set_kind(v1::DEP_TEMPORAL);
-      dep->set_delay_ns(at_ns - group.calls[i].end_ns);
-    }
+  std::optional<v1::Dep> last_before(int64_t at_ns) const {
+    const auto after = std::upper_bound(main_ends_ns_.begin(), main_ends_ns_.end(), at_ns);
+    if (after == main_ends_ns_.begin()) return std::nullopt;
+    const auto last = static_cast<size_t>(after - main_ends_ns_.begin()) - 1;
+    v1::Dep dep;
+    dep.set_node(main_nodes_[last]);
+    dep.set_kind(v1::DEP_TEMPORAL);
+    dep.set_delay_ns(at_ns - main_ends_ns_[last]);
     return dep;
   }
 
@@ -212,7 +125,9 @@ class Building {
       break;
     }
     AgentThread thread(&session_, session_.add_agent(name, kind, parent, model));
-    if (first_dep) thread.wait_for(first_dep->node(), first_dep->kind(), first_dep->delay_ns(), first_dep->at_output_token());
+    if (first_dep)
+      thread.wait_for(first_dep->node(), first_dep->kind(), first_dep->delay_ns(),
+                      first_dep->at_output_token());
     const bool strips = strips_reasoning(group->calls);
     int64_t ready_ns = group->calls.front().start_ns;
     uint64_t instructions = 0;
@@ -223,7 +138,9 @@ class Building {
       thread.think_ns = std::max<int64_t>(0, call.start_ns - ready_ns);
       const Call* const next = i + 1 < group->calls.size() ? &group->calls[i + 1] : nullptr;
       ready_ns = std::max(call.end_ns, emit(call, next, strips, sized, &thread, depth));
-      if (depth == 0 && parent == 0 && name == "main") main_nodes_.push_back(thread.last_call());
+      if (!first_dep) main_nodes_.push_back(thread.last_call());
+      work_ += thread.history.pieces().size();
+      if (work_ > kWorkMax) break;
     }
     return {thread.last_call(), group->calls.back().end_ns};
   }
@@ -234,10 +151,12 @@ class Building {
     const std::vector<Said> said = blocks_of(call.inputs);
     const uint64_t estimate = tokens_in(said);
     const bool sized = call.prompt_tokens > 0;
-    const uint64_t size = sized ? call.prompt_tokens : std::max<uint64_t>(1, thread->history.tokens() + estimate);
+    const uint64_t size =
+        sized ? call.prompt_tokens : std::max<uint64_t>(1, thread->history.tokens() + estimate);
     if (instructions != nullptr && size > estimate) {
       const Piece inst = thread->say({.role = v1::INST, .tokens = static_cast<uint32_t>(size - estimate)});
-      SessionBuilder::mark(&session_.span(inst), v1::Span::kTokensFieldNumber, sized ? v1::DERIVED : v1::ESTIMATED);
+      SessionBuilder::mark(&session_.span(inst), v1::Span::kTokensFieldNumber,
+                           sized ? v1::DERIVED : v1::ESTIMATED);
       *instructions = inst.tokens;
     }
     const uint64_t had = thread->history.tokens();
@@ -253,21 +172,23 @@ class Building {
     }
     const std::vector<uint32_t> shares = divide(rest, said);
     for (size_t i = 0; i < said.size(); ++i) {
-      if (shares[i] > 0) place(*said[i].block, shares[i], thread);
+      const bool opens =
+          i == 0 || said[i - 1].record != said[i].record;  // a message; one message is one turn
+      if (shares[i] > 0) place(*said[i].block, opens, shares[i], thread);
     }
     return sized;
   }
 
-  void place(const Block& block, uint32_t tokens, AgentThread* thread) {
+  void place(const Block& block, bool opens, uint32_t tokens, AgentThread* thread) {
     SpanSpec spec{.role = v1::USER, .tokens = tokens, .chars = chars_of(block)};
     if (block.kind == Block::Kind::kImage) spec.modality = v1::IMAGE;
     const auto tool = tool_nodes_.find(block.tool_id);
     const bool known = block.kind == Block::Kind::kToolResult && tool != tool_nodes_.end();
     if (block.kind == Block::Kind::kToolResult) spec.role = v1::OBS;
-    if (spec.role == v1::USER) thread->turn += asked_ > 0 && block.kind == Block::Kind::kText ? 1 : 0;
     spec.query = spec.role == v1::USER && block.kind == Block::Kind::kText;
-    asked_ += spec.query ? 1 : 0;
-    if (known && session_.node(tool->second).has_tool()) spec.tool = session_.node(tool->second).tool().tool();
+    if (spec.query && opens && !asked_.insert(thread->agent()).second) thread->turn += 1;
+    if (known && session_.node(tool->second).has_tool())
+      spec.tool = session_.node(tool->second).tool().tool();
     const Piece piece = thread->say(spec);
     if (!known) return;
     v1::Node& node = session_.node(tool->second);
@@ -276,17 +197,9 @@ class Building {
   }
 
   static uint32_t chars_of(const Block& block) {
-    return block.kind == Block::Kind::kImage ? 0 : static_cast<uint32_t>(std::min<uint64_t>(block.chars, UINT32_MAX));
-  }
-
-  // Output tokens of a call whose usage is the stream's first: from its text, but no more than the next
-  // prompt has grown by.
-  static uint64_t estimated_output(const Call& call, const Call* next, const std::vector<Said>& said) {
-    const uint64_t text = tokens_in(said);
-    if (next == nullptr || next->compacted || next->prompt_tokens <= call.prompt_tokens) return text;
-    const uint64_t grown = next->prompt_tokens - call.prompt_tokens;
-    const uint64_t others = blocks_of(next->inputs).size();
-    return grown >= others + said.size() ? std::min(text, grown - others) : text;
+    return block.kind == Block::Kind::kImage
+               ? 0
+               : static_cast<uint32_t>(std::min<uint64_t>(block.chars, UINT32_MAX));
   }
 
   // The call, its spans and its tools. Returns when the last of its tools had ended.
@@ -294,10 +207,13 @@ class Building {
     // What the client says in place of an answer is no output and never enters a prompt.
     const std::vector<Said> said = call.failed() ? std::vector<Said>{} : blocks_of(call.answer);
     const bool recorded = call.failed() || output_recorded(call);
-    const uint64_t total = call.failed() ? 0 : recorded ? call.output_tokens : estimated_output(call, next, said);
+    const uint64_t total = call.failed() ? 0 : recorded ? call.output_tokens : estimated_output(call, next);
     const std::vector<uint32_t> shares = divide(total, said);
     std::vector<SpanSpec> specs;
-    for (size_t i = 0; i < said.size() && shares[i] > 0; ++i) specs.push_back(output_spec(*said[i].block, shares[i]));
+    for (size_t i = 0; i < said.size() && shares[i] > 0; ++i)
+      specs.push_back(output_spec(*said[i].block, shares[i]));
+    if (said.empty() && total > 0)
+      specs.push_back({.role = v1::ROLE_UNKNOWN, .tokens = static_cast<uint32_t>(total)});
     std::vector<Piece> made;
     const uint32_t node = thread->call(specs, &made);
     for (const Piece& piece : made) {
@@ -313,7 +229,8 @@ class Building {
       const int64_t from_ns = early ? said[i].record->at_ns : call.end_ns;
       const uint32_t at_token = early ? static_cast<uint32_t>(out) : 0;
       const uint32_t call_span = i < made.size() ? 1 + made[i].index : 0;
-      ended_ns = std::max(ended_ns, start_tool(*said[i].block, node, from_ns, at_token, call_span, thread, depth));
+      ended_ns =
+          std::max(ended_ns, start_tool(*said[i].block, node, from_ns, at_token, call_span, thread, depth));
     }
     return ended_ns;
   }
@@ -338,8 +255,10 @@ class Building {
     llm.set_recorded_service_ns(call.end_ns - call.start_ns);
     llm.set_recorded_cache_read_tokens(static_cast<uint32_t>(last.cache_read));
     llm.set_recorded_cache_write_tokens(static_cast<uint32_t>(last.cache_write));
-    if (!recorded) SessionBuilder::mark(&session_.node(index), v1::LlmCall::kOutputTokensFieldNumber, v1::ESTIMATED);
-    if (!sized) SessionBuilder::mark(&session_.node(index), v1::LlmCall::kPromptTokensFieldNumber, v1::ESTIMATED);
+    if (!recorded)
+      SessionBuilder::mark(&session_.node(index), v1::LlmCall::kOutputTokensFieldNumber, v1::ESTIMATED);
+    if (!sized)
+      SessionBuilder::mark(&session_.node(index), v1::LlmCall::kPromptTokensFieldNumber, v1::ESTIMATED);
     counts_.estimated += !recorded && total > 0 ? 1 : 0;
     counts_.failed += call.failed() ? 1 : 0;
   }
@@ -397,9 +316,14 @@ class Building {
 
   // The log of the sub-agent that was given this prompt, if it is there and was not used yet.
   Group* take_group(const Block& block, int64_t from_ns) {
-    for (const size_t i : by_prompt_[block.prompt_hash]) {
-      Group& group = groups_[i];
-      if (!group.built && !group.calls.empty() && group.calls.front().start_ns >= from_ns - kEarlyNs) return &group;
+    const auto found = by_prompt_.find(block.prompt_hash);
+    if (found == by_prompt_.end()) return nullptr;
+    std::deque<size_t>& waiting = found->second;
+    while (!waiting.empty() && groups_[waiting.front()].built) waiting.pop_front();
+    for (size_t i = 0; i < std::min(waiting.size(), kCandidatesMax); ++i) {
+      Group& group = groups_[waiting[i]];
+      if (!group.built && !group.calls.empty() && group.calls.front().start_ns >= from_ns - kEarlyNs)
+        return &group;
     }
     return nullptr;
   }
@@ -410,16 +334,19 @@ class Building {
   Names& tools_;
   Counts& counts_;
   std::vector<Group> groups_;
-  std::map<uint64_t, std::vector<size_t>> by_prompt_;
+  std::map<uint64_t, std::deque<size_t>> by_prompt_;
   std::map<std::string, Said> results_;         // tool_use id -> its result
   std::map<std::string, uint32_t> tool_nodes_;  // tool_use id -> its node
   std::vector<uint32_t> main_nodes_;            // of the main agent's calls
-  uint32_t asked_ = 0;
+  std::vector<int64_t> main_ends_ns_;           // their ends, never falling
+  std::set<uint32_t> asked_;                    // agents that have been told something
+  uint64_t work_ = 0;
 };
 
 }  // namespace
 
-Result<v1::Session> build_session(const Log& log, int64_t origin_ns, Names* models, Names* tools, Counts* counts) {
+Result<v1::Session> build_session(const Log& log, int64_t origin_ns, Names* models, Names* tools,
+                                  Counts* counts) {
   return Building(log, origin_ns, models, tools, counts).run();
 }
 

@@ -66,12 +66,20 @@ class WekaText {
     return {};
   }
 
+  // The node that agent `a` was spawned by, -1: it began the session, -2: nothing of it is left.
+  int spawned_after(int a) const {
+    for (const v1::Node& node : session_.nodes()) {
+      if (node.agent() != static_cast<uint32_t>(a)) continue;
+      return node.deps().empty() ? -1 : static_cast<int>(node.deps(0).node());
+    }
+    return -2;
+  }
+
   // The sub-agents that stood after node `after` of the main agent.
   Result<void> agents_after(int after, std::string* out) {
     for (int a = 1; a < session_.agents_size(); ++a) {
+      if (spawned_after(a) != after) continue;
       const v1::Agent& agent = session_.agents(a);
-      const std::string* const place = find_extra(agent.extras(), "after");
-      if (place == nullptr || *place != fmt::format("{}", after)) continue;
       const std::string* const fields = find_extra(agent.extras(), "weka");
       const json tree = fields == nullptr ? json() : json::parse(*fields, nullptr, false);
       if (!tree.is_object()) return mistake(session_.id(), fmt::format("agent {} has no \"weka\" extra", a));

@@ -227,14 +227,15 @@ uint32_t AgentThread::call(std::vector<SpanSpec> output, std::vector<Piece>* mad
 
 uint32_t AgentThread::tool(uint32_t tool, const Piece& call_span, SpanSpec result, int64_t duration_ns,
                            uint32_t at_output_token) {
-  result.role = v1::OBS;
-  result.tool = tool;
-  const Piece obs = say(result);
   v1::ToolCall call;
   call.set_tool(tool);
   call.set_duration_ns(duration_ns);
-  call.set_call_span(1 + call_span.index);
-  call.set_result_span(1 + obs.index);
+  if (call_span.tokens > 0) call.set_call_span(1 + call_span.index);
+  if (result.tokens > 0) {
+    result.role = v1::OBS;
+    result.tool = tool;
+    call.set_result_span(1 + say(result).index);
+  }
   call.set_status(v1::OK);
   const uint32_t index = session_->add_tool(agent_, call);
   session_->depend(index, last_call_, v1::DEP_CONTROL, 0, at_output_token);

@@ -128,7 +128,8 @@ class AgentThread {
   // One call whose output is these spans. They join the history; the next call depends on this one.
   uint32_t call(std::vector<SpanSpec> output, std::vector<Piece>* made = nullptr);
   // A tool that the last call asked for in `call_span`, started when its token at_output_token is out
-  // (0: when it is complete). Its result is a new OBS span that joins the history.
+  // (0: when it is complete). Its result is a new OBS span that joins the history. A call_span or a result
+  // without tokens is left out.
   uint32_t tool(uint32_t tool, const Piece& call_span, SpanSpec result, int64_t duration_ns,
                 uint32_t at_output_token = 0);
   // The next call also waits for `node`.

@@ -127,8 +127,6 @@ class Builder {
     AgentState state = add_agent(agent.name, agent.kind, main.index, agent.prefix);
     v1::Agent& made = *session_.mutable_agents(static_cast<int>(state.index));
     add_extra(made.mutable_extras(), "weka", agent.fields_json);
-    // Where it stood among the parent's requests: after the main agent's last call.
-    add_extra(made.mutable_extras(), "after", fmt::format("{}", main.last));
     const int64_t gap =
         main.last < 0 ? agent.start_ns : std::max<int64_t>(0, agent.start_ns - main.last_end_ns);
     if (agent.calls.empty()) {

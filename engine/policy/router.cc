@@ -53,8 +53,7 @@ EngineId Router::place(const CallReady& call) {
 }
 
 EngineId Router::engine_of(CallId call) const {
-  KVT_CHECK(raw(call) < calls_.size());
-  KVT_CHECK(calls_[raw(call)].live);
+  KVT_CHECK(is_live(call));
   return calls_[raw(call)].engine;
 }
 

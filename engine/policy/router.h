@@ -23,7 +23,8 @@ class Router {
   Router(RoutingKind kind, uint32_t engines);
 
   EngineId place(const CallReady& call);
-  // Where a live call was placed. REQUIRES: placed and not yet ended.
+  bool is_live(CallId call) const { return raw(call) < calls_.size() && calls_[raw(call)].live; }
+  // REQUIRES: is_live(call).
   EngineId engine_of(CallId call) const;
   // REQUIRES: knows(session).
   EngineId engine_of_session(SessionId session) const;

@@ -52,7 +52,7 @@ StepShape chunk(const ChunkShape& c) {
 }
 
 double us_of(CostModel& model, const StepShape& shape, const std::string& name) {
-  for (const OpCost& op : model.ops(shape)) {
+  for (const StepPart& op : model.ops(shape)) {
     if (op.name == name) return static_cast<double>(op.each) / kTicksPerNs / 1e3;
   }
   FAIL("no operation " << name);
@@ -74,7 +74,8 @@ TEST_CASE("roofline: a long prompt on an ideal H200 takes what its arithmetic ta
   RooflineCost model(llm("llama-3.1-8b"), ideal(device("h200")), 1, {});
   const ChunkShape c{8192, 0};
   double gemm = 0;
-  for (const OpCost& op : model.ops(chunk(c))) gemm += op.kind == OpKind::kGemm ? ms(op.times * op.each) : 0;
+  for (const StepPart& op : model.ops(chunk(c)))
+    gemm += op.kind == PartKind::kGemm ? ms(op.times * op.each) : 0;
   // 2 * 8,192 * 6.979 G weights of the layers / 989.5 TFLOP/s
   CHECK(gemm == doctest::Approx(2 * 8192 * 6.979e9 / 989.5e12 * 1e3).epsilon(0.005));
   // 4 * 128 * 32 heads * 8,192 * 8,193 / 2 pairs / 989.5 TFLOP/s
@@ -159,8 +160,8 @@ TEST_CASE("roofline: tensor parallelism splits work and adds two all-reduces per
   const StepShape s = decodes(64, 4096);
   Ticks reduced = 0;
   uint32_t count = 0;
-  for (const OpCost& op : four.ops(s)) {
-    if (op.kind != OpKind::kAllReduce || op.place != OpPlace::kLayer) continue;
+  for (const StepPart& op : four.ops(s)) {
+    if (op.kind != PartKind::kAllReduce || op.place != PartPlace::kLayer) continue;
     reduced += op.times * op.each, count += op.times;
     // 2 * 3/4 of 64 tokens * 8,192 * 2 B over 450 GB/s
     CHECK(static_cast<double>(op.each) / kTicksPerNs ==
@@ -203,7 +204,7 @@ TEST_CASE("roofline: more work never takes less time, and operations sum to the 
       CHECK(model.step(chunk(c)).device <= model.step(chunk(longer)).device);
       CHECK(model.step(chunk(c)).device <= model.step(chunk(later)).device);
       Ticks sum = 0, evidence = 0;
-      for (const OpCost& op : model.ops(decodes(calls, context))) sum += op.times * op.each;
+      for (const StepPart& op : model.ops(decodes(calls, context))) sum += op.times * op.each;
       for (const Ticks t : cost.by_evidence) evidence += t;
       CHECK(sum == cost.device);
       CHECK(evidence == cost.device);

@@ -37,9 +37,9 @@ StepShape decodes(uint32_t count, uint64_t sum, uint32_t longest) {
   return s;
 }
 
-OpCost attention(CostModel& m, const StepShape& shape) {
-  for (const OpCost& op : m.ops(shape)) {
-    if (op.kind == OpKind::kAttention) return op;
+StepPart attention(CostModel& m, const StepShape& shape) {
+  for (const StepPart& op : m.ops(shape)) {
+    if (op.kind == PartKind::kAttention) return op;
   }
   FAIL("no attention");
   return {};
@@ -147,7 +147,7 @@ TEST_CASE("table_cost: operations sum to the step, whatever the shape, also far 
     s.tokens_padded = s.tokens + static_cast<uint32_t>(draws.range(0, 10));
     const StepCost cost = m->step(s);
     Ticks sum = 0, evidence = 0;
-    for (const OpCost& op : m->ops(s)) {
+    for (const StepPart& op : m->ops(s)) {
       CHECK(op.each >= 0);
       sum += op.times * op.each;
     }
@@ -267,7 +267,7 @@ TEST_CASE("table_cost: published RTX 4090 times are returned where they were mea
   REQUIRE_MESSAGE(made, (made ? std::string() : made.error().text()));
   // attention.csv 0,0,1,128 and dense.csv, per_sequence.csv at 1
   CHECK(attention_us(**made, decodes(1, 128, 128)) == us(12.98));
-  for (const OpCost& op : (*made)->ops(decodes(1, 128, 128))) {
+  for (const StepPart& op : (*made)->ops(decodes(1, 128, 128))) {
     CHECK(op.evidence == Evidence::kMeasured);
     if (op.name == std::string("lm_head"))
       CHECK(static_cast<double>(op.each) / kTicksPerNs / 1e3 == us(1096.93));

@@ -1,6 +1,7 @@
 // The client against an obviously right one, on random traces.
 
 #include <doctest/doctest.h>
+#include <google/protobuf/stubs/logging.h>
 
 #include "engine/base/prng.h"
 #include "fake_world.h"
@@ -195,6 +196,55 @@ TEST_CASE("any mix of options sends and answers every call, the same way twice")
       CHECK(sent == first);
     }
   }
+}
+
+TEST_CASE("whatever the bytes of a session, it is refused with a reason or replayed to its end") {
+  const google::protobuf::LogSilencer silence;  // of its own words on invalid UTF-8
+  uint64_t refused = 0, replayed = 0;
+  for (uint64_t seed = 1; seed <= 3000; ++seed) {
+    CAPTURE(seed);
+    Prng prng(seed);
+    v1::Session session = random_dag(&prng);
+    v1::Span* literal = session.add_arena();
+    literal->set_tokens(40);
+    literal->set_scope(v1::SCOPE_GLOBAL);
+    for (uint32_t id = 0; id < 40; ++id) literal->add_token_ids(id);
+    session.add_arena()->set_tokens(50);
+    for (v1::Node& node : *session.mutable_nodes()) {
+      if (!node.has_llm()) continue;
+      if (prng.chance(1, 2)) {
+        set_key(&node, {{3, node.llm().prompt_tokens() / 8}, {0, 1}});
+      } else {
+        node.mutable_llm()->add_prompt()->set_count(2);
+      }
+    }
+    std::string bytes = session.SerializeAsString();
+    if (bytes.empty()) continue;
+    for (uint64_t n = prng.range(1, 4); n > 0; --n) {
+      bytes[prng.range(0, bytes.size() - 1)] = static_cast<char>(prng.range(0, 255));
+    }
+    if (!session.ParsePartialFromString(bytes)) continue;
+    ReplayOptions options;
+    options.mode = static_cast<ReplayMode>(prng.range(0, 3));
+    v1::TraceHeader header = plain_header(8, prng.chance(1, 2));
+    header.set_block_ids_chained(prng.chance(1, 2));
+    auto client = build(header, {session, session}, options);
+    if (!client) {
+      CHECK(client.error().text().find("session") == 0);
+      ++refused;
+      continue;
+    }
+    FakeWorld world;
+    world.run(client->get());
+    for (const Sent& sent : world.sent) {
+      CHECK(unit_count(sent.identity) ==
+            (sent.call.prompt_tokens + sent.call.output_tokens) / (*client)->unit_tokens());
+    }
+    CHECK((*client)->report().sessions_ended == 2);
+    ++replayed;
+  }
+  CHECK(refused > 100);
+  CHECK(replayed > 100);
 }
 
 TEST_CASE("units are shared exactly as far as chained block ids are, outputs from the successor included") {

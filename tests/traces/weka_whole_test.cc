@@ -1,5 +1,7 @@
 #include <sys/resource.h>
 
+#include "traces/cut.h"
+#include "traces/inspect.h"
 #include "weka_acceptance.h"
 
 using namespace kvtwin;
@@ -46,4 +48,36 @@ TEST_CASE("WEKA whole: all 46,218 calls come back field by field, keep all rules
   MESSAGE("drift p1 " << got.drift[6] << ", p99 " << got.drift[684]);
   CHECK(got.drift[6] >= -0.025);
   CHECK(got.drift[684] <= 0.015);
+}
+
+TEST_CASE("WEKA whole: inspect finds 96.3 % reuse, and cuts give the slices that TRACES names") {
+  KVT_NEED_DATA(path, "weka-claude-code/traces_710.tar.xz");
+  TraceInspector inspector;
+  REQUIRE(import_trace("weka", path, {}, &inspector).has_value());
+  const auto got = inspector.json();
+  CHECK(got["ideal_reuse"]["in_session"].get<double>() == doctest::Approx(0.9626).epsilon(0.0005));
+  // TRACES 2.1 counts sessions whose head has at least 3 calls, and the calls of all heads.
+  const std::tuple<double, int, int> expected[] = {
+      {0.059, 201, 1'992}, {0.25, 371, 8'517}, {0.72, 546, 25'021}, {0.93, 619, 42'223}};
+  for (size_t i = 0; i < 4; ++i) {
+    const auto& window = got["windows"][i];
+    CHECK(window["calls_that_fit"].get<double>() == doctest::Approx(std::get<0>(expected[i])).epsilon(0.01));
+    CHECK(window["sessions_with_head"] == std::get<1>(expected[i]));
+    CHECK(window["calls_in_all_heads"] == std::get<2>(expected[i]));
+  }
+  const auto cut = [&](CutOptions options) {
+    std::pair<int, int> count{0, 0};
+    PerSession sink([&](const v1::TraceHeader&, const v1::Session& session) {
+      ++count.first;
+      for (const v1::Node& node : session.nodes()) count.second += node.has_llm();
+    });
+    TraceCut filter(options, &sink);
+    const auto good = import_trace("weka", path, {}, &filter);
+    REQUIRE_MESSAGE(good.has_value(), (good ? "" : good.error().text()));
+    return count;
+  };
+  CHECK(cut({.window_tokens = 32'768, .opaque_sub_agents = true}) == std::pair{376, 1'992});
+  CHECK(cut({.window_tokens = 32'768, .head_calls_min = 3, .opaque_sub_agents = true}) ==
+        std::pair{201, 1'761});
+  CHECK(cut({.window_tokens = 32'768, .head_calls_min = 3}) == std::pair{201, 1'826});
 }

@@ -1,0 +1,215 @@
+#include "scenarios/cli/cmd_trace.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "traces/cut.h"
+#include "traces/formats.h"
+#include "traces/inspect.h"
+#include "traces/writer.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr int kStatusWrongInput = 2;
+
+int complain(const Mistake& mistake) {
+  fmt::print(stderr, "{}\n", mistake.text());
+  return kStatusWrongInput;
+}
+
+// "3s", "250ms", "10min", "2h"; "0" is no time at all.
+Result<int64_t> parse_duration(const std::string& flag, const std::string& text) {
+  const auto wrong = [&] {
+    return mistake(flag, fmt::format("'{}' is no duration", text), "like 250ms, 3s, 10min or 2h");
+  };
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return wrong();
+  const std::string unit(end, text.data() + text.size());
+  uint64_t ns = 0;
+  if (unit == "ms")
+    ns = 1'000'000;
+  else if (unit == "s")
+    ns = 1'000'000'000;
+  else if (unit == "min")
+    ns = 60'000'000'000;
+  else if (unit == "h")
+    ns = 3'600'000'000'000;
+  else if (number != 0 || !unit.empty())
+    return wrong();
+  if (ns != 0 && number > (uint64_t{1} << 60) / ns)
+    return mistake(flag, fmt::format("'{}' is too long", text), "at most 36 years");
+  return static_cast<int64_t>(number * ns);
+}
+
+struct Arguments {
+  std::string format, path, out;
+  std::string from = "auto", as = "table", sharing = "none", jitter = "0", until = "0", sub_agents = "keep";
+  ImportOptions import;
+  CutOptions cut;
+};
+
+int finish(const Result<void>& good, const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) fmt::print(stderr, "{}\n", note);
+  return good ? 0 : complain(good.error());
+}
+
+// What was written, on standard output.
+void report(const std::string& path, const v1::TraceFooter& footer) {
+  fmt::print("{}: {} sessions, {} calls, {} tool calls, {} prompt tokens, {} output tokens\n", path,
+             footer.sessions(), footer.llm_calls(), footer.tool_calls(), footer.prompt_tokens(),
+             footer.output_tokens());
+}
+
+int run_import(Arguments arguments) {
+  const auto sharing = parse_sharing(arguments.sharing);
+  if (!sharing) return complain(sharing.error());
+  const auto jitter = parse_duration("--jitter", arguments.jitter);
+  if (!jitter) return complain(jitter.error());
+  std::vector<std::string> notes;
+  arguments.import.sharing = *sharing;
+  arguments.import.jitter_ns = *jitter;
+  arguments.import.notes = &notes;
+  TraceWriter writer(arguments.out);
+  const auto good = import_trace(arguments.format, arguments.path, arguments.import, &writer);
+  if (good) report(arguments.out, writer.footer());
+  return finish(good, notes);
+}
+
+int run_export(const Arguments& arguments) {
+  const auto sink = make_exporter(arguments.format, arguments.out);
+  if (!sink) return complain(sink.error());
+  const auto good = import_trace("kvtwin", arguments.path, {}, sink->get());
+  if (good) fmt::print("{}\n", arguments.out);
+  return finish(good, {});
+}
+
+int run_inspect(Arguments arguments) {
+  if (arguments.as != "table" && arguments.as != "json") {
+    return complain({"--format", fmt::format("'{}'", arguments.as), "table or json"});
+  }
+  std::vector<std::string> notes;
+  arguments.import.notes = &notes;
+  TraceInspector inspector;
+  const auto good = import_trace(arguments.from, arguments.path, arguments.import, &inspector);
+  if (good) fmt::print("{}", arguments.as == "json" ? inspector.json().dump(2) + "\n" : inspector.table());
+  return finish(good, notes);
+}
+
+int run_cut(Arguments arguments) {
+  const auto until = parse_duration("--until", arguments.until);
+  if (!until) return complain(until.error());
+  if (arguments.sub_agents != "keep" && arguments.sub_agents != "opaque") {
+    return complain({"--sub-agents", fmt::format("'{}'", arguments.sub_agents), "keep or opaque"});
+  }
+  arguments.cut.until_ns = *until;
+  arguments.cut.opaque_sub_agents = arguments.sub_agents == "opaque";
+  TraceWriter writer(arguments.out);
+  TraceCut cut(arguments.cut, &writer);
+  auto good = import_trace("kvtwin", arguments.path, {}, &cut);
+  if (good) report(arguments.out, writer.footer());
+  return finish(good, {});
+}
+
+void add_import(CLI::App& trace, int* status) {
+  CLI::App* const command = trace.add_subcommand(
+      "import",
+      "Example: kvtwin trace import weka traces_710.tar.xz --out=weka.trace\n\n"
+      "Reads a foreign trace and writes a kvtwin trace. `kvtwin trace formats` lists the formats.");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("FORMAT", arguments->format, "a format, or auto")->required();
+  command->add_option("PATH", arguments->path, "a file, directory or archive")->required();
+  command->add_option("--out", arguments->out, "the trace to write")->required();
+  command
+      ->add_option("--sharing", arguments->sharing,
+                   "weka: which sessions share their tool and system prompts: none, equal-prefix, all")
+      ->capture_default_str();
+  command->add_flag("--all-files", arguments->import.all_files,
+                    "weka: take copies too, ignore unique_traces.json");
+  command->add_option("--block-tokens", arguments->import.block_tokens,
+                      "mooncake: tokens per hash id (default 512)");
+  command->add_flag("--infer-sessions", arguments->import.infer_sessions,
+                    "mooncake: make sessions of requests that continue one another");
+  command->add_option("--jitter", arguments->jitter,
+                      "mooncake: spread batched stamps over so much, as in 3s");
+  command->add_option("--seed", arguments->import.seed, "of what is drawn")->capture_default_str();
+  command->callback([arguments, status] { *status = run_import(*arguments); });
+}
+
+void add_export(CLI::App& trace, int* status) {
+  CLI::App* const command = trace.add_subcommand(
+      "export",
+      "Example: kvtwin trace export mooncake conversation.trace --out=conversation.jsonl\n\n"
+      "Writes a kvtwin trace in a foreign format: mooncake or azure (a file), weka (a directory).");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("FORMAT", arguments->format, "a format")->required();
+  command->add_option("FILE", arguments->path, "a kvtwin trace")->required();
+  command->add_option("--out", arguments->out, "the file or directory to write")->required();
+  command->callback([arguments, status] { *status = run_export(*arguments); });
+}
+
+void add_inspect(CLI::App& trace, int* status) {
+  CLI::App* const command = trace.add_subcommand("inspect",
+                                                 "Example: kvtwin trace inspect weka.trace\n\n"
+                                                 "Prints sizes, waits, ideal prefix reuse, where the numbers "
+                                                 "come from, and what fits into a context window.");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("FILE", arguments->path, "a trace of any format")->required();
+  command->add_option("--from", arguments->from, "its format")->capture_default_str();
+  command->add_option("--format", arguments->as, "table or json")->capture_default_str();
+  command->callback([arguments, status] { *status = run_inspect(*arguments); });
+}
+
+void add_cut(CLI::App& trace, int* status) {
+  CLI::App* const command = trace.add_subcommand(
+      "cut",
+      "Example: kvtwin trace cut weka.trace --window=32768 --min-calls=3 --out=agent-32k.trace\n\n"
+      "Keeps the heads of sessions. Limits that are not given do not apply.");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("FILE", arguments->path, "a kvtwin trace")->required();
+  command->add_option("--out", arguments->out, "the trace to write")->required();
+  command->add_option("--window", arguments->cut.window_tokens,
+                      "context window: a call's prompt and output together");
+  command
+      ->add_option("--min-calls", arguments->cut.head_calls_min,
+                   "leave out sessions whose main agent keeps fewer calls")
+      ->capture_default_str();
+  command->add_option("--sessions", arguments->cut.sessions_max, "at most so many sessions");
+  command->add_option("--calls", arguments->cut.calls_max, "at most so many calls, in all");
+  command->add_option("--until", arguments->until, "only what was recorded before, as in 600s");
+  command->add_option("--sub-agents", arguments->sub_agents, "keep, or opaque: one wait each")
+      ->capture_default_str();
+  command->callback([arguments, status] { *status = run_cut(*arguments); });
+}
+
+}  // namespace
+
+void add_trace_command(CLI::App& app, int* exit_status) {
+  CLI::App* const trace =
+      app.add_subcommand("trace",
+                         "Example: kvtwin trace import weka traces_710.tar.xz --out=weka.trace\n\n"
+                         "Imports, exports, inspects and cuts traces.");
+  trace->require_subcommand(1);
+  add_import(*trace, exit_status);
+  add_export(*trace, exit_status);
+  add_inspect(*trace, exit_status);
+  add_cut(*trace, exit_status);
+  CLI::App* const list =
+      trace->add_subcommand("formats", "Example: kvtwin trace formats\n\nLists the formats that are known.");
+  list->callback([exit_status] {
+    for (const TraceFormat& format : formats()) {
+      fmt::print("  {:<18}{:<9}{}\n", format.name, format.exporter != nullptr ? "in, out" : "in",
+                 format.description);
+    }
+    *exit_status = 0;
+  });
+}
+
+}  // namespace kvtwin

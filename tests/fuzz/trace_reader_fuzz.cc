@@ -1,0 +1,68 @@
+// Any bytes, read as a canonical trace: a trace or a Mistake. What is read is written and read again.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+
+#include "traces/cut.h"
+#include "traces/formats.h"
+#include "traces/inspect.h"
+#include "traces/reader.h"
+
+namespace {
+
+using namespace kvtwin;
+
+// Passes everything on to several sinks.
+struct Tee : TraceSink {
+  std::vector<TraceSink*> sinks;
+  template <typename F>
+  Result<void> all(F f) {
+    for (TraceSink* sink : sinks) {
+      if (auto good = f(*sink); !good) return good;
+    }
+    return {};
+  }
+  Result<void> header(const v1::TraceHeader& h) override {
+    return all([&](TraceSink& s) { return s.header(h); });
+  }
+  Result<void> shared_spans(const v1::SharedSpanTable& t) override {
+    return all([&](TraceSink& s) { return s.shared_spans(t); });
+  }
+  Result<void> session(const v1::Session& t) override {
+    return all([&](TraceSink& s) { return s.session(t); });
+  }
+  Result<void> done() override {
+    return all([](TraceSink& s) { return s.done(); });
+  }
+};
+
+struct Checked : TraceSink {  // what a cut passes on must keep all rules
+  SessionChecker checker;
+  static void demand(const Result<void>& good) {
+    if (good) return;
+    std::fprintf(stderr, "a cut broke a rule: %s\n", good.error().text().c_str());
+    std::abort();
+  }
+  Result<void> header(const v1::TraceHeader& h) override { return checker.header(h); }
+  Result<void> shared_spans(const v1::SharedSpanTable& t) override { return checker.shared_spans(t); }
+  Result<void> session(const v1::Session& s) override {
+    demand(checker.session(s));
+    return {};
+  }
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::istringstream in(std::string(reinterpret_cast<const char*>(data), size));
+  TraceInspector inspector;
+  Checked head, opaque;
+  TraceCut cut({.window_tokens = 100, .calls_max = 5}, &head);
+  TraceCut no_agents({.opaque_sub_agents = true}, &opaque);
+  Tee tee;
+  tee.sinks = {&inspector, &cut, &no_agents};
+  if (read_trace(in, "fuzz", &tee)) inspector.table();
+  return 0;
+}
