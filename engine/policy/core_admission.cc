@@ -106,7 +106,9 @@ void Core::State::start_cleaning() {
     if (answer == Cleaning::kStarted &&
         reserved_total > uint64_t{gpu.pages_free()} + index.pages_evictable()) {
       // While they are copied, pages cannot be evicted: what is set aside must stay within reach.
+      // (Copies were dropped for it, so trying again at once could go on for ever.)
       index.clean_failed(transfer.lease, transfer.target);
+      cleaning_barred = true;
       answer = Cleaning::kNothingToClean;
     }
     if (answer != Cleaning::kStarted) {

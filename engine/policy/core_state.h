@@ -208,7 +208,7 @@ struct Core::State {
   uint32_t transfers_live = 0;
   uint32_t cleaning = 0;  // demotions under way
   uint32_t cleaning_pages = 0;
-  bool cleaning_barred = false;  // a demotion failed: none until a call comes or goes
+  bool cleaning_barred = false;  // one failed: none until a call comes or goes
 
   std::vector<Planned> planned;  // of the step being planned
   std::vector<PageId> granted;
