@@ -181,7 +181,7 @@ void Metrics::step_done(const StepDone& done) {
         --engine.pages_ahead;
         ++engine.pages_held;
       }
-      totals.pages_held_peak = std::max(totals.pages_held_peak, static_cast<uint32_t>(engine.pages_held));
+      note_peaks(engine);
     }
     totals.cells_ns += cells_ns;
     totals.slots_ns += slots_ns;
@@ -342,15 +342,27 @@ Duration Metrics::recall_wait(const Engine& engine, const LaunchStep& step, Call
   const auto mine = std::find_if(step.adoptions.begin(), step.adoptions.end(),
                                  [&](const Adoption& one) { return one.call == call; });
   if (mine == step.adoptions.end()) return {};
-  Instant start = kNever, done = from;
+  std::vector<std::pair<Instant, Instant>> waits;
+  uint32_t last = 0;
   for (auto page = mine->pages.rbegin(); page != mine->pages.rend(); ++page) {
-    if (raw(*page) >= engine.recall_of_page.size() || engine.recall_of_page[raw(*page)] == 0) break;
-    const Engine::Recall& recall = engine.recalls[engine.recall_of_page[raw(*page)] - 1];
+    const uint32_t number = raw(*page) < engine.recall_of_page.size() ? engine.recall_of_page[raw(*page)] : 0;
+    if (number == 0) break;
+    if (number == last) continue;
+    last = number;
+    const Engine::Recall& recall = engine.recalls[number - 1];
     if (recall.done == kNever || recall.done <= from) break;
-    start = std::min(start, recall.start);
-    done = std::max(done, recall.done);
+    waits.emplace_back(std::max(recall.start, from), recall.done);
   }
-  return start == kNever ? Duration{} : done - std::max(start, from);
+  // Their union: recalls of one prefix may overlap, or lie far apart.
+  std::sort(waits.begin(), waits.end());
+  Duration sum{};
+  Instant covered = from;
+  for (const auto& [start, done] : waits) {
+    if (done <= covered) continue;
+    sum = sum + (done - std::max(start, covered));
+    covered = done;
+  }
+  return sum;
 }
 
 void Metrics::preempted(Instant now, const DropCallState& drop) {
@@ -430,10 +442,14 @@ void Metrics::saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges)
   }
   pages_until(here, now);
   here.pages_held = gauges.pages_gpu_held > here.pages_ahead ? gauges.pages_gpu_held - here.pages_ahead : 0;
-  EngineTotals& totals = here.totals;
-  totals.pages_held_peak = std::max(totals.pages_held_peak, static_cast<uint32_t>(here.pages_held));
-  totals.pages_resident_peak =
-      std::max(totals.pages_resident_peak, static_cast<uint32_t>(here.pages_held) + gauges.pages_gpu_cached);
+  note_peaks(here);
+}
+
+void Metrics::note_peaks(Engine& engine) {
+  const auto held = static_cast<uint32_t>(engine.pages_held);
+  engine.totals.pages_held_peak = std::max(engine.totals.pages_held_peak, held);
+  engine.totals.pages_resident_peak =
+      std::max(engine.totals.pages_resident_peak, held + engine.gauges.pages_gpu_cached);
 }
 
 void Metrics::pages_until(Engine& engine, Instant now) {

@@ -150,6 +150,7 @@ class Metrics : public Observer {
   void mark(CallRecord& call, Live& live, const Engine& engine, Instant now, TimeShare share);
   Duration recall_wait(const Engine& engine, const LaunchStep& step, CallId call, Instant from) const;
   void pages_until(Engine& engine, Instant now);
+  static void note_peaks(Engine& engine);
   void tick(Engine& engine, Instant now);
   TimeShare running_share(const Live& live) const;
 

@@ -159,6 +159,10 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   config.prefix_eviction = values.policies().prefix_eviction();
   config.evict_batch_pages = limits.evict_batch_pages();
   config.clean_batch_pages = limits.clean_batch_pages();
+  if (config.pages_host > 0) {
+    config.clean_pages_target =
+        limits.clean_pages_target() > 0 ? limits.clean_pages_target() : config.pages_gpu / 4;
+  }
   config.capture_sizes.assign(limits.capture_sizes().begin(), limits.capture_sizes().end());
   const v1::Policies& axes = values.policies();
   config.policies = {axes.scorer(),    axes.budget(),    axes.layout(),    axes.precision(),

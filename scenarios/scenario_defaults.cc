@@ -29,7 +29,8 @@ constexpr char kDefaults[] = R"pb(
     preemption: "recompute"
     prefix_cache: true
     evict_batch_pages: 64
-    clean_batch_pages: 64
+    clean_batch_pages: 256
+    clean_pages_target: 0
   }
   policies {
     scorer: "none"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace kvtwin {
 
@@ -82,6 +83,22 @@ Result<IdRuns> decode_key(const v1::BlockKey& key) {
     end = run.first + run.count;
   }
   return out;
+}
+
+Result<void> list_ids(const IdRuns& runs, std::string_view separator, std::string* out) {
+  if (blocks_in(runs) > kIdsListedMax) {
+    return mistake("", fmt::format("a prompt of {} block ids", blocks_in(runs)),
+                   fmt::format("at most {} can be written out", kIdsListedMax));
+  }
+  bool first = true;
+  for (const IdRun& run : runs) {
+    for (uint32_t k = 0; k < run.count; ++k) {
+      if (!first) out->append(separator);
+      first = false;
+      fmt::format_to(std::back_inserter(*out), "{}", run.first + k);
+    }
+  }
+  return {};
 }
 
 uint64_t IdSet::insert(int64_t first, uint32_t count) {

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/result.h"
@@ -41,6 +43,10 @@ uint64_t common_blocks(const IdRuns& a, const IdRuns& b);
 void encode_key(const IdRuns& runs, v1::Scope default_scope, v1::BlockKey* key);
 // Mistake.where is empty: the caller knows which call this is.
 Result<IdRuns> decode_key(const v1::BlockKey& key);
+
+// Appends every id as text. At most kIdsListedMax: a run of a few bytes can stand for gigabytes of it.
+constexpr uint64_t kIdsListedMax = 4u << 20;
+Result<void> list_ids(const IdRuns& runs, std::string_view separator, std::string* out);
 
 // A set of ids as disjoint intervals, for counting distinct blocks without touching every id.
 class IdSet {

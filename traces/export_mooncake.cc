@@ -65,7 +65,7 @@ class MooncakeExport : public TraceSink {
 
   tl::unexpected<Mistake> no_chain(const v1::Session& session, int i) const {
     return mistake(file_.path(), fmt::format("node {} of session '{}' branches", i, session.id()),
-                   "Mooncake rows are chains: cut the sub-agents first (--sub-agents=opaque is not enough)");
+                   "Mooncake rows are chains: leave out sessions with sub-agents");
   }
 
   Result<void> row(const v1::Session& session, int i, bool first, bool named) {
@@ -92,13 +92,8 @@ class MooncakeExport : public TraceSink {
     }
     out += fmt::format("\"input_length\": {}, \"output_length\": {}, \"hash_ids\": [", call.prompt_tokens(),
                        call.output_tokens());
-    bool comma = false;
-    for (const IdRun& run : *ids) {
-      for (uint32_t k = 0; k < run.count; ++k) {
-        fmt::format_to(std::back_inserter(out), "{}{}", comma ? ", " : "", run.first + k);
-        comma = true;
-      }
-    }
+    if (auto good = list_ids(*ids, ", ", &out); !good)
+      return mistake(file_.path(), good.error().what, good.error().hint);
     return file_.write(out + "]}\n");
   }
 

@@ -16,6 +16,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kTextBytesMax = size_t{512} << 20;  // the largest real session takes 4
+
 // Seconds with a decimal point, as WEKA writes them.
 double seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -136,16 +138,16 @@ class WekaText {
     *out += fields.dump(-1, ' ', true, json::error_handler_t::replace);
     out->pop_back();
     *out += ",\"hash_ids\":[";
-    bool comma = false;
     for (const IdRun& run : *ids) {
-      if (run.scope == v1::SCOPE_GLOBAL) {
-        return mistake(session_.id(), "its prompts were made to share their prefixes on import",
-                       "export a trace that was imported with --sharing=none");
-      }
-      for (uint32_t k = 0; k < run.count; ++k) {
-        fmt::format_to(std::back_inserter(*out), "{}{}", comma ? "," : "", run.first + k);
-        comma = true;
-      }
+      if (run.scope != v1::SCOPE_GLOBAL) continue;
+      return mistake(session_.id(), "its prompts were made to share their prefixes on import",
+                     "export a trace that was imported with --sharing=none");
+    }
+    if (auto good = list_ids(*ids, ",", out); !good)
+      return mistake(session_.id(), good.error().what, good.error().hint);
+    if (out->size() > kTextBytesMax) {
+      return mistake(session_.id(), fmt::format("takes more than {} MiB as JSON", kTextBytesMax >> 20),
+                     "cut it");
     }
     *out += "]}";
     return {};

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 
+#include "traces/check.h"
 #include "traces/cut.h"
 #include "traces/formats.h"
 #include "traces/inspect.h"
