@@ -164,6 +164,10 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
         limits.clean_pages_target() > 0 ? limits.clean_pages_target() : config.pages_gpu / 4;
   }
   config.capture_sizes.assign(limits.capture_sizes().begin(), limits.capture_sizes().end());
+  if (limits.preset() == "vllm_v1") {
+    // vLLM captures nothing larger than two tokens per running call (its max_cudagraph_capture_size).
+    std::erase_if(config.capture_sizes, [&](uint32_t size) { return size > 2 * limits.calls_max(); });
+  }
   const v1::Policies& axes = values.policies();
   config.policies = {axes.scorer(),    axes.budget(),    axes.layout(),    axes.precision(),
                      axes.placement(), axes.retrieval(), axes.partition(), axes.identity()};
@@ -292,7 +296,10 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   spec.host.full_graph_ns = cost.host_ns_per_step();
   spec.host.piecewise_ns = cost.has_host_piecewise_ns() ? cost.host_piecewise_ns() : spec.host.full_graph_ns;
   spec.host.eager_ns = cost.has_host_eager_ns() ? cost.host_eager_ns() : spec.host.piecewise_ns;
-  spec.host.capture_tokens_max = cost.capture_tokens_max();
+  const std::vector<uint32_t>& captured = out->options.engines.front().capture_sizes;
+  spec.host.capture_tokens_max = cost.capture_tokens_max() > 0 ? cost.capture_tokens_max()
+                                 : captured.empty()            ? 512
+                                                               : captured.back();
   if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
   Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
   if (!made) return add(mistakes, scenario.where("cost.profile"), made.error());

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Holds a simulated run against the real server's log: vllm_check.sh KVTWIN GPU METRIC=PERCENT...
+# The first 30 requests gave the host numbers of the scenario, so they are not scored.
+set -eu
+kvtwin=$1 gpu=$2
+shift 2
+here=$(cd "$(dirname "$0")" && pwd)
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+"$kvtwin" run "$here/../../scenarios/vllm_${gpu}_llama8b.textproto" --out="$out/run" --quiet >/dev/null
+limits=""
+for limit in "$@"; do limits="$limits --limit=$limit"; done
+# shellcheck disable=SC2086  # one word per limit
+"$kvtwin" compare "$out/run" "$here/vllm/$gpu/requests.jsonl" --skip=30 $limits
