@@ -290,8 +290,8 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   spec.device = out->device;
   spec.tp = scenario.values.engines().tensor_parallel();
   spec.host.full_graph_ns = cost.host_ns_per_step();
-  spec.host.piecewise_ns = cost.host_piecewise_ns() < 0 ? spec.host.full_graph_ns : cost.host_piecewise_ns();
-  spec.host.eager_ns = cost.host_eager_ns() < 0 ? spec.host.piecewise_ns : cost.host_eager_ns();
+  spec.host.piecewise_ns = cost.has_host_piecewise_ns() ? cost.host_piecewise_ns() : spec.host.full_graph_ns;
+  spec.host.eager_ns = cost.has_host_eager_ns() ? cost.host_eager_ns() : spec.host.piecewise_ns;
   spec.host.capture_tokens_max = cost.capture_tokens_max();
   if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
   Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);

@@ -31,6 +31,7 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed) {
     sim::SimEngine engine;
     engine.cost = composed.cost.get();
     engine.page_bytes = composed.facts[i].page_bytes;
+    engine.first_step_host = {scenario.values.cost().first_step_host_ns()};
     engine.steps_in_flight_max = composed.options.engines[i].steps_in_flight_max;
     engine.gpu_first = static_cast<uint32_t>(i) * tp;
     engine.gpus = tp;

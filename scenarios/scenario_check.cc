@@ -120,9 +120,10 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check_replay(values.replay(), &check);
   check.exists("cost.profile", values.cost().profile());
   const int64_t host_max = 1'000'000'000;
-  check.range("cost.host_ns_per_step", values.cost().host_ns_per_step(), int64_t{0}, host_max);
-  check.range("cost.host_piecewise_ns", values.cost().host_piecewise_ns(), int64_t{-1}, host_max);
-  check.range("cost.host_eager_ns", values.cost().host_eager_ns(), int64_t{-1}, host_max);
+  check.range("cost.host_ns_per_step", values.cost().host_ns_per_step(), -host_max, host_max);
+  check.range("cost.host_piecewise_ns", values.cost().host_piecewise_ns(), -host_max, host_max);
+  check.range("cost.host_eager_ns", values.cost().host_eager_ns(), -host_max, host_max);
+  check.range("cost.first_step_host_ns", values.cost().first_step_host_ns(), int64_t{0}, 600 * host_max);
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
 }
 

@@ -69,7 +69,7 @@ constexpr char kDefaults[] = R"pb(
     retries_max: 3
     oversized: "refuse"
   }
-  cost { profile: "" host_ns_per_step: 0 host_piecewise_ns: -1 host_eager_ns: -1 capture_tokens_max: 512 }
+  cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 512 first_step_host_ns: 0 }
   simulation { fidelity: "auto" fold: true }
 )pb";
 

@@ -67,7 +67,8 @@ class SimBackend final : public Backend {
                 [this](Instant at, uint64_t id) { transfer_ended(at, id); }) {
     for (size_t i = 0; i < config.engines.size(); ++i) {
       const SimEngine& engine = config.engines[i];
-      clocks_.emplace_back(EngineId{static_cast<uint16_t>(i)}, engine.cost, engine.steps_in_flight_max);
+      clocks_.emplace_back(EngineId{static_cast<uint16_t>(i)}, engine.cost, engine.steps_in_flight_max,
+                           engine.first_step_host);
     }
   }
 

@@ -22,6 +22,7 @@ struct SimEngine {
   CostModel* cost = nullptr;         // of one step on all its GPUs together
   uint64_t page_bytes = 0;           // of one page, on all its GPUs together
   uint32_t steps_in_flight_max = 1;  // run_simulated() takes CoreConfig's
+  Duration first_step_host{};        // what its very first step costs more
   uint32_t gpu_first = 0;            // its GPUs are [gpu_first, gpu_first + gpus)
   uint32_t gpus = 1;
 };

@@ -37,8 +37,12 @@ StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
 
 }  // namespace
 
-StepClock::StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_max)
-    : engine_(engine), cost_(cost), in_flight_max_(steps_in_flight_max), priced_(kHistory) {
+StepClock::StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_max, Duration first_step_host)
+    : engine_(engine),
+      cost_(cost),
+      in_flight_max_(steps_in_flight_max),
+      first_step_host_(first_step_host.ns * kTicksPerNs),
+      priced_(kHistory) {
   KVT_CHECK(cost != nullptr);
   KVT_CHECK(steps_in_flight_max == 1 || steps_in_flight_max == 2);
 }
@@ -67,7 +71,6 @@ void StepClock::move_base(Instant now) {
   };
   for (Priced& step : priced_) {
     step.end = moved(step.end);
-    step.ready = moved(step.ready);
   }
   for (Launch& launch : launches_) launch.submitted = moved(launch.submitted);
   base_ = now;
@@ -100,15 +103,14 @@ bool StepClock::price_next() {
   }
   if (launch == nullptr) return false;
   const StepCost cost = cost_->step(launch->shape);
-  KVT_CHECK(cost.device >= 0 && cost.host >= 0);
+  KVT_CHECK(cost.device >= 0);
   const Priced& before = priced_.back();
   const Ticks submitted = std::max(launch->submitted, priced_[priced_.size() - in_flight_max_].end);
-  const Ticks free = std::max(before.end, submitted);
+  const Ticks host = cost.host + (started_ ? 0 : first_step_host_);
+  started_ = true;
   Priced step;
-  step.ready = std::max(before.ready, submitted) + cost.host;
-  const Ticks start = std::max(free, step.ready);
-  step.end = start + cost.device;
-  step.host_exposed = before.host_exposed + (start - free);
+  step.end = std::max(before.end, submitted) + std::max<Ticks>(0, host + cost.device);
+  step.host_exposed = before.host_exposed + std::max<Ticks>(0, host);
   for (size_t i = 0; i < step.by_evidence.size(); ++i) {
     step.by_evidence[i] = before.by_evidence[i] + cost.by_evidence[i];
   }

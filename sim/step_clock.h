@@ -7,10 +7,10 @@
 //
 // For step n of an engine with d = steps_in_flight_max:
 //   submitted[n] = max(instant of its launch, end[n - d])        when the policy could plan it
-//   ready[n]     = max(ready[n - 1], submitted[n]) + host[n]      when the host has prepared it
-//   end[n]       = max(end[n - 1], ready[n]) + device[n]
-// With d = 1 host time is added before every step. With d = 2 the host prepares a step while the one
-// before runs, so a steady step takes max(host, device), and only what exceeds the device shows.
+//   end[n]       = max(end[n - 1], submitted[n]) + max(0, host[n] + device[n])
+// host[n] is what calibration on a machine with the same d finds beside its kernel tables: time in which
+// the device waits for the host, or less than nothing where the tables were measured launch by launch and
+// the engine replays graphs. It is not hidden behind device time a second time.
 
 #ifndef KVTWIN_SIM_STEP_CLOCK_H_
 #define KVTWIN_SIM_STEP_CLOCK_H_
@@ -36,7 +36,8 @@ struct StepTotals {
 class StepClock {
  public:
   // REQUIRES: steps_in_flight_max is 1 or 2. `cost` must outlive this.
-  StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_max);
+  // `first_step_host`: what the engine's very first step costs more (compilation, first use of kernels).
+  StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_max, Duration first_step_host = {});
 
   void launch(Instant now, const LaunchStep& command);
 
@@ -73,7 +74,6 @@ class StepClock {
   // Times since base_. The last two are sums over all steps so far, so that stretches can be subtracted.
   struct Priced {
     Ticks end = 0;
-    Ticks ready = 0;
     Ticks host_exposed = 0;
     std::array<Ticks, kEvidenceKinds> by_evidence{};
   };
@@ -89,6 +89,8 @@ class StepClock {
   const EngineId engine_;
   CostModel* const cost_;
   const uint32_t in_flight_max_;
+  const Ticks first_step_host_;
+  bool started_ = false;
   Instant base_{};
   std::deque<Launch> launches_;
   std::vector<Priced> priced_;  // [0, head_) answered, at least kHistory of them; then the unanswered

@@ -147,9 +147,15 @@ void Core::State::let_go(CallState* call, bool preempted) {
   pages_running -= call->pages_held();
   publish_pages(call,
                 std::min(call->kv / config.page_tokens, preempted ? call->pages_known : call->pages_public));
+#ifdef KVTWIN_PLANT_LEAK_ON_PREEMPT
+  if (preempted && !call->pages.empty()) call->pages.pop_back();  // planted: tests/negative must catch it
+#endif
   for (auto page = call->pages.rbegin(); page != call->pages.rend(); ++page) give_page(*page);
   call->pages.clear();
-  index.release(call->lease, true);
+#ifdef KVTWIN_PLANT_STALE_LEASE
+  if (!preempted)  // planted: tests/negative must catch it
+#endif
+    index.release(call->lease, true);
   call->lease = {};
   reserved_total -= call->reserved;
   call->reserved = 0;

@@ -92,7 +92,12 @@ bool Core::State::below_clean_target(uint32_t pages_taken) const {
 // Copies what is next to go to the host ahead of need, so that evicting it costs nothing.
 void Core::State::start_cleaning() {
   constexpr uint32_t kCleaningsMax = 2;
-  if (!host || cleaning_barred || preempted_until > done) return;
+#ifdef KVTWIN_PLANT_UNSAFE_COPY
+  const bool unsafe = false;  // planted: tests/negative must catch it
+#else
+  const bool unsafe = preempted_until > done;  // see recall_first()
+#endif
+  if (!host || cleaning_barred || unsafe) return;
   while (cleaning < kCleaningsMax && below_clean_target(0)) {
     TransferState& transfer = new_transfer(TransferKind::kDemote);
     using Cleaning = PrefixIndex::Cleaning;
@@ -101,7 +106,9 @@ void Core::State::start_cleaning() {
     if (answer == Cleaning::kStarted &&
         reserved_total > uint64_t{gpu.pages_free()} + index.pages_evictable()) {
       // While they are copied, pages cannot be evicted: what is set aside must stay within reach.
+      // (Copies were dropped for it, so trying again at once could go on for ever.)
       index.clean_failed(transfer.lease, transfer.target);
+      cleaning_barred = true;
       answer = Cleaning::kNothingToClean;
     }
     if (answer != Cleaning::kStarted) {

@@ -74,6 +74,9 @@ uint32_t Core::State::quiet_steps(const Launch& launch) const {
   uint32_t steps = config.repeat_max;
   for (size_t i = 0; i < launch.entries.size(); ++i) {
     if (launch.entries[i].kind != EntryKind::kDecode) return 1;
+    // It was planned as a waiting call; from the next step on it stands in another place of the plan, and
+    // pages are taken in that order.
+    if (launch.entries[i].first) return 1;
     const CallState& call = calls[launch.members[i].slot];
     steps = std::min(steps, call.output - call.sampled + 1);
     for (size_t t = call.next_trigger; t < call.triggers.size(); ++t) {

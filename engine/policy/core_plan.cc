@@ -130,9 +130,6 @@ void Core::State::preempt_last() {
   CallState& call = calls[slot];
   remove_entry(slot);
   note({kPreempted, launched, raw(call.id)});
-#ifdef KVTWIN_PLANT_LEAK_ON_PREEMPT
-  if (!call.pages.empty()) call.pages.pop_back();  // planted: tests/negative must catch it
-#endif
   let_go(&call, true);
   call.kv = 0;
   call.phase = CallState::Phase::kWaiting;

@@ -197,7 +197,7 @@ struct Core::State {
   uint32_t recalling = 0;
   uint32_t calls_live = 0;
 
-  std::deque<Launch> launches;  // in flight, oldest first
+  std::vector<Launch> launches;  // in flight, oldest first (a deque would allocate as it moves along)
   std::vector<Launch> spare;
   uint64_t launched = 0;  // single steps, ever
   uint64_t done = 0;
@@ -208,7 +208,7 @@ struct Core::State {
   uint32_t transfers_live = 0;
   uint32_t cleaning = 0;  // demotions under way
   uint32_t cleaning_pages = 0;
-  bool cleaning_barred = false;  // a demotion failed: none until a call comes or goes
+  bool cleaning_barred = false;  // one failed: none until a call comes or goes
 
   std::vector<Planned> planned;  // of the step being planned
   std::vector<PageId> granted;

@@ -52,7 +52,7 @@ void Core::State::end_early(CallId id) {
 
 void Core::State::close_launch() {
   spare.push_back(std::move(launches.front()));
-  launches.pop_front();
+  launches.erase(launches.begin());
   const Launch& launch = spare.back();
   ended.clear();
   for (const Launch::Member& member : launch.members) {

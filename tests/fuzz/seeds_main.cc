@@ -27,6 +27,8 @@ int main(int argc, char** argv) {
       if (!entry.is_regular_file()) continue;
       std::ifstream file(entry.path(), std::ios::binary);
       const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+      constexpr size_t kSeedBytesMax = 256 * 1024;  // a seed is small; what else lies there is not one
+      if (bytes.size() > kSeedBytesMax) continue;
       feed(bytes);
       constexpr size_t kPlaces = 64;
       for (size_t place = 0; place < kPlaces && place < bytes.size(); ++place) {

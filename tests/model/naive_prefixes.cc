@@ -75,8 +75,7 @@ const NaivePrefixes::Key* NaivePrefixes::next_out(bool clean) const {
   return next;
 }
 
-PageId NaivePrefixes::evict() {
-  const Key key = *next_out();
+PageId NaivePrefixes::evict(Key key) {
   Page& page = pages_.at(key);
   const PageId gpu = *page.gpu;
   page.gpu.reset();

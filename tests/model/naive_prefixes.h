@@ -44,7 +44,9 @@ class NaivePrefixes {
   const Key* next_out(bool clean) const;
   const Key* next_out() const { return next_out(true) != nullptr ? next_out(true) : next_out(false); }
   // Takes it off the gpu. Without a copy it is forgotten, with all behind it.
-  PageId evict();
+  PageId evict() { return evict(*next_out()); }
+  // Takes the one that goes next of those without a copy.
+  PageId evict_uncleaned() { return evict(*next_out(false)); }
 
   // The page whose copy is `host`, or null.
   const Key* find_host(PageId host) const;
@@ -58,6 +60,7 @@ class NaivePrefixes {
   uint64_t clock = 0;
 
  private:
+  PageId evict(Key key);
   Key key(uint64_t name_space, const Units& units, uint32_t index) const;
   template <typename Visit>
   void each_behind(const Key& key, Visit visit) const;

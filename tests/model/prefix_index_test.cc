@@ -228,10 +228,17 @@ class Pair {
     const auto* next = naive_.next_out(false);
     Transfer cleaning{.cleaning = true, .held = {}, .first = 0, .target = {}};
     std::vector<PageId> source;
-    if (!index_.start_cleaning(pages_max, &cleaning.held.lease, &cleaning.first, &source, &cleaning.target)) {
-      REQUIRE((next == nullptr || host_free == 0));
-      return;
+    const auto started =
+        index_.start_cleaning(pages_max, &cleaning.held.lease, &cleaning.first, &source, &cleaning.target);
+    using Cleaning = PrefixIndex::Cleaning;
+    REQUIRE((started == Cleaning::kNothingToClean) == (next == nullptr));
+    if (started == Cleaning::kHostHoldsNewer) {
+      REQUIRE(host_free == 0);
+      const PageId page = index_.evict_uncleaned_page();
+      REQUIRE(page == naive_.evict_uncleaned());
+      gpu_.release(page, naive_.clock);
     }
+    if (started != Cleaning::kStarted) return;
     REQUIRE(next != nullptr);
     cleaning.held.name_space = next->first;
     cleaning.held.units = next->second;

@@ -38,7 +38,8 @@ struct Bench {
     Lease lease;
     uint32_t first = 0;
     std::vector<PageId> source, target;
-    if (!index.start_cleaning(pages_max, &lease, &first, &source, &target)) return 0;
+    const auto started = index.start_cleaning(pages_max, &lease, &first, &source, &target);
+    if (started != PrefixIndex::Cleaning::kStarted) return 0;
     index.cleaned(lease, first, target);
     return static_cast<uint32_t>(target.size());
   }

@@ -64,7 +64,7 @@ class AnalyticBackend final : public Backend {
     StepId id{};
     uint64_t launch = 0;
     bool alone = false;  // answered by itself
-    Ticks end = 0, ready = 0, exposed = 0;
+    Ticks end = 0, exposed = 0;
   };
   struct Engine {
     std::vector<Step> steps;                // unanswered
@@ -102,11 +102,10 @@ class AnalyticBackend final : public Backend {
       const Step& before = past.back();
       const Ticks planned =
           std::max(now_.ns * kTicksPerNs, past[past.size() - config.steps_in_flight_max].end);
-      Step step{StepId{raw(launch.step) + i}, engine.launches, false, 0, 0, 0};
+      Step step{StepId{raw(launch.step) + i}, engine.launches, false, 0, 0};
       if (config.steps_in_flight_max == 2 && i + 1 == launch.repeat) step.alone = true;
-      step.ready = std::max(before.ready, planned) + cost.host;
-      step.end = std::max(before.end, step.ready) + cost.device;
-      step.exposed = before.exposed + std::max<Ticks>(0, step.ready - std::max(before.end, planned));
+      step.end = std::max(before.end, planned) + std::max<Ticks>(0, cost.host + cost.device);
+      step.exposed = before.exposed + std::max<Ticks>(0, cost.host);
       engine.steps.push_back(step);
     }
   }

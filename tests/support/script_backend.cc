@@ -43,7 +43,7 @@ struct ScriptBackend::Engine {
   std::vector<CallId> told_eos;
 };
 
-ScriptBackend::ScriptBackend(const ScriptOptions& options, const std::vector<CoreConfig>& engines,
+ScriptBackend::ScriptBackend(const ScriptWorldOptions& options, const std::vector<CoreConfig>& engines,
                              const TokenSource* tokens)
     : options_(options) {
   for (const CoreConfig& config : engines) {
@@ -70,8 +70,7 @@ void ScriptBackend::submit(const Command& command) {
       engine.checker->transfer_started(transfer->transfer, transfer->source, transfer->target);
   }
   if (const auto* timer = std::get_if<SetTimer>(&command)) {
-    KVT_CHECK(timer->at >= now_);
-    alarms_.push_back({timer->at, alarm_next_++, {timer->engine, timer->timer}});
+    alarms_.push_back({std::max(timer->at, now_), alarm_next_++, {timer->engine, timer->timer}});
   }
 }
 

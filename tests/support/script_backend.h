@@ -19,7 +19,7 @@
 
 namespace kvtwin::testing {
 
-struct ScriptOptions {
+struct ScriptWorldOptions {
   uint64_t seed = 0;
   int64_t step_ns_max = 1'000;      // a step takes 0 .. step_ns_max
   uint32_t step_zero_per_100 = 0;   // so many steps take no time at all
@@ -32,7 +32,7 @@ struct ScriptOptions {
 class ScriptBackend final : public Backend {
  public:
   // `tokens` may be null: then contents are not checked. It must outlive the world.
-  ScriptBackend(const ScriptOptions& options, const std::vector<CoreConfig>& engines,
+  ScriptBackend(const ScriptWorldOptions& options, const std::vector<CoreConfig>& engines,
                 const TokenSource* tokens);
   ~ScriptBackend() override;
 
@@ -63,7 +63,7 @@ class ScriptBackend final : public Backend {
   void cut(Engine* engine, uint64_t end);
   bool samples_eos(const Engine& engine, CallId call, uint32_t token) const;
 
-  const ScriptOptions options_;
+  const ScriptWorldOptions options_;
   Instant now_{};
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Transfer> transfers_;

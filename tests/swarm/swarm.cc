@@ -19,7 +19,7 @@ namespace {
 struct Setting {
   RunOptions run;
   ScriptClientOptions client;
-  ScriptOptions world;
+  ScriptWorldOptions world;
 };
 
 template <typename T, size_t N>
@@ -92,7 +92,7 @@ Setting draw_setting(uint64_t seed) {
   client.gap_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{50'000}}, &prng);
   client.cancels_per_100 = prng.chance(1, 2) ? 0 : number(&prng, 1, 60);
   client.spawns_per_100 = prng.chance(1, 2) ? 0 : number(&prng, 1, 100);
-  ScriptOptions& world = setting.world;
+  ScriptWorldOptions& world = setting.world;
   world.seed = seed;
   world.step_ns_max = one_of({int64_t{0}, int64_t{1}, int64_t{10}, int64_t{1'000}}, &prng);
   world.step_zero_per_100 = prng.chance(1, 2) ? 0 : number(&prng, 1, 60);
@@ -112,6 +112,11 @@ class Narrator final : public Observer {
   }
   void saw_command(Instant, const Command& command) override {
     fmt::print("  {}", describe(command));
+    if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
+      for (size_t i = 0; i < transfer->source.size(); ++i) {
+        fmt::print(" {}>{}", raw(transfer->source[i]), raw(transfer->target[i]));
+      }
+    }
     std::fflush(stdout);
   }
   void saw_state(Instant, EngineId, const Core& core) override {

@@ -181,6 +181,10 @@ void ProbeObserver::saw_state(Instant, EngineId, const Core& core) {
   KVT_CHECK(gauges.pages_gpu_free + gauges.pages_gpu_cached + gauges.pages_gpu_held ==
             gauges.pages_gpu_total);
   KVT_CHECK(gauges.cells_held <= gauges.slots_held);
+  if (core.idle()) {  // nobody is left who could need a page
+    KVT_CHECK(gauges.pages_gpu_held == 0);
+    KVT_CHECK(gauges.slots_held == 0);
+  }
   if (gauges.pages_gpu_free == 0 && gauges.pages_gpu_cached == 0) hit("no page free and none to evict");
   if (gauges.pages_host_total > 0 && gauges.pages_host_free == 0) hit("the host tier is full");
 }

@@ -92,6 +92,7 @@ TEST_CASE("tidy: each rule finds what breaks it") {
   CHECK(lengths_of("const std::vector<int> kTable = {\n" + lines(100, "    1,\n") + "};\n").empty());
   CHECK(lengths_of("void f() {}\n" + lines(500)).size() == 1);
   CHECK(lengths_of("// " + std::string(108, 'x') + "\n").size() == 1);
+  CHECK(lengths_of("const char* text = \"" + std::string(108, 'x') + "\";\n").empty());
   CHECK(lengths_of("auto brace = '{'; auto text = \"{(\"; auto thousand = 1'000;\n" + lines(80)).empty());
 
   CHECK(check_guard({"engine/x.h", "#ifndef X_H\n#define X_H\n#endif\n"}).size() == 1);

@@ -76,7 +76,7 @@ TEST_CASE("host: a demotion that fails is tried again when a call comes or goes"
 }
 
 // Found by the swarm (seed 3): each demotion took the other's copy, for ever.
-TEST_CASE("host: a host tier full of copies of what the gpu still has is left alone") {
+TEST_CASE("host: a host tier that is too small keeps the newest, and is left in peace") {
   CoreConfig config = host_config();
   config.pages_host = 1;
   check_table(config, R"(
@@ -84,7 +84,10 @@ TEST_CASE("host: a host tier full of copies of what the gpu still has is left al
     done s1                                  finish r1:1
     arrive r2 prompt=32 output=1 is=b:32     demote t1 1  launch s2 r2:32
     arrived t1                               -
-    done s2                                  finish r2:1
+    done s2                                  finish r2:1  demote t2 1   # of b, which was used later
+    arrived t2                               -                          # a is not worth a copy: it goes
+    arrive r3 prompt=17 output=1 is=a:16     launch s3 r3:17
+    done s3                                  finish r3:1  demote t3 1   # now a is the newest
   )");
 }
 

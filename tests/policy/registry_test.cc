@@ -1,0 +1,98 @@
+#include "engine/policy/registry.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <set>
+#include <string>
+
+using namespace kvtwin;
+
+namespace {
+
+// A configuration that is fine until `spoil` has had its way with it.
+std::string complaint(const std::function<void(CoreConfig*)>& spoil) {
+  CoreConfig config;
+  config.pages_gpu = 100;
+  spoil(&config);
+  return validate_core_config(config).value_or("");
+}
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("registry: the defaults are fine, and every policy that is listed can be chosen") {
+  CHECK(complaint([](CoreConfig*) {}) == "");
+  std::set<std::string> axes;
+  for (const PolicyInfo& policy : all_policies()) {
+    CAPTURE(policy.axis);
+    CAPTURE(policy.name);
+    CHECK(!policy.description.empty());
+    axes.insert(std::string(policy.axis));
+  }
+  CHECK(axes.size() == 9);  // the eight of DESIGN 4, and prefix_eviction
+  CHECK(make_prefix_eviction("lru") != nullptr);
+  CHECK(make_prefix_eviction("lfu") != nullptr);
+}
+
+TEST_CASE("registry: the first policy of each axis is the default one") {
+  const PolicySet set;
+  std::set<std::string> seen;
+  for (const PolicyInfo& policy : all_policies()) {
+    if (!seen.insert(std::string(policy.axis)).second) continue;
+    const std::string name(policy.name);
+    if (policy.axis == "scorer") CHECK(name == set.scorer);
+    if (policy.axis == "budget") CHECK(name == set.budget);
+    if (policy.axis == "layout") CHECK(name == set.layout);
+    if (policy.axis == "precision") CHECK(name == set.precision);
+    if (policy.axis == "placement") CHECK(name == set.placement);
+    if (policy.axis == "retrieval") CHECK(name == set.retrieval);
+    if (policy.axis == "partition") CHECK(name == set.partition);
+    if (policy.axis == "identity") CHECK(name == set.identity);
+    if (policy.axis == "prefix_eviction") CHECK(name == CoreConfig().prefix_eviction);
+  }
+}
+
+TEST_CASE("registry: an unknown name is answered with the known ones") {
+  const std::string text = complaint([](CoreConfig* c) { c->policies.identity = "shard"; });
+  CHECK(says(text, "shard"));
+  CHECK(says(text, "shared"));
+  CHECK(says(text, "session"));
+  CHECK(says(complaint([](CoreConfig* c) { c->prefix_eviction = "mru"; }), "lfu"));
+}
+
+TEST_CASE("registry: what cannot work is refused, with the value") {
+  CHECK(says(complaint([](CoreConfig* c) { c->pages_gpu = 0; }), "page"));
+  CHECK(says(complaint([](CoreConfig* c) { c->page_tokens = 0; }), "page_tokens is 0"));
+  CHECK(says(complaint([](CoreConfig* c) { c->page_tokens = 5'000; }), "page_tokens is 5000"));
+  CHECK(says(complaint([](CoreConfig* c) { c->unit_tokens = 5; }), "unit_tokens is 5"));
+  CHECK(says(complaint([](CoreConfig* c) { c->unit_tokens = 0; }), "unit_tokens is 0"));
+  CHECK(says(complaint([](CoreConfig* c) { c->watermark_pages = 100; }), "watermark_pages is 100"));
+  CHECK(says(complaint([](CoreConfig* c) { c->calls_max = 0; }), "calls_max"));
+  CHECK(says(complaint([](CoreConfig* c) { c->step_tokens_max = 0; }), "step_tokens_max"));
+  CHECK(says(complaint([](CoreConfig* c) { c->steps_in_flight_max = 3; }), "steps_in_flight_max is 3"));
+  CHECK(says(complaint([](CoreConfig* c) { c->steps_in_flight_max = 0; }), "steps_in_flight_max is 0"));
+  CHECK(says(complaint([](CoreConfig* c) { c->repeat_max = 0; }), "repeat_max"));
+  CHECK(says(complaint([](CoreConfig* c) { c->evict_batch_pages = 0; }), "evict_batch_pages"));
+  CHECK(says(complaint([](CoreConfig* c) { c->clean_batch_pages = 0; }), "clean_batch_pages"));
+  CHECK(says(complaint([](CoreConfig* c) { c->capture_sizes = {4, 2}; }), "capture_sizes"));
+  CHECK(says(complaint([](CoreConfig* c) { c->pages_gpu = UINT32_MAX; }), "32-bit"));
+}
+
+TEST_CASE("registry: combinations that contradict each other are refused, with the way out") {
+  const auto host = [](uint32_t pages, const char* placement) {
+    return complaint([&](CoreConfig* c) {
+      c->pages_host = pages;
+      c->policies.placement = placement;
+    });
+  };
+  CHECK(host(10, "host") == "");
+  CHECK(says(host(0, "host"), "placement gpu"));
+  CHECK(says(host(10, "gpu"), "placement host"));
+  CHECK(says(complaint([](CoreConfig* c) {
+               c->page_order = PageOrder::kOldestFirst;
+               c->prefix_eviction = "lfu";
+             }),
+             "set prefix_eviction: lru"));
+}
