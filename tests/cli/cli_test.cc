@@ -1,0 +1,242 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr char kSample[] = KVTWIN_SOURCE_DIR "/scenarios/coding_agents_small.textproto";
+
+struct Outcome {
+  int status = -1;
+  std::string out, err;
+};
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// A fresh folder that goes when the test ends.
+struct Scratch {
+  fs::path path;
+  Scratch() {
+    std::string name = (fs::temp_directory_path() / "kvtwin_cli_XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  std::string operator/(const char* name) const { return (path / name).string(); }
+};
+
+Outcome kvtwin(const Scratch& scratch, const std::string& arguments) {
+  const std::string out = scratch / "stdout", err = scratch / "stderr";
+  const int status = std::system(fmt::format("cd '{}' && '{}' {} >'{}' 2>'{}'", scratch.path.string(),
+                                             KVTWIN_PROGRAM, arguments, out, err)
+                                     .c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "cli: what is wrong on the command line is said in one line, with the nearest right word, status 2") {
+  const Scratch scratch;
+  struct Row {
+    const char* arguments;
+    const char* message;
+  };
+  const Row rows[] = {
+      {"rum x", "kvtwin: no command \"rum\"; did you mean \"run\"?"},
+      {"run", "SCENARIO is required"},
+      {"run x --fomat=json", "kvtwin run: no option \"--fomat\"; did you mean \"--format\"?"},
+      {"run x --format json", "kvtwin run: --format has no value; write --format=..."},
+      {"run -q x", "kvtwin run: no option \"-q\"; options are long: --name=value"},
+      {"run x --format=yaml", "--format: there is no format \"yaml\""},
+      {"run x --timeline=5", "--timeline: \"5\" is no interval"},
+      {"run x --timeline=5..2", "--timeline: \"5..2\" is no interval"},
+      {"run x --seed=many", "--seed"},
+      {"run nowhere.textproto", "nowhere.textproto: cannot be opened"},
+      {"replay nowhere", "a run leaves a log only with --record"},
+      {"compare nowhere nowhere", "nowhere: cannot be opened"},
+      {"compare nowhere", "REQUESTS is required"},
+      {"list polices", "did you mean \"policies\"?"},
+      {"trace imprt", "kvtwin trace: no command \"imprt\"; did you mean \"import\"?"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.arguments);
+    const Outcome outcome = kvtwin(scratch, row.arguments);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    CHECK_MESSAGE(outcome.err.find(row.message) != std::string::npos, outcome.err);
+  }
+}
+
+TEST_CASE("cli: help opens with an example and costs nothing") {
+  const Scratch scratch;
+  for (const char* command :
+       {"", "run --help", "replay --help", "compare --help", "list --help", "trace import --help"}) {
+    CAPTURE(command);
+    const Outcome outcome = kvtwin(scratch, command);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.err.empty());
+    CHECK(outcome.out.find("kvtwin") != std::string::npos);
+  }
+  CHECK(kvtwin(scratch, "--version").out.find("kvtwin 0.") == 0);
+}
+
+TEST_CASE("cli: wrong scenarios are refused with every mistake, and nothing is written") {
+  const Scratch scratch;
+  const Outcome outcome = kvtwin(
+      scratch, fmt::format("run {} --set=limits.cals_max=3 --set=memory.page_tokens=0 --out=res", kSample));
+  CHECK(outcome.status == 2);
+  CHECK(outcome.err.find(
+            "--set=limits.cals_max=3: no field \"cals_max\" in Limits; did you mean \"calls_max\"?") !=
+        std::string::npos);
+  CHECK(outcome.err.find("--set=memory.page_tokens=0: page_tokens is 0") != std::string::npos);
+  CHECK(!fs::exists(scratch / "res"));
+}
+
+TEST_CASE(
+    "cli: a scenario that cannot fit is refused with the smallest change that fits, and that one runs") {
+  const Scratch scratch;
+  const std::string small = fmt::format("run {} --quiet --no-write --set=replay.sessions_max=2 ", kSample);
+  const Outcome window = kvtwin(scratch, small + "--set=model.context_window=20000");
+  CHECK(window.status == 2);
+  const size_t at = window.err.find("--set=model.context_window=", window.err.find("smallest change"));
+  REQUIRE_MESSAGE(at != std::string::npos, window.err);
+  const std::string change = window.err.substr(at, window.err.find(';', at) - at);
+  CHECK(kvtwin(scratch, small + change).status == 0);
+  const Outcome rejected =
+      kvtwin(scratch, small + "--set=model.context_window=20000 --set=replay.oversized=reject");
+  CHECK(rejected.status == 0);
+  CHECK(rejected.out.find(" 0 rejected") == std::string::npos);
+  const Outcome weights =
+      kvtwin(scratch, small + "--set=model.name=llama-3.1-70b --set=hardware.node=h200-x8");
+  CHECK(weights.status == 2);
+  CHECK(weights.err.find("smallest change that fits: --set=engines.tensor_parallel=2") != std::string::npos);
+  CHECK(kvtwin(scratch, small + "--set=model.name=llama-3.1-70b --set=hardware.node=h200-x8 "
+                                "--set=engines.tensor_parallel=2")
+            .status == 0);
+}
+
+TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays to the same digest") {
+  const Scratch scratch;
+  for (const char* dir : {"a", "b"}) {
+    const Outcome run =
+        kvtwin(scratch, fmt::format("run {} --quiet --record --timeline=0..60 --out={}", kSample, dir));
+    REQUIRE_MESSAGE(run.status == 0, run.err);
+    CHECK(run.err.empty());
+  }
+  size_t files = 0;
+  for (const auto& entry : fs::directory_iterator(scratch / "a")) {
+    const std::string name = entry.path().filename().string();
+    CAPTURE(name);
+    CHECK(read_file(entry.path()) == read_file(scratch.path / "b" / name));
+    CHECK(read_file(entry.path()).find(scratch.path.string()) == std::string::npos);
+    ++files;
+  }
+  CHECK(files == 6);
+  const Outcome replayed = kvtwin(scratch, "replay a --format=jsonl");
+  CHECK(replayed.status == 0);
+  CHECK(replayed.out.find("\"same\":true") != std::string::npos);
+
+  const std::string log = read_file(scratch / "a/log.binpb");
+  std::ofstream(scratch / "cut.binpb", std::ios::binary) << log.substr(0, log.size() / 2);
+  const Outcome cut = kvtwin(scratch, "replay cut.binpb");
+  CHECK(cut.status == 2);
+  CHECK(cut.err.find("cut.binpb") == 0);
+}
+
+TEST_CASE("cli: folding changes neither decisions nor a single time") {
+  const Scratch scratch;
+  REQUIRE(kvtwin(scratch, fmt::format("run {} --quiet --record --out=a", kSample)).status == 0);
+  REQUIRE(kvtwin(scratch, fmt::format("run {} --quiet --record --out=b --set=simulation.fold=false", kSample))
+              .status == 0);
+  CHECK(read_file(scratch / "a/log.binpb") == read_file(scratch / "b/log.binpb"));
+  CHECK(read_file(scratch / "a/calls.csv") == read_file(scratch / "b/calls.csv"));
+}
+
+TEST_CASE("cli: the resolved scenario of a result repeats it") {
+  const Scratch scratch;
+  REQUIRE(kvtwin(scratch, fmt::format("run {} --quiet --out=a --set=limits.calls_max=7 --seed=3", kSample))
+              .status == 0);
+  REQUIRE(kvtwin(scratch, "run a/scenario.resolved.textproto --quiet --out=b").status == 0);
+  CHECK(read_file(scratch / "a/calls.csv") == read_file(scratch / "b/calls.csv"));
+  CHECK(read_file(scratch / "a/run.binpb") == read_file(scratch / "b/run.binpb"));
+}
+
+TEST_CASE("cli: the summary has its two numbers first, its attribution sums, and every format is whole") {
+  const Scratch scratch;
+  const std::string run = fmt::format("run {} --quiet --no-write", kSample);
+  const std::string table = kvtwin(scratch, run).out;
+  CHECK(table.find("coding_agents_small: ") == 0);
+  for (const char* word :
+       {"ttft", "tpot", "e2e", "throughput", "prefix reuse", "after re-admission", "preemptions",
+        "gpu pages, peak", "fragmentation", "transfers", "time of calls", "input tokens", "step time",
+        "rejected", "seed=42 decisions=", "repeat: kvtwin run"}) {
+    CAPTURE(word);
+    CHECK(table.find(word) != std::string::npos);
+  }
+  const size_t sums = table.find("these sum to ");
+  REQUIRE(sums != std::string::npos);
+  double parts = 0, whole = 0;
+  CHECK(std::sscanf(table.c_str() + sums, "these sum to %lf s, and so do the latencies: %lf s", &parts,
+                    &whole) == 2);
+  CHECK(parts == whole);
+  CHECK(kvtwin(scratch, run + " --format=json").out.front() == '{');
+  CHECK(kvtwin(scratch, run + " --format=jsonl").out.find("{\"schema\":1,") == 0);
+  const std::string csv = kvtwin(scratch, run + " --format=csv").out;
+  CHECK(csv.find("schema,version,scenario") == 0);
+}
+
+TEST_CASE("cli: a run compared with itself differs by nothing, and limits decide the exit status") {
+  const Scratch scratch;
+  REQUIRE(kvtwin(scratch, fmt::format("run {} --quiet --out=a", kSample)).status == 0);
+  REQUIRE(kvtwin(scratch, fmt::format("run {} --quiet --out=b --set=cost.host_ns_per_step=3000000", kSample))
+              .status == 0);
+  const Outcome same = kvtwin(scratch, "compare a a/requests.jsonl --limit=ttft.mean=0 --format=csv");
+  CHECK(same.status == 0);
+  CHECK(same.out.find("ttft,mean,") != std::string::npos);
+  const Outcome other = kvtwin(scratch, "compare b a/requests.jsonl --skip=30 --limit=tpot.mean=1.0");
+  CHECK(other.status == 1);
+  CHECK(other.out.find("the first 30 are not scored") != std::string::npos);
+  CHECK(other.err.find("limit 1 %") != std::string::npos);
+  CHECK(kvtwin(scratch, "compare a a/requests.jsonl --limit=tptf.mean=1").status == 2);
+  CHECK(kvtwin(scratch, "compare a a/requests.jsonl --skip=100000").status == 2);
+}
+
+TEST_CASE("cli: a place that cannot be written to is the environment's failure, status 3") {
+  const Scratch scratch;
+  std::ofstream(scratch / "file") << "x";
+  const Outcome outcome = kvtwin(scratch, fmt::format("run {} --quiet --out=file/dir", kSample));
+  CHECK(outcome.status == 3);
+  CHECK(outcome.err.find("file/dir") != std::string::npos);
+}
+
+TEST_CASE("cli: every shipped scenario loads, or says which data it misses") {
+  const Scratch scratch;
+  const std::string list = kvtwin(scratch, "list scenarios").out;
+  for (const char* name : {"coding_agents_small", "mooncake_conversation", "azure_conversation",
+                           "weka_h200_host", "vllm_rtx4090_llama8b"}) {
+    CAPTURE(name);
+    CHECK(list.find(name) != std::string::npos);
+  }
+  CHECK(kvtwin(scratch, "list policies").out.find("policies.scorer") == 0);
+  CHECK(kvtwin(scratch, "list models").out.find("llama-3.1-8b") != std::string::npos);
+  CHECK(kvtwin(scratch, "list nodes").out.find("h200") != std::string::npos);
+}
