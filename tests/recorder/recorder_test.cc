@@ -21,7 +21,7 @@ using testing::ScriptClient;
 struct Setting {
   RunOptions run;
   testing::ScriptClientOptions client;
-  testing::ScriptOptions world;
+  testing::ScriptWorldOptions world;
 };
 
 Setting draw_setting(uint64_t seed) {
