@@ -12,10 +12,7 @@
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/cmd_model.h"
-#if __has_include("scenarios/cli/cmd_trace.h")
 #include "scenarios/cli/cmd_trace.h"
-#define KVTWIN_TRACE_COMMAND
-#endif
 
 namespace kvtwin {
 
@@ -109,9 +106,7 @@ int run_main(const std::vector<std::string>& words) {
   add_run_command(app, &status);
   add_replay_command(app, &status);
   add_compare_command(app, &status);
-#ifdef KVTWIN_TRACE_COMMAND
   add_trace_command(app, &status);
-#endif
   add_model_command(app, &status);
   add_list_command(app, &status);
   app.require_subcommand(1);
