@@ -9,7 +9,7 @@ using namespace kvtwin::testing;
 
 TEST_CASE("formats: names are unique, and unknown ones are answered with the choices") {
   std::set<std::string> names;
-  for (const Format& format : formats()) CHECK(names.insert(format.name).second);
+  for (const TraceFormat& format : formats()) CHECK(names.insert(format.name).second);
   CHECK(formats().front().name == "kvtwin");
   CHECK(contains(import_mistake("nope", "x").text(),
                  "format: 'nope' is not a format that can be read; kvtwin, weka"));
