@@ -74,11 +74,24 @@ TEST_CASE("trace: the shipped trace is inspected, and cut to a window") {
       run_kvtwin(folder, {"trace", "cut", kSample, "--window=32768", "--sessions=5", "--out=" + cut});
   CHECK(headed.status == 0);
   CHECK(headed.out.find(cut + ": 5 sessions, ") == 0);
-  const Outcome branched =
-      run_kvtwin(folder, {"trace", "export", "mooncake", kSample, "--out=" + folder.file("m.jsonl")});
-  CHECK(branched.status == 2);
-  CHECK(branched.said("branches"));
-  CHECK(!folder.has("m.jsonl"));
+}
+
+TEST_CASE("trace: what Mooncake rows cannot say is not exported") {
+  const Folder folder;
+  const auto refused = [&](const std::string& trace, const std::string& message) {
+    const Outcome outcome =
+        run_kvtwin(folder, {"trace", "export", "mooncake", trace, "--out=" + folder.file("m.jsonl")});
+    check_refused(outcome, "m.jsonl");
+    CHECK(outcome.said(message));
+    CHECK(!folder.has("m.jsonl"));
+    CHECK(!folder.has("m.jsonl.part"));
+  };
+  refused(kSample, "some block ids hold in the data set and some in a session");
+  const std::string own = folder.file("own.trace");
+  REQUIRE(run_kvtwin(folder, {"trace", "synth", "coding-agent-like", "--sessions=2", "--set=share_groups=0",
+                              "--set=subagents_per_mille=1000", "--out=" + own})
+              .status == 0);
+  refused(own, " branches; ");
 }
 
 TEST_CASE("trace: every format is guessed from its content, alone, in a directory and in an archive") {
