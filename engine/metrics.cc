@@ -422,9 +422,9 @@ TimeShare Metrics::running_share(const Live& live) const {
 void Metrics::mark(CallRecord& call, Live& live, const Engine& engine, Instant now, TimeShare share) {
   int64_t left = now.ns - live.mark.ns;
   if (share != TimeShare::kQueue) {
-    const int64_t host = std::min(left, engine.totals.host.ns - live.host_mark.ns);
+    const int64_t host = std::clamp(engine.totals.host.ns - live.host_mark.ns, int64_t{0}, left);
     left -= host;
-    const int64_t exposed = std::min(left, engine.step_exposed.ns - live.exposed_mark.ns);
+    const int64_t exposed = std::clamp(engine.step_exposed.ns - live.exposed_mark.ns, int64_t{0}, left);
     left -= exposed;
     call.share(TimeShare::kHost).ns += host;
     call.share(TimeShare::kTransfer).ns += exposed;

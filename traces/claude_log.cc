@@ -15,6 +15,17 @@ using nlohmann::json;
 
 constexpr uint64_t kImageChars = 5'850;  // a screenshot of about 1,500 tokens
 constexpr uint64_t kTokensMax = uint64_t{1} << 29;
+constexpr uint64_t kRecordBytesMax = uint64_t{192} << 20;  // about 400,000 records
+
+uint64_t memory_of(const Record& record) {
+  uint64_t bytes = sizeof record + record.blocks.capacity() * sizeof(Block);
+  for (const std::string* text :
+       {&record.uuid, &record.parent, &record.agent, &record.message, &record.model})
+    bytes += text->capacity();
+  for (const Block& block : record.blocks)
+    bytes += block.tool_id.capacity() + block.tool.capacity() + block.agent_kind.capacity();
+  return bytes;
+}
 
 uint64_t hash_of(std::string_view text) {
   uint64_t state = text.size();
@@ -191,6 +202,10 @@ Result<void> Logs::line(const std::string& name, uint64_t number, std::string_vi
     read_usage(message, &fields, &record);
     if (fields.failed()) return fields.error();
   }
+  bytes_ += memory_of(record);
+  if (bytes_ > kRecordBytesMax)
+    return mistake(where, fmt::format("more than {} MiB of records", kRecordBytesMax >> 20),
+                   "import it in parts");
   const std::string session = text_at(tree, "sessionId");
   log(session.empty() ? name : session).records.push_back(std::move(record));
   return {};

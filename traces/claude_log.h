@@ -71,6 +71,7 @@ class Logs {
   std::vector<Log> logs_;
   std::map<std::string, size_t> index_;
   uint64_t titles_ = 0;
+  uint64_t bytes_ = 0;  // of all records
 };
 
 // Names that the header interns.

@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <filesystem>
-#include <fstream>
-
+#include "traces/import_more.h"
 #include "traces/importers.h"
 #include "traces/reader.h"
-#include "traces/source_files.h"
 #include "traces/writer.h"
 
 namespace kvtwin {
@@ -58,30 +55,14 @@ const std::vector<TraceFormat>& formats() {
        export_azure},
       {"llmservingsim", "LLMServingSim JSONL with token ids, flat or with sub_requests", import_llmservingsim,
        nullptr},
+      {"claude-code", "Claude Code's own logs (JSONL): a file, a directory with all below it, or an archive",
+       import_claude_code, nullptr},
+      {"tau-bench", "tau-bench results (a JSON list of trajectories): a file, directory or archive",
+       import_tau_bench, nullptr},
+      {"applied-compute", "Applied Compute's agentic workloads (JSONL, one session a row)",
+       import_applied_compute, nullptr},
   };
   return kFormats;
-}
-
-Result<std::string> guess_format(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (!fs::exists(path, error)) return mistake(path, "does not exist", "a trace file, directory or archive");
-  if (fs::is_directory(path, error) || is_archive_name(path)) return std::string("weka");
-  std::ifstream in(path, std::ios::binary);
-  std::string start(4096, '\0');
-  in.read(start.data(), static_cast<std::streamsize>(start.size()));
-  start.resize(static_cast<size_t>(in.gcount()));
-  if (looks_like_trace(start)) return std::string("kvtwin");
-  const auto holds = [&start](const char* text) { return start.find(text) != std::string::npos; };
-  if (start.starts_with("TIMESTAMP,") || start.starts_with("\xef\xbb\xbfTIMESTAMP,"))
-    return std::string("azure");
-  if (holds("\"hash_id_scope\"") || (holds("\"hash_ids\"") && holds("\"block_size\"")))
-    return std::string("weka");
-  if (holds("\"input_toks\"") || holds("\"sub_requests\"")) return std::string("llmservingsim");
-  if (holds("\"wait_for\"")) return std::string("agentic_mooncake");
-  if (holds("\"hash_ids\"")) return std::string("mooncake");
-  return mistake(path, "its first 4,096 bytes are of no known format",
-                 "name the format: `kvtwin trace formats`");
 }
 
 Result<void> import_trace(const std::string& format, const std::string& path, const ImportOptions& options,

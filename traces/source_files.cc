@@ -37,7 +37,8 @@ tl::unexpected<Mistake> archive_mistake(const std::string& path, archive* reader
                  "tar.xz, tar.gz, tar.zst, tar or zip");
 }
 
-Result<std::string> read_member(const std::string& path, archive* reader) {
+// All of a member, which must not be larger than kDocumentBytesMax; or only its first `start_max` bytes.
+Result<std::string> read_member(const std::string& path, archive* reader, size_t start_max = SIZE_MAX) {
   std::string bytes;
   const void* block = nullptr;
   size_t size = 0;
@@ -46,6 +47,10 @@ Result<std::string> read_member(const std::string& path, archive* reader) {
     if (status < ARCHIVE_WARN) return archive_mistake(path, reader);
     // A hole (sparse member) reads as zeros, as it would from disk; the limit comes first.
     const uint64_t end = static_cast<uint64_t>(offset) + size;
+    if (offset >= 0 && end > start_max) {
+      bytes.resize(std::min(static_cast<size_t>(offset), start_max));
+      return bytes.append(static_cast<const char*>(block), std::min(size, start_max - bytes.size()));
+    }
     if (offset < 0 || end > kDocumentBytesMax) return too_large(path);
     bytes.resize(static_cast<size_t>(offset));
     bytes.append(static_cast<const char*>(block), size);
@@ -53,7 +58,9 @@ Result<std::string> read_member(const std::string& path, archive* reader) {
   return bytes;
 }
 
-Result<void> for_each_member(const std::string& path, const WantDocument& wanted, const TakeDocument& take) {
+// `visit(name, reader)` reads the member or not; false ends the walk.
+using VisitMember = std::function<Result<bool>(const std::string& name, archive* reader)>;
+Result<void> for_each_wanted(const std::string& path, const WantDocument& wanted, const VisitMember& visit) {
   const std::unique_ptr<archive, Closer> reader(archive_read_new());
   archive_read_support_filter_all(reader.get());
   archive_read_support_format_all(reader.get());
@@ -67,17 +74,41 @@ Result<void> for_each_member(const std::string& path, const WantDocument& wanted
     if (full == nullptr || archive_entry_filetype(entry) != AE_IFREG) continue;
     const std::string name = fs::path(full).filename().string();
     if (!wanted(name)) continue;
-    Result<std::string> bytes = read_member(path + ":" + name, reader.get());
-    if (!bytes) return tl::unexpected(bytes.error());
-    if (auto good = take(name, *bytes); !good) return good;
+    const Result<bool> more = visit(name, reader.get());
+    if (!more) return tl::unexpected(more.error());
+    if (!*more) break;
   }
   return {};
 }
 
+Result<void> for_each_member(const std::string& path, const WantDocument& wanted, const TakeDocument& take) {
+  return for_each_wanted(path, wanted, [&](const std::string& name, archive* reader) -> Result<bool> {
+    const Result<std::string> bytes = read_member(path + ":" + name, reader);
+    if (!bytes) return tl::unexpected(bytes.error());
+    if (auto good = take(name, *bytes); !good) return tl::unexpected(good.error());
+    return true;
+  });
+}
+
+Result<void> for_each_member_start(const std::string& path, size_t bytes_max, const WantDocument& wanted,
+                                   const TakeStart& take) {
+  return for_each_wanted(path, wanted, [&](const std::string& name, archive* reader) -> Result<bool> {
+    const Result<std::string> bytes = read_member(path + ":" + name, reader, bytes_max);
+    if (!bytes) return tl::unexpected(bytes.error());
+    return take(name, *bytes);
+  });
+}
+
 #else
 
-Result<void> for_each_member(const std::string& path, const WantDocument&, const TakeDocument&) {
+tl::unexpected<Mistake> no_archives(const std::string& path) {
   return mistake(path, "this kvtwin was built without libarchive", "unpack it and give the directory");
+}
+Result<void> for_each_member(const std::string& path, const WantDocument&, const TakeDocument&) {
+  return no_archives(path);
+}
+Result<void> for_each_member_start(const std::string& path, size_t, const WantDocument&, const TakeStart&) {
+  return no_archives(path);
 }
 
 #endif
@@ -100,6 +131,29 @@ Result<void> for_each_file_in(const std::string& path, const WantDocument& wante
   return {};
 }
 
+Result<std::string> start_of_file(const std::string& path, size_t bytes_max) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  std::string start(bytes_max, '\0');
+  in.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<size_t>(in.gcount()));
+  return start;
+}
+
+// Regular files of a directory and of all below it, in order of names.
+Result<std::vector<std::string>> files_below(const std::string& path, const WantDocument& wanted) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (it->is_regular_file(ignored) && wanted(it->path().filename().string()))
+      files.push_back(it->path().string());
+  }
+  if (error) return mistake(path, fmt::format("cannot be listed: {}", error.message()));
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 }  // namespace
 
 bool is_archive_name(const std::string& path) {
@@ -120,9 +174,31 @@ Result<void> for_each_document(const std::string& path, const WantDocument& want
   return take(fs::path(path).filename().string(), *bytes);
 }
 
+Result<void> for_each_start(const std::string& path, size_t bytes_max, const WantDocument& wanted,
+                            const TakeStart& take) {
+  std::error_code error;
+  if (!fs::is_directory(path, error) && is_archive_name(path)) {
+    return for_each_member_start(path, bytes_max, wanted, take);
+  }
+  std::vector<std::string> files = {path};
+  if (fs::is_directory(path, error)) {
+    auto below = files_below(path, wanted);
+    if (!below) return tl::unexpected(below.error());
+    files = std::move(*below);
+  }
+  for (const std::string& file : files) {
+    const Result<std::string> start = start_of_file(file, bytes_max);
+    if (!start) return tl::unexpected(start.error());
+    if (!take(fs::path(file).filename().string(), *start)) break;
+  }
+  return {};
+}
+
 Result<std::string> read_document(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return mistake(path, "is a directory", "a file");
+  const uintmax_t size = fs::file_size(path, error);  // fails for pipes, which are counted as they are read
+  if (!error && size > kDocumentBytesMax) return too_large(path);
   std::ifstream in(path, std::ios::binary);
   if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   std::string bytes;

@@ -24,6 +24,12 @@ using WantDocument = std::function<bool(const std::string& name)>;
 using TakeDocument = std::function<Result<void>(const std::string& name, std::string_view bytes)>;
 Result<void> for_each_document(const std::string& path, const WantDocument& wanted, const TakeDocument& take);
 
+// Calls `take(name, start)` with at most `bytes_max` first bytes of the file, or of each wanted file of the
+// directory (and all below it) or archive, until it returns false. Decides what a path holds.
+using TakeStart = std::function<bool(const std::string& name, std::string_view start)>;
+Result<void> for_each_start(const std::string& path, size_t bytes_max, const WantDocument& wanted,
+                            const TakeStart& take);
+
 // The whole file, if it is no larger than kDocumentBytesMax.
 Result<std::string> read_document(const std::string& path);
 

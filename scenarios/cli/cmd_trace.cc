@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "scenarios/cli/cli.h"
 #include "traces/cut.h"
 #include "traces/formats.h"
 #include "traces/inspect.h"
@@ -16,13 +17,6 @@
 
 namespace kvtwin {
 namespace {
-
-constexpr int kStatusWrongInput = 2;
-
-int complain(const Mistake& mistake) {
-  fmt::print(stderr, "{}\n", mistake.text());
-  return kStatusWrongInput;
-}
 
 // "3s", "250ms", "10min", "2h"; "0" is no time at all.
 Result<int64_t> parse_duration(const std::string& flag, const std::string& text) {
@@ -61,13 +55,6 @@ int finish(const Result<void>& good, const std::vector<std::string>& notes) {
   return good ? 0 : complain(good.error());
 }
 
-// What was written, on standard output.
-void report(const std::string& path, const v1::TraceFooter& footer) {
-  fmt::print("{}: {} sessions, {} calls, {} tool calls, {} prompt tokens, {} output tokens\n", path,
-             footer.sessions(), footer.llm_calls(), footer.tool_calls(), footer.prompt_tokens(),
-             footer.output_tokens());
-}
-
 int run_import(Arguments arguments) {
   const auto sharing = parse_sharing(arguments.sharing);
   if (!sharing) return complain(sharing.error());
@@ -79,7 +66,7 @@ int run_import(Arguments arguments) {
   arguments.import.notes = &notes;
   TraceWriter writer(arguments.out);
   const auto good = import_trace(arguments.format, arguments.path, arguments.import, &writer);
-  if (good) report(arguments.out, writer.footer());
+  if (good) report_written(arguments.out, writer.footer());
   return finish(good, notes);
 }
 
@@ -93,7 +80,7 @@ int run_export(const Arguments& arguments) {
 
 int run_inspect(Arguments arguments) {
   if (arguments.as != "table" && arguments.as != "json") {
-    return complain({"--format", fmt::format("'{}'", arguments.as), "table or json"});
+    return complain(Mistake{"--format", fmt::format("'{}'", arguments.as), "table or json"});
   }
   std::vector<std::string> notes;
   arguments.import.notes = &notes;
@@ -107,14 +94,14 @@ int run_cut(Arguments arguments) {
   const auto until = parse_duration("--until", arguments.until);
   if (!until) return complain(until.error());
   if (arguments.sub_agents != "keep" && arguments.sub_agents != "opaque") {
-    return complain({"--sub-agents", fmt::format("'{}'", arguments.sub_agents), "keep or opaque"});
+    return complain(Mistake{"--sub-agents", fmt::format("'{}'", arguments.sub_agents), "keep or opaque"});
   }
   arguments.cut.until_ns = *until;
   arguments.cut.opaque_sub_agents = arguments.sub_agents == "opaque";
   TraceWriter writer(arguments.out);
   TraceCut cut(arguments.cut, &writer);
   auto good = import_trace("kvtwin", arguments.path, {}, &cut);
-  if (good) report(arguments.out, writer.footer());
+  if (good) report_written(arguments.out, writer.footer());
   return finish(good, {});
 }
 
@@ -191,16 +178,23 @@ void add_cut(CLI::App& trace, int* status) {
 
 }  // namespace
 
+void report_written(const std::string& path, const v1::TraceFooter& footer) {
+  fmt::print("{}: {} sessions, {} calls, {} tool calls, {} prompt tokens, {} output tokens\n", path,
+             footer.sessions(), footer.llm_calls(), footer.tool_calls(), footer.prompt_tokens(),
+             footer.output_tokens());
+}
+
 void add_trace_command(CLI::App& app, int* exit_status) {
   CLI::App* const trace =
       app.add_subcommand("trace",
                          "Example: kvtwin trace import weka traces_710.tar.xz --out=weka.trace\n\n"
-                         "Imports, exports, inspects and cuts traces.");
+                         "Imports, exports, inspects, cuts and synthesises traces.");
   trace->require_subcommand(1);
   add_import(*trace, exit_status);
   add_export(*trace, exit_status);
   add_inspect(*trace, exit_status);
   add_cut(*trace, exit_status);
+  add_trace_synth_command(*trace, exit_status);
   CLI::App* const list =
       trace->add_subcommand("formats", "Example: kvtwin trace formats\n\nLists the formats that are known.");
   list->callback([exit_status] {

@@ -1,7 +1,11 @@
-// kvtwin trace: import, export, inspect and cut traces.
+// kvtwin trace: import, export, inspect, cut and synthesise traces.
 
 #ifndef KVTWIN_SCENARIOS_CLI_CMD_TRACE_H_
 #define KVTWIN_SCENARIOS_CLI_CMD_TRACE_H_
+
+#include <string>
+
+#include "traces/proto/agent_trace.pb.h"
 
 namespace CLI {
 class App;
@@ -9,9 +13,12 @@ class App;
 
 namespace kvtwin {
 
-// `exit_status` receives 0 or 2 when the command runs, and must outlive `app`. More subcommands can be
-// hung under app.get_subcommand("trace").
+// `exit_status` receives 0 or 2 when the command runs, and must outlive `app`.
 void add_trace_command(CLI::App& app, int* exit_status);
+void add_trace_synth_command(CLI::App& trace, int* exit_status);  // hung under `trace` by the first
+
+// What a trace that was just written holds, on standard output.
+void report_written(const std::string& path, const v1::TraceFooter& footer);
 
 }  // namespace kvtwin
 

@@ -13,7 +13,8 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin list    policies | models | devices | nodes | scenarios | presets
 
 kvtwin COMMAND --help says more. Options are written --name=value.
-Exit status: 0 done, 1 the answer is no, 2 wrong input, 3 the environment failed, 4 this build lacks that world.
+Exit status: 0 done, 1 the answer is no, 2 wrong input, 3 the environment failed, 4 this build lacks
+that world.
 )";
 
 constexpr char kRun[] = R"(Run one scenario in the simulated world and print what happened.
@@ -49,10 +50,11 @@ Exit status 1 if decisions differ; then the first difference is named.
 
 constexpr char kCompare[] = R"(Compare a run with what a real server logged, metric by metric.
 
-  kvtwin compare out/run-3f0c $KVTWIN_DATA/llmservingsim/measured/RTX4090/Llama-3.1-8B/vllm/requests.jsonl --skip=30
+  kvtwin compare out/run-3f0c vllm/requests.jsonl --skip=30
 
   RUN_DIR               the result of a run
-  REQUESTS              JSON lines with request_id, input_toks, output_toks, queued_ts, first_token_ts, last_token_ts
+  REQUESTS              JSON lines: request_id, input_toks, output_toks, queued_ts, first_token_ts,
+                        last_token_ts
   --skip=N              leave out the first N requests of the log: what was calibrated on is not scored
   --limit=METRIC=PCT    exit with 1 if a difference is larger, as in --limit=ttft.mean=1.0; may be repeated
   --format=table        or json, jsonl, csv

@@ -1,4 +1,7 @@
-// Any bytes, read as a foreign format (the first byte picks it), written to the exporters of the rest.
+// Any bytes, read as a foreign format and written by an exporter. The first byte picks the format (a digit
+// from 0), the second the options:
+//   bit 7 infer_sessions, 6 jitter, 5..4 sharing, 3 the file is called .tar, 2 guess the format, 1..0
+//   exporter
 #include <unistd.h>
 
 #include <cstdint>
@@ -27,6 +30,31 @@ struct Checked : TraceSink {  // what an importer passes on may be refused, but 
   }
 };
 
+// What importers make goes to an exporter if it is small: sixty bytes of a row can say 2^30 prompt tokens,
+// whose two million block ids take the exporter a second to write, and say nothing new.
+struct Small : TraceSink {
+  explicit Small(TraceSink* sink) : next(sink) {}
+  TraceSink* next;
+  Checked checked;
+  uint64_t tokens = 0;
+  Result<void> header(const v1::TraceHeader& h) override {
+    if (auto good = checked.header(h); !good) return good;
+    return next->header(h);
+  }
+  Result<void> shared_spans(const v1::SharedSpanTable& t) override {
+    if (auto good = checked.shared_spans(t); !good) return good;
+    return next->shared_spans(t);
+  }
+  Result<void> session(const v1::Session& s) override {
+    if (auto good = checked.session(s); !good) return good;
+    for (const v1::Node& node : s.nodes()) tokens += node.llm().prompt_tokens();
+    if (tokens > kTokensMax) return mistake("fuzz", "enough tokens");
+    return next->session(s);
+  }
+  Result<void> done() override { return next->done(); }
+  static constexpr uint64_t kTokensMax = 1 << 14;
+};
+
 const std::string& directory() {
   static const std::string made = [] {
     std::string name = "/tmp/kvtwin_fuzz_XXXXXX";
@@ -39,20 +67,26 @@ const std::string& directory() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
+  if (size < 2) return 0;
   const auto& all = formats();
-  const std::string& format = all[data[0] % all.size()].name;
-  const std::string path = directory() + "/input.json";
+  const uint8_t bits = data[1];
+  const std::string format =
+      (bits & 4) != 0 ? "auto" : all[static_cast<uint8_t>(data[0] - '0') % all.size()].name;
+  const std::string path = directory() + ((bits & 8) != 0 ? "/input.tar" : "/input.json");
   std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(data) + 1, static_cast<std::streamsize>(size - 1));
+      .write(reinterpret_cast<const char*>(data) + 2, static_cast<std::streamsize>(size - 2));
   ImportOptions options;
-  options.infer_sessions = (data[0] & 0x80) != 0;
-  options.jitter_ns = (data[0] & 0x40) != 0 ? 1000 : 0;
-  options.sharing = static_cast<PrefixSharing>((data[0] >> 4) % 3);
-  Checked checked;
-  (void)import_trace(format, path, options, &checked);
-  const std::string out = directory() + "/out";
-  auto sink = make_exporter((data[0] & 1) != 0 ? "azure" : "mooncake", out);
-  (void)import_trace("auto", path, options, sink->get());
+  options.infer_sessions = (bits & 0x80) != 0;
+  options.jitter_ns = (bits & 0x40) != 0 ? 1000 : 0;
+  options.sharing = static_cast<PrefixSharing>((bits >> 4) % 3);
+  if ((bits & 3) == 3) {
+    Checked checked;
+    (void)import_trace(format, path, options, &checked);
+    return 0;
+  }
+  const char* const exporters[] = {"mooncake", "azure", "kvtwin"};
+  auto sink = make_exporter(exporters[bits & 3], directory() + "/out");
+  Small small(sink->get());
+  (void)import_trace(format, path, options, &small);
   return 0;
 }
