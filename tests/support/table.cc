@@ -6,7 +6,6 @@
 #include <cctype>
 #include <charconv>
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -37,6 +36,14 @@ std::vector<std::string> split(const std::string& text, char at) {
 }
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, " ")); }
+
+// Some line, apart from its comment, expects the word `told`.
+bool tells(const std::string& table) {
+  for (const std::string& line : split(table, '\n')) {
+    if (line.substr(0, line.find('#')).find(" told ") != std::string::npos) return true;
+  }
+  return false;
+}
 
 class Runner {
  public:
@@ -119,7 +126,7 @@ class Runner {
 }  // namespace
 
 void check_table(const CoreConfig& config, const std::string& table) {
-  Runner runner(config, std::regex_search(table, std::regex("\\n[^#\\n]* told ")));
+  Runner runner(config, tells(table));
   std::istringstream lines(table);
   std::string line;
   while (std::getline(lines, line)) {
