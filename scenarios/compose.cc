@@ -111,6 +111,11 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   Result<MemoryPlan> planned = plan_memory(spec);
   if (planned) {
     out->memory = std::move(*planned);
+    if (out->memory_given) {
+      const uint32_t given = values.memory().gpu_pages();
+      out->notes.push_back(fmt::format("{} gpu pages are given; the memory model says {} ({:+.1f} %)", given,
+                                       out->memory.pages, 100.0 * out->memory.pages / given - 100.0));
+    }
   } else if (!out->memory_given) {
     Mistake wrong = planned.error();
     wrong.hint = what_would_fit(spec, out->gpus);
