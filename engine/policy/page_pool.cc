@@ -50,16 +50,18 @@ PageId PagePool::acquire() {
   return PageId{first_ + index};
 }
 
-void PagePool::release(PageId page, uint64_t stamp) {
+uint32_t PagePool::disown(PageId page) {
   const uint32_t index = raw(page) - first_;
   KVT_CHECK(index < pages_total_);
   KVT_CHECK(owned_[index]);
   owned_[index] = false;
   ++pages_free_;
-  if (order_ == PageOrder::kLowestFirst) {
-    set_free_bit(index);
-    return;
-  }
+  return index;
+}
+
+void PagePool::release(PageId page, uint64_t stamp) {
+  const uint32_t index = disown(page);
+  if (order_ == PageOrder::kLowestFirst) return set_free_bit(index);
   KVT_CHECK(newest_ == kNone || stamps_[newest_] <= stamp);
   stamps_[index] = stamp;
   next_[index] = kNone;
@@ -72,15 +74,8 @@ void PagePool::release(PageId page, uint64_t stamp) {
 }
 
 void PagePool::unacquire(PageId page) {
-  const uint32_t index = raw(page) - first_;
-  KVT_CHECK(index < pages_total_);
-  KVT_CHECK(owned_[index]);
-  owned_[index] = false;
-  ++pages_free_;
-  if (order_ == PageOrder::kLowestFirst) {
-    set_free_bit(index);
-    return;
-  }
+  const uint32_t index = disown(page);
+  if (order_ == PageOrder::kLowestFirst) return set_free_bit(index);
   next_[index] = oldest_;
   oldest_ = index;
   if (newest_ == kNone) newest_ = index;

@@ -46,6 +46,8 @@ class PagePool {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
+  // The page is nobody's now; where it stands among the free ones is the caller's to say.
+  uint32_t disown(PageId page);
   void set_free_bit(uint32_t index);
   void clear_free_bit(uint32_t index);
   uint32_t lowest_free() const;
