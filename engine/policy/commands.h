@@ -46,6 +46,21 @@ struct Adoption {
   std::span<const PageId> pages;
 };
 
+// After the rows of entries[entry] are computed, score cells with the engine's scorer and keep the best:
+// of the live cells at positions [begin, end), the forced ones and the `keep` best others of each KV head.
+struct Compression {
+  // Positions [begin, end) that are kept whatever their score (sinks, window, template, query span).
+  struct Forced {
+    uint32_t begin = 0;
+    uint32_t end = 0;
+  };
+  uint32_t entry = 0;
+  uint32_t begin = 0;
+  uint32_t end = 0;
+  std::span<const Forced> forced;  // ascending, disjoint, within [begin, end)
+  std::span<const uint32_t> keep;  // by head group; empty: the world decides (a dynamic budget)
+};
+
 // Run single steps [step, step + repeat). In each step after the first, every entry is a decode of one
 // token with one more token of context than in the step before; repeat > 1 only if all entries are.
 // `repeat` is an upper bound: see Backend::interrupt. Answered by StepDone, in one piece or several.
@@ -56,8 +71,9 @@ struct LaunchStep {
   uint32_t tokens = 0;         // sum over entries
   uint32_t tokens_padded = 0;  // what dense kernels run on (CUDA-graph capture sizes)
   std::span<const PlanEntry> entries;
-  std::span<const PageGrant> grants;    // ascending by (offset, entry)
-  std::span<const Adoption> adoptions;  // of entries with first == true
+  std::span<const PageGrant> grants;          // ascending by (offset, entry)
+  std::span<const Adoption> adoptions;        // of entries with first == true
+  std::span<const Compression> compressions;  // ascending by entry; only with repeat == 1
 };
 
 enum class TransferKind : uint8_t { kRecall, kDemote };

@@ -50,14 +50,22 @@ struct StepOutcome {
   uint64_t bytes_out = 0;  // gpu to host
 };
 
+// Answer to one Compression (commands.h): what is readable of the call's ranked positions from now on.
+struct CellsKept {
+  CallId call{};
+  std::span<const uint32_t> counts;  // by head group: cells that are left in all of it
+  std::span<const uint64_t> live;    // layouts that keep slots: bit i says that ranked position i is left
+};
+
 // Single steps [step, step + ends.size()) of `engine` have ended, at the instants `ends`; the event's
 // own instant is the last of them.
 struct StepDone {
   EngineId engine{};
   StepId step{};
   std::span<const Instant> ends;
-  StepOutcome outcome;          // summed over the steps
-  std::span<const CallId> eos;  // calls that sampled end-of-sequence in the last of the steps
+  StepOutcome outcome;              // summed over the steps
+  std::span<const CallId> eos;      // calls that sampled end-of-sequence in the last of the steps
+  std::span<const CellsKept> kept;  // of the compressions of the last of the steps, in their order
 };
 
 struct TransferDone {

@@ -1,0 +1,53 @@
+// OutcomeSource says what the data decided in a step: what only values, or a model of them, can know.
+//
+// The simulated world asks one for every single step, in order, before it prices the step: behaviour
+// models (sim/behaviour_*.h: fixed, profile, recorded) answer there, or the CPU engine, which computes the
+// values for real while the simulator keeps the clock (--clock=virtual). DESIGN 3, "Outcomes".
+
+#ifndef KVTWIN_ENGINE_OUTCOME_SOURCE_H_
+#define KVTWIN_ENGINE_OUTCOME_SOURCE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/policy/commands.h"
+#include "engine/policy/events.h"
+
+namespace kvtwin {
+
+// In-step retrieval of one layer, summed over the calls of a step. The unit is one page of one KV head.
+struct LayerRecall {
+  uint32_t blocking = 0;    // recalled before this step's attention (corrected heads, or no speculation)
+  uint32_t background = 0;  // recalled after it, for the next step's
+  uint32_t corrected = 0;   // KV heads whose speculation was off, over the calls
+};
+
+struct StepValues {
+  std::vector<LayerRecall> recalls;   // by layer; empty: the step reads everything it has
+  std::vector<CellsKept> kept;        // one per Compression of the step, in their order
+  std::vector<uint32_t> kept_counts;  // what `kept` points into
+  std::vector<uint64_t> kept_live;    // likewise
+  std::vector<CallId> eos;
+
+  void clear() {
+    recalls.clear();
+    kept.clear();
+    kept_counts.clear();
+    kept_live.clear();
+    eos.clear();
+  }
+};
+
+class OutcomeSource {
+ public:
+  virtual ~OutcomeSource() = default;
+  // Single step launch.step + offset, offset < launch.repeat: its values replace *values. Asked once per
+  // single step that runs, in order of steps. REQUIRES: the spans of `launch` are still valid.
+  virtual void step(const LaunchStep& launch, uint32_t offset, StepValues* values) = 0;
+  // Every other command that the policy gave to the world, in order (state to drop, transfers).
+  virtual void told(const Command& command) = 0;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_OUTCOME_SOURCE_H_
