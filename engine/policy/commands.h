@@ -71,9 +71,9 @@ struct LaunchStep {
   uint32_t tokens = 0;         // sum over entries
   uint32_t tokens_padded = 0;  // what dense kernels run on (CUDA-graph capture sizes)
   std::span<const PlanEntry> entries;
-  std::span<const PageGrant> grants;          // ascending by (offset, entry)
-  std::span<const Adoption> adoptions;        // of entries with first == true
-  std::span<const Compression> compressions;  // ascending by entry; only with repeat == 1
+  std::span<const PageGrant> grants;            // ascending by (offset, entry)
+  std::span<const Adoption> adoptions;          // of entries with first == true
+  std::span<const Compression> compressions{};  // ascending by entry; only with repeat == 1
 };
 
 enum class TransferKind : uint8_t { kRecall, kDemote };

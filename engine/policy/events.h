@@ -63,9 +63,9 @@ struct StepDone {
   EngineId engine{};
   StepId step{};
   std::span<const Instant> ends;
-  StepOutcome outcome;              // summed over the steps
-  std::span<const CallId> eos;      // calls that sampled end-of-sequence in the last of the steps
-  std::span<const CellsKept> kept;  // of the compressions of the last of the steps, in their order
+  StepOutcome outcome;                // summed over the steps
+  std::span<const CallId> eos;        // calls that sampled end-of-sequence in the last of the steps
+  std::span<const CellsKept> kept{};  // of the compressions of the last of the steps, in their order
 };
 
 struct TransferDone {
