@@ -4,7 +4,12 @@
 
 namespace kvtwin {
 
-AllReduceRate all_reduce_rate(const DeviceSpec& device) {
+AllReduceRate all_reduce_rate(const DeviceSpec& device, uint32_t gpus) {
+  const AllReduceFigures* measured = nullptr;
+  for (const AllReduceFigures& row : device.all_reduce) {
+    if (row.gpus <= gpus) measured = &row;
+  }
+  if (measured != nullptr) return {measured->bytes_per_s.value / 1e9, measured->fixed_ns.value};
   double bytes_per_s = device.nvlink_bytes_per_s.value;
   // PCIe doubles per generation; a lane of generation 3 carries 8 GT/s * 128/130 / 8 = 0.985 GB/s.
   if (!device.nvlink_bytes_per_s.present()) {

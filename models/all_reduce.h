@@ -21,8 +21,9 @@ struct AllReduceRate {
   }
 };
 
-// Over NVLink where there is one, else over PCIe at its raw rate per lane.
-AllReduceRate all_reduce_rate(const DeviceSpec& device);
+// As measured with the most GPUs that are no more than `gpus`; where nothing was measured, the assumed share
+// of NVLink, or of PCIe at its raw rate per lane.
+AllReduceRate all_reduce_rate(const DeviceSpec& device, uint32_t gpus);
 
 }  // namespace kvtwin
 

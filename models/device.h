@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvtwin {
 
@@ -19,6 +20,12 @@ struct Figure {
   bool present() const { return basis != Basis::kAbsent; }
 };
 
+// An all-reduce as measured with so many GPUs; all_reduce.h says what the figures mean.
+struct AllReduceFigures {
+  uint32_t gpus = 0;
+  Figure fixed_ns, bytes_per_s;
+};
+
 // Rates are of dense arithmetic. Fractions (0..1) say what kernels reach of a rate; the *_fixed_ns are
 // what each kernel costs beside it. Fields are described in traces/proto/model.proto.
 struct DeviceSpec {
@@ -28,6 +35,7 @@ struct DeviceSpec {
   Figure read_fraction, gemm_fraction, prefill_fraction, decode_fraction;
   Figure gemm_fixed_ns, attention_fixed_ns, small_fixed_ns, sampler_fixed_ns;
   Figure nvlink_fraction, all_reduce_fixed_ns;
+  std::vector<AllReduceFigures> all_reduce;  // by ascending number of GPUs
 };
 
 struct NodeSpec {

@@ -68,6 +68,15 @@ Result<DeviceSpec> device_from(const v1::DeviceSpec& in, const std::string& wher
   KVT_FIGURE(sampler_fixed_ns, true, 0, 1e9);
   KVT_FIGURE(nvlink_fraction, true, 0.01, 1);
   KVT_FIGURE(all_reduce_fixed_ns, true, 0, 1e9);
+  for (const v1::AllReduceFigures& row : in.all_reduce()) {
+    if (row.gpus() < 2 || (!out.all_reduce.empty() && row.gpus() <= out.all_reduce.back().gpus)) {
+      return mistake(where, fmt::format("all_reduce has gpus {}", row.gpus()),
+                     "at least 2, and more in each entry than in the one before, is right");
+    }
+    out.all_reduce.push_back(
+        {row.gpus(), reader.read("all_reduce.fixed_ns", row.has_fixed_ns(), row.fixed_ns(), true, 0, 1e9),
+         reader.read("all_reduce.bytes_per_s", row.has_bytes_per_s(), row.bytes_per_s(), true, 1e6, 1e14)});
+  }
   if (auto r = reader.result(); !r) return tl::unexpected<Mistake>(r.error());
   return out;
 }

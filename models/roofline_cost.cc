@@ -33,7 +33,7 @@ StepPart op(const char* name, PartKind kind, PartPlace place, uint32_t times, do
 }  // namespace
 
 RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_t tp, const HostTime& host)
-    : PartwiseCost(host), llm_(llm), tp_(tp), all_reduce_(all_reduce_rate(device)) {
+    : PartwiseCost(host), llm_(llm), tp_(tp), all_reduce_(all_reduce_rate(device, tp)) {
   constexpr double per_ns = 1e-9;
   const double gemm_fraction = device.gemm_fraction.value, bandwidth = device.hbm_bytes_per_s.value * per_ns;
   bf16_flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * gemm_fraction;

@@ -32,6 +32,7 @@ DeviceSpec ideal(DeviceSpec d) {
   for (Figure* f : {&d.gemm_fixed_ns, &d.attention_fixed_ns, &d.small_fixed_ns, &d.sampler_fixed_ns,
                     &d.all_reduce_fixed_ns})
     f->value = 0;
+  d.all_reduce.clear();  // what was measured
   return d;
 }
 
