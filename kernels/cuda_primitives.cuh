@@ -1,0 +1,113 @@
+// The few PTX instructions that our kernels are made of, each behind one function. sm_90 and later.
+
+#ifndef KVTWIN_KERNELS_CUDA_PRIMITIVES_CUH_
+#define KVTWIN_KERNELS_CUDA_PRIMITIVES_CUH_
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace kvtwin::device {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+__device__ __forceinline__ uint32_t shared_address(const void* at) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
+}
+
+// ---- mbarriers: `bar` is a shared address of 8 bytes
+
+__device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+// What was initialised is visible to the copy engine's completions.
+__device__ __forceinline__ void barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_expecting(uint32_t bar, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n"
+      "again:\n\t"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+      "@!done bra again;\n\t}"
+      ::"r"(bar), "r"(parity)
+      : "memory");
+}
+
+// ---- copies
+
+// `bytes` (a multiple of 16) from global to shared memory by the copy engine; completes on `bar`. The data
+// is read once, and leaves L2 first (0.5 % of a decode's time).
+__device__ __forceinline__ void copy_bulk_once(uint32_t target, const void* source, uint32_t bytes, uint32_t bar) {
+  uint64_t first_out;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_out));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+      ::"r"(target), "l"(source), "r"(bytes), "r"(bar), "l"(first_out)
+      : "memory");
+}
+// Ordinary writes to shared memory come before what the copy engine does to it later.
+__device__ __forceinline__ void fence_before_bulk() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// What was written before is seen by whoever on the device sees what is written after.
+__device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// ---- matrices of 8 x 8 sixteen-bit numbers
+
+struct Fragment4 {
+  uint32_t r[4];
+};
+__device__ __forceinline__ Fragment4 load_matrices(uint32_t row) {
+  Fragment4 f;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f.r[0]), "=r"(f.r[1]), "=r"(f.r[2]), "=r"(f.r[3])
+               : "r"(row)
+               : "memory");
+  return f;
+}
+__device__ __forceinline__ Fragment4 load_matrices_transposed(uint32_t row) {
+  Fragment4 f;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f.r[0]), "=r"(f.r[1]), "=r"(f.r[2]), "=r"(f.r[3])
+               : "r"(row)
+               : "memory");
+  return f;
+}
+__device__ __forceinline__ uint32_t transpose(uint32_t matrix) {
+  uint32_t out;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(matrix));
+  return out;
+}
+// sum[16 x 8] += a[16 x 16] b[16 x 8], bf16 in, fp32 sums.
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const Fragment4& a, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
+}
+
+// ---- numbers
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  uint32_t out;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+
+}  // namespace kvtwin::device
+
+#endif  // KVTWIN_KERNELS_CUDA_PRIMITIVES_CUH_

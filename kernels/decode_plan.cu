@@ -1,0 +1,95 @@
+#include "kernels/decode_plan.cuh"
+
+#include <algorithm>
+
+namespace kvtwin {
+namespace {
+
+using namespace device;
+
+constexpr uint32_t kPlanThreads = 1024;
+constexpr uint32_t kNear = 8192;  // sequences whose first blocks fit shared memory
+
+// Inclusive sum over the CTA. `warp_sums`: 32 words of shared memory.
+__device__ uint32_t sum_up_to_me(uint32_t value, uint32_t* warp_sums) {
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (uint32_t by = 1; by < 32; by *= 2) {
+    const uint32_t left = __shfl_up_sync(0xffffffffu, value, by);
+    if (lane >= by) value += left;
+  }
+  if (lane == 31) warp_sums[warp] = value;
+  __syncthreads();
+  if (warp == 0) {
+    uint32_t sum = warp_sums[lane];
+    for (uint32_t by = 1; by < 32; by *= 2) {
+      const uint32_t left = __shfl_up_sync(0xffffffffu, sum, by);
+      if (lane >= by) sum += left;
+    }
+    warp_sums[lane] = sum;
+  }
+  __syncthreads();
+  const uint32_t before = warp == 0 ? 0 : warp_sums[warp - 1];
+  __syncthreads();
+  return before + value;
+}
+
+// The last sequence that starts at or before `block`.
+__device__ uint32_t sequence_of(uint32_t block, const uint32_t* first_block, uint32_t sequences) {
+  uint32_t low = 0, high = sequences;
+  while (high - low > 1) {
+    const uint32_t middle = (low + high) / 2;
+    (first_block[middle] <= block ? low : high) = middle;
+  }
+  return low;
+}
+
+__global__ void __launch_bounds__(kPlanThreads)
+    plan_kernel(const __grid_constant__ DecodeShape shape, const DecodeSequence* table, DecodePlan* plan) {
+  __shared__ uint32_t warp_sums[32], near[kNear];
+  const uint32_t sequences = shape.sequences;
+  auto* const far = reinterpret_cast<uint32_t*>(shares_of(plan) + shape.ctas * kDecodeWarps);
+  uint32_t* const first_block = sequences <= kNear ? near : far;
+  uint32_t before = 0;
+  for (uint32_t base = 0; base < sequences; base += kPlanThreads) {
+    const uint32_t i = base + threadIdx.x;
+    const uint32_t mine = i < sequences ? blocks_of(table[i].tokens) : 0;
+    const uint32_t until = before + sum_up_to_me(mine, warp_sums);
+    if (i < sequences) first_block[i] = until - mine;
+    before += warp_sums[31];
+    __syncthreads();
+  }
+  __syncthreads();
+  const uint32_t ctas = min(shape.ctas, before);
+  const DecodePlan cuts{before, ctas, before / ctas, before % ctas};
+  if (threadIdx.x == 0) *plan = cuts;
+  for (uint32_t g = threadIdx.x; g < shape.ctas * kDecodeWarps; g += kPlanThreads) {
+    WarpShare share;
+    const uint32_t cta = g / kDecodeWarps, warp = g % kDecodeWarps;
+    if (cta < ctas) {
+      const uint32_t begin = cuts.cta_begin(cta), count = cuts.cta_begin(cta + 1) - begin;
+      share.first = begin + warp * count / kDecodeWarps;
+      share.blocks = begin + (warp + 1) * count / kDecodeWarps - share.first;
+    }
+    if (share.blocks > 0) {
+      share.sequence = sequence_of(share.first, first_block, sequences);
+      share.block = share.first - first_block[share.sequence];
+      share.info = table[share.sequence];
+    }
+    shares_of(plan)[g] = share;
+  }
+}
+
+}  // namespace
+
+size_t decode_plan_bytes(const DecodeShape& shape) {
+  return sizeof(DecodePlan) + sizeof(WarpShare) * shape.ctas * kDecodeWarps +
+         sizeof(uint32_t) * shape.sequences;
+}
+
+cudaError_t plan_attention_decode(const DecodeShape& shape, const DecodeArgs& args, cudaStream_t stream) {
+  if (shape.sequences == 0) return cudaSuccess;
+  plan_kernel<<<1, kPlanThreads, 0, stream>>>(shape, args.table, static_cast<DecodePlan*>(args.plan));
+  return cudaGetLastError();
+}
+
+}  // namespace kvtwin

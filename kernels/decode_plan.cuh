@@ -1,0 +1,56 @@
+// How the sequences of a decode step are cut among warps: shares of one long list of blocks.
+//
+// With N blocks in all and C CTAs (at most N, so that none is idle), CTA c takes N / C blocks (the first ones
+// one more), its warps equal parts of that. Equal shares are right although SMs are not alike: 24 of an H200's
+// 132 finish theirs in three quarters of the time, but then the memory serves the others faster. Shares in
+// proportion, and shares that are claimed at run time, were built and measured: no gain (kernels/README.md).
+
+#ifndef KVTWIN_KERNELS_DECODE_PLAN_CUH_
+#define KVTWIN_KERNELS_DECODE_PLAN_CUH_
+
+#include "kernels/attention_decode.h"
+
+namespace kvtwin::device {
+
+// One warp's part: `blocks` blocks from block `block` of `sequence` on.
+struct WarpShare {
+  uint32_t sequence = 0;
+  uint32_t block = 0;
+  uint32_t blocks = 0;
+  uint32_t first = 0;   // of the list of all blocks
+  DecodeSequence info;  // of that sequence, so that a warp's first load tells it all
+};
+
+struct DecodePlan {
+  uint32_t blocks = 0;    // N
+  uint32_t ctas = 0;      // C
+  uint32_t each = 0;      // N / C
+  uint32_t one_more = 0;  // N % C
+  // WarpShare shares[shape.ctas * kDecodeWarps]; uint32_t first_block[sequences] (scratch).
+
+  __host__ __device__ uint32_t cta_begin(uint32_t cta) const {
+    return cta * each + (cta < one_more ? cta : one_more);
+  }
+  __host__ __device__ uint32_t cta_of(uint32_t block) const {
+    const uint32_t bound = one_more * (each + 1);
+    return block < bound ? block / (each + 1) : one_more + (block - bound) / each;
+  }
+};
+
+__host__ __device__ inline WarpShare* shares_of(DecodePlan* plan) {
+  return reinterpret_cast<WarpShare*>(plan + 1);
+}
+// An empty sequence is one block without tokens: somebody must write its zeros.
+__host__ __device__ inline uint32_t blocks_of(uint32_t tokens) {
+  return tokens == 0 ? 1 : (tokens + kDecodeBlockTokens - 1) / kDecodeBlockTokens;
+}
+
+// Workspace: how many parts of (sequence, head) have arrived; then the parts, two of each CTA: of the sequence
+// that it entered, and of the one that it left in the middle.
+__host__ __device__ inline size_t parts_offset(uint32_t sequences) {
+  return (size_t{sequences} * kDecodeGroupMax * sizeof(uint32_t) + 15) / 16 * 16;
+}
+
+}  // namespace kvtwin::device
+
+#endif  // KVTWIN_KERNELS_DECODE_PLAN_CUH_

@@ -1,0 +1,102 @@
+// The decode kernel against double precision, around every edge of pages, blocks, warps and CTAs.
+
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "tests/kernels/decode_problem.cuh"
+
+namespace kvtwin::test {
+namespace {
+
+// bf16 has 8 bits: results are rounded to 2^-9, and the weights are rounded likewise before they multiply V.
+constexpr double kTolerance = 8e-3;
+
+void run(DecodeProblem* p) {
+  KVT_CUDA(plan_attention_decode(p->shape, p->args, nullptr));
+  KVT_CUDA(attention_decode(p->shape, p->args, nullptr));
+  KVT_CUDA(cudaDeviceSynchronize());
+}
+
+std::vector<uint32_t> repeated(const std::vector<uint32_t>& tokens, uint32_t times) {
+  std::vector<uint32_t> out;
+  for (const uint32_t t : tokens) out.insert(out.end(), times, t);
+  return out;
+}
+
+TEST_CASE("G-3 decode equals softmax in double precision: every page size, head size and group") {
+  const std::vector<uint32_t> edges = {1, 15, 16, 17, 0, 31, 33, 64, 127, 129, 1000, 4097};
+  for (const uint32_t page : {1u, 16u, 32u, 64u, 128u}) {
+    for (const uint32_t dim : {64u, 128u}) {
+      for (const uint32_t group : {1u, 3u, 4u, 5u, 8u}) {
+        CAPTURE(page);
+        CAPTURE(dim);
+        CAPTURE(group);
+        DecodeProblem p({dim, group, page, 1, 0, 132}, edges, page * 1000 + dim + group);
+        run(&p);
+        CHECK(p.error() < kTolerance);
+      }
+    }
+  }
+}
+
+TEST_CASE("decode: however many CTAs cut the work, and a second launch finds its counters clean") {
+  const std::vector<uint32_t> tokens = {2000, 3, 0, 0, 777, 16, 48, 5000, 1};
+  for (const uint32_t ctas : {1u, 2u, 3u, 7u, 31u, 132u, 264u}) {
+    CAPTURE(ctas);
+    DecodeProblem p({128, 4, 16, 1, 0, ctas}, tokens, ctas);
+    run(&p);
+    CHECK(p.error() < kTolerance);
+    const auto first = p.out.read();
+    KVT_CUDA(attention_decode(p.shape, p.args, nullptr));
+    const auto second = p.out.read();
+    CHECK(std::memcmp(first.data(), second.data(), first.size() * 2) == 0);
+  }
+}
+
+TEST_CASE("decode: pages of several heads, each in its column") {
+  for (const uint32_t heads : {2u, 4u, 8u}) {
+    DecodeProblem p({128, 4, 16, heads, 0, 132}, repeated({100, 1, 640, 17}, heads), heads);
+    run(&p);
+    CHECK(p.error() < kTolerance);
+  }
+}
+
+TEST_CASE("decode: one token in all; nothing at all; more sequences than blocks of threads") {
+  for (const std::vector<uint32_t>& tokens :
+       {std::vector<uint32_t>{1}, std::vector<uint32_t>{0}, std::vector<uint32_t>(3000, 5),
+        std::vector<uint32_t>(2500, 0)}) {
+    DecodeProblem p({128, 4, 16, 1, 0, 132}, tokens, tokens.size());
+    run(&p);
+    CHECK(p.error() < kTolerance);
+  }
+}
+
+TEST_CASE("decode: one sequence over all CTAs, and random ragged ones") {
+  DecodeProblem long_one({128, 4, 16, 1, 0, 132}, {40000}, 5);
+  run(&long_one);
+  CHECK(long_one.error() < kTolerance);
+  std::mt19937 random(7);
+  for (int round = 0; round < 12; ++round) {
+    std::vector<uint32_t> tokens(1 + random() % 40);
+    for (uint32_t& t : tokens) t = random() % (random() % 4 == 0 ? 6000 : 200);
+    DecodeProblem p({128, 4, random() % 2 ? 16u : 64u, 1, 0, 1 + static_cast<uint32_t>(random() % 140)}, tokens,
+                    static_cast<uint64_t>(round));
+    run(&p);
+    CHECK(p.error() < kTolerance);
+  }
+}
+
+TEST_CASE("decode: shapes that cannot be are refused") {
+  DecodeProblem p({128, 4, 16, 1, 0, 132}, {5}, 1);
+  for (const auto& [dim, group, page] :
+       {std::tuple{96u, 4u, 16u}, {128u, 0u, 16u}, {128u, 9u, 16u}, {128u, 4u, 8u}, {128u, 4u, 0u}}) {
+    DecodeShape shape = p.shape;
+    shape.head_dim = dim, shape.group = group, shape.page_tokens = page;
+    CHECK(attention_decode(shape, p.args, nullptr) == cudaErrorInvalidValue);
+  }
+}
+
+}  // namespace
+}  // namespace kvtwin::test

@@ -1,0 +1,176 @@
+// A decode step's inputs on the device, with everything that could hide a mistake: pages in random order,
+// NaN wherever nothing was written, fresh numbers from a seed, and the answer in double precision.
+
+#ifndef KVTWIN_TESTS_KERNELS_DECODE_PROBLEM_CUH_
+#define KVTWIN_TESTS_KERNELS_DECODE_PROBLEM_CUH_
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "kernels/attention_decode.h"
+
+namespace kvtwin::test {
+
+inline void check_cuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+#define KVT_CUDA(call) ::kvtwin::test::check_cuda((call), #call)
+
+template <typename T>
+class DeviceArray {
+ public:
+  DeviceArray() = default;
+  explicit DeviceArray(size_t count) : count_(count) { KVT_CUDA(cudaMalloc(&data_, bytes())); }
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(std::max<size_t>(1, values.size())) {
+    KVT_CUDA(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+  }
+  DeviceArray(DeviceArray&& other) noexcept { *this = std::move(other); }
+  DeviceArray& operator=(DeviceArray&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
+  ~DeviceArray() { cudaFree(data_); }
+  T* get() const { return data_; }
+  size_t bytes() const { return std::max<size_t>(1, count_) * sizeof(T); }
+  std::vector<T> read() const {
+    std::vector<T> out(count_);
+    KVT_CUDA(cudaMemcpy(out.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
+    return out;
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_ = 0;
+};
+
+struct DecodeProblem {
+  DecodeShape shape;
+  DecodeArgs args;
+  std::vector<double> expected;  // [rows][head_dim]
+  DeviceArray<__nv_bfloat16> pool, q, out;
+  DeviceArray<uint32_t> pages;
+  DeviceArray<DecodeSequence> table;
+  DeviceArray<char> plan, workspace;
+
+  // tokens[i]: of sequence i. heads_per_page sequences share a page table: they must be equally long.
+  DecodeProblem(DecodeShape wanted, const std::vector<uint32_t>& tokens, uint64_t seed) : shape(wanted) {
+    std::mt19937_64 random(seed);
+    shape.sequences = static_cast<uint32_t>(tokens.size());
+    const uint32_t d = shape.head_dim, page = shape.page_tokens, heads = shape.heads_per_page;
+    const size_t block = size_t{2} * d * page;
+    std::vector<DecodeSequence> rows;
+    std::vector<uint32_t> numbers;
+    for (uint32_t i = 0; i < tokens.size(); ++i) {
+      if (i % heads == 0) {
+        for (uint32_t p = 0; p * page < tokens[i]; ++p) numbers.push_back(0);
+      }
+      const uint32_t own = (tokens[i] + page - 1) / page;
+      rows.push_back({i * shape.group, static_cast<uint32_t>(numbers.size()) - own, tokens[i], i % heads});
+    }
+    std::vector<uint32_t> shuffled(numbers.size() + 3);  // some pages are nobody's
+    for (uint32_t p = 0; p < shuffled.size(); ++p) shuffled[p] = p;
+    std::shuffle(shuffled.begin(), shuffled.end(), random);
+    std::copy_n(shuffled.begin(), numbers.size(), numbers.begin());
+    std::vector<__nv_bfloat16> cells(shuffled.size() * heads * block, __float2bfloat16(NAN));
+    std::vector<__nv_bfloat16> queries(tokens.size() * shape.group * d);
+    std::normal_distribution<float> normal;
+    for (auto& value : queries) value = __float2bfloat16(2 * normal(random));
+    fill_cells(rows, numbers, block, &cells, [&] { return __float2bfloat16(normal(random)); });
+    solve(rows, numbers, block, cells, queries);
+    pool = DeviceArray<__nv_bfloat16>(cells);
+    q = DeviceArray<__nv_bfloat16>(queries);
+    out = DeviceArray<__nv_bfloat16>(std::vector<__nv_bfloat16>(queries.size(), __float2bfloat16(NAN)));
+    pages = DeviceArray<uint32_t>(numbers);
+    table = DeviceArray<DecodeSequence>(rows);
+    plan = DeviceArray<char>(std::vector<char>(decode_plan_bytes(shape), 0x5a));
+    workspace = DeviceArray<char>(std::vector<char>(decode_workspace_bytes(shape), 0));
+    args = {pool.get(), pages.get(), table.get(), q.get(),         out.get(),
+            1.f / std::sqrt(static_cast<float>(d)), plan.get(), workspace.get()};
+  }
+
+  // Element `channel` of the key (value, if `values`) of a token in its block.
+  size_t at(uint32_t token_in_page, uint32_t channel, bool values) const {
+    const uint32_t swizzle = shape.page_tokens == 1 ? 0 : token_in_page & 7;
+    const uint32_t row = token_in_page + (values ? shape.page_tokens : 0);
+    return size_t{row} * shape.head_dim + ((channel / 8) ^ swizzle) * 8 + channel % 8;
+  }
+
+  // The largest difference to `expected`, against the largest number expected in that row.
+  double error() const {
+    const std::vector<__nv_bfloat16> got = out.read();
+    double worst = 0;
+    for (size_t row = 0; row < got.size() / shape.head_dim; ++row) {
+      double size = 1e-3, off = 0;
+      for (uint32_t c = 0; c < shape.head_dim; ++c) {
+        const size_t i = row * shape.head_dim + c;
+        const double value = static_cast<double>(__bfloat162float(got[i]));
+        size = std::max(size, std::abs(expected[i]));
+        off = std::isnan(value) ? INFINITY : std::max(off, std::abs(value - expected[i]));
+      }
+      worst = std::max(worst, off / size);
+    }
+    return worst;
+  }
+
+ private:
+  size_t block_of(const DecodeSequence& row, const std::vector<uint32_t>& numbers, uint32_t token,
+                  size_t block) const {
+    const uint32_t page = numbers[row.table + token / shape.page_tokens];
+    return (size_t{page} * shape.heads_per_page + row.column) * block;
+  }
+  template <typename Draw>
+  void fill_cells(const std::vector<DecodeSequence>& rows, const std::vector<uint32_t>& numbers, size_t block,
+                  std::vector<__nv_bfloat16>* cells, const Draw& draw) const {
+    for (const DecodeSequence& row : rows) {
+      for (uint32_t t = 0; t < row.tokens; ++t) {
+        const size_t base = block_of(row, numbers, t, block);
+        for (uint32_t c = 0; c < 2 * shape.head_dim; ++c) {
+          (*cells)[base + at(t % shape.page_tokens, c % shape.head_dim, c >= shape.head_dim)] = draw();
+        }
+      }
+    }
+  }
+  void solve(const std::vector<DecodeSequence>& rows, const std::vector<uint32_t>& numbers, size_t block,
+             const std::vector<__nv_bfloat16>& cells, const std::vector<__nv_bfloat16>& queries) {
+    const uint32_t d = shape.head_dim;
+    expected.assign(queries.size(), 0);
+    std::vector<double> weight;
+    for (const DecodeSequence& row : rows) {
+      for (uint32_t j = 0; j < shape.group && row.tokens > 0; ++j) {
+        const size_t query = size_t{row.q_row + j} * d;
+        weight.assign(row.tokens, 0);
+        for (uint32_t t = 0; t < row.tokens; ++t) {
+          const size_t base = block_of(row, numbers, t, block);
+          for (uint32_t c = 0; c < d; ++c) {
+            weight[t] += static_cast<double>(__bfloat162float(queries[query + c])) *
+                         static_cast<double>(__bfloat162float(cells[base + at(t % shape.page_tokens, c, false)]));
+          }
+          weight[t] /= std::sqrt(static_cast<double>(d));
+        }
+        const double most = *std::max_element(weight.begin(), weight.end());
+        double sum = 0;
+        for (double& w : weight) sum += w = std::exp(w - most);
+        for (uint32_t t = 0; t < row.tokens; ++t) {
+          const size_t base = block_of(row, numbers, t, block);
+          for (uint32_t c = 0; c < d; ++c) {
+            expected[query + c] += weight[t] / sum *
+                                   static_cast<double>(__bfloat162float(cells[base + at(t % shape.page_tokens, c, true)]));
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace kvtwin::test
+
+#endif  // KVTWIN_TESTS_KERNELS_DECODE_PROBLEM_CUH_
