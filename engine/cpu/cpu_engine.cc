@@ -113,6 +113,7 @@ void CpuEngine::take_sample(const PlanEntry& entry, size_t index, StepValues* va
   const uint32_t position = entry.context + entry.tokens;
   samples_.push_back({entry.call, position, token});
   std::vector<uint32_t>& sampled = calls_.at(entry.call).sampled;
+  KVT_CHECK(position >= tokens_->prompt_tokens(entry.call));
   const uint32_t output = position - tokens_->prompt_tokens(entry.call);
   // A preempted call samples again what a step in flight sampled behind its back.
   KVT_CHECK(output <= sampled.size());

@@ -63,7 +63,7 @@ std::vector<float> engine_logits(const ModelWeights& weights, const std::vector<
 
 TEST_CASE("logits agree with HF transformers for every family") {
   for (const std::string name : {"llama3_scaled", "llama_tied", "llama_biased", "qwen2_bias", "qwen3_qk_norm",
-                           "mistral_sharded", "qwen2_yarn"}) {
+                                 "mistral_sharded", "qwen2_yarn"}) {
     CAPTURE(name);
     const std::string folder = KVTWIN_SOURCE_DIR "/tests/golden/hf/data/" + name;
     const Result<ModelWeights> weights = load_model(folder);
