@@ -140,11 +140,11 @@ void CpuEngine::told(const Command& command) {
   calls_.erase(call);
 }
 
-void CpuEngines::step(const LaunchStep& launch, uint32_t offset, StepValues* values) {
+void EngineSources::step(const LaunchStep& launch, uint32_t offset, StepValues* values) {
   engines_.at(raw(launch.engine))->step(launch, offset, values);
 }
 
-void CpuEngines::told(const Command& command) {
+void EngineSources::told(const Command& command) {
   std::visit(
       [&](const auto& c) {
         using Kind = std::remove_cvref_t<decltype(c)>;

@@ -38,7 +38,7 @@ struct CpuEngineConfig {
   uint32_t pages_host = 0;
   Decoding decoding = Decoding::kForced;
   std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the call
-  bool poison = false;               // pages are filled with NaN when they are granted: tests
+  bool poison = false;                 // pages are filled with NaN when they are granted: tests
 };
 
 class CpuEngine final : public OutcomeSource {
@@ -101,17 +101,16 @@ class CpuEngine final : public OutcomeSource {
 };
 
 // Several engines as one OutcomeSource: steps and commands go to the engine that they name.
-class CpuEngines final : public OutcomeSource {
+class EngineSources final : public OutcomeSource {
  public:
-  explicit CpuEngines(std::vector<std::unique_ptr<CpuEngine>> engines) : engines_(std::move(engines)) {}
+  // In engine order; they must outlive this.
+  explicit EngineSources(std::vector<OutcomeSource*> engines) : engines_(std::move(engines)) {}
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
   void told(const Command& command) override;
-  const CpuEngine& engine(size_t index) const { return *engines_[index]; }
-  size_t size() const { return engines_.size(); }
 
  private:
-  std::vector<std::unique_ptr<CpuEngine>> engines_;
+  const std::vector<OutcomeSource*> engines_;
 };
 
 }  // namespace kvtwin::cpu

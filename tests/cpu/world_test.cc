@@ -27,15 +27,22 @@ struct History {
   uint32_t prompt = 0;
 };
 
+std::vector<OutcomeSource*> sources_of(const std::vector<std::unique_ptr<cpu::CpuEngine>>& engines) {
+  std::vector<OutcomeSource*> out;
+  for (const auto& engine : engines) out.push_back(engine.get());
+  return out;
+}
+
 // Performs steps and writes down what each call read and sampled.
 class Witness final : public OutcomeSource {
  public:
-  Witness(cpu::CpuEngines* engines, const cpu::TokenIds* tokens, uint32_t vocab)
-      : engines_(*engines), tokens_(*tokens), vocab_(vocab) {}
+  Witness(const std::vector<std::unique_ptr<cpu::CpuEngine>>& engines, const cpu::TokenIds* tokens,
+          uint32_t vocab)
+      : engines_(engines), all_(sources_of(engines)), tokens_(*tokens), vocab_(vocab) {}
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
-    engines_.step(launch, offset, values);
-    const cpu::CpuEngine& engine = engines_.engine(raw(launch.engine));
+    cpu::CpuEngine& engine = *engines_[raw(launch.engine)];
+    engine.step(launch, offset, values);
     finite_ = finite_ && std::all_of(engine.logits().begin(), engine.logits().end(),
                                      [](float x) { return std::isfinite(x); });
     CHECK(engine.logits().size() == engine.samples().size() * vocab_);
@@ -53,7 +60,7 @@ class Witness final : public OutcomeSource {
                     std::get<DropCallState>(command).reason == DropCallState::Reason::kPreempted;
     if (const auto* transfer = std::get_if<StartTransfer>(&command))
       ++(transfer->kind == TransferKind::kRecall ? recalls_ : demotions_);
-    engines_.told(command);
+    all_.told(command);
   }
 
   const std::map<CallId, History>& calls() const { return calls_; }
@@ -62,7 +69,8 @@ class Witness final : public OutcomeSource {
   uint32_t recalls() const { return recalls_; }
 
  private:
-  cpu::CpuEngines& engines_;
+  const std::vector<std::unique_ptr<cpu::CpuEngine>>& engines_;
+  cpu::EngineSources all_;
   const cpu::TokenIds& tokens_;
   const uint32_t vocab_;
   std::map<CallId, History> calls_;
@@ -145,8 +153,7 @@ void check_run(uint64_t seed, Totals* totals) {
     made.push_back(std::move(*one));
     in_flight.push_back(engine.steps_in_flight_max);
   }
-  cpu::CpuEngines engines(std::move(made));
-  Witness witness(&engines, &tokens, llm.vocab);
+  Witness witness(made, &tokens, llm.vocab);
   cpu::CpuBackend world({in_flight}, &witness, drawn_times(seed));
   Recorder recorder(options, {"swarm", seed});
   AdoptionCounter adoptions(totals);
