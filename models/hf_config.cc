@@ -70,12 +70,15 @@ class Fields {
 };
 
 void read_rope(Fields& fields, const std::string& where, LlmSpec* m) {
+  // transformers 5 writes all of it into rope_parameters; before, theta stood beside rope_scaling.
+  const char* key = fields.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
   m->rope.theta = fields.real("rope_theta", 10000);
-  const Json* scaling = fields.find("rope_scaling");
+  const Json* scaling = fields.find(key);
   if (scaling == nullptr) return;
   if (!scaling->is_object())
-    return fields.fail("\"rope_scaling\" is no object", "an object or null is right");
-  Fields rope(*scaling, where + ": rope_scaling");
+    return fields.fail(fmt::format("\"{}\" is no object", key), "an object or null is right");
+  Fields rope(*scaling, where + ": " + key);
+  m->rope.theta = rope.real("rope_theta", m->rope.theta);
   m->rope.scaling = rope.text("rope_type");
   if (m->rope.scaling.empty()) m->rope.scaling = rope.text("type");
   if (m->rope.scaling == "default") m->rope.scaling.clear();
@@ -83,6 +86,10 @@ void read_rope(Fields& fields, const std::string& where, LlmSpec* m) {
   m->rope.original_context_window = rope.count("original_max_position_embeddings", 0);
   m->rope.low_freq_factor = rope.real("low_freq_factor", 0);
   m->rope.high_freq_factor = rope.real("high_freq_factor", 0);
+  m->rope.beta_fast = rope.real("beta_fast", 32);
+  m->rope.beta_slow = rope.real("beta_slow", 1);
+  m->rope.attention_factor = rope.real("attention_factor", 0);
+  m->rope.truncate = rope.flag("truncate", true);
   if (const auto& first = rope.first_mistake()) fields.fail(first->what, first->hint);
 }
 
@@ -183,6 +190,7 @@ Result<LlmSpec> import_object(const Json& config, const Json& outer, const std::
   m.mlp_bias = fields.flag("mlp_bias", false);
   m.qk_norm = m.family == "qwen3" || m.family == "qwen3_moe";
   m.attention_sinks = m.family == "gpt_oss";
+  m.norm_eps = fields.real("rms_norm_eps", m.family == "gpt_oss" ? 1e-5 : 1e-6);  // as HF defaults it
   read_rope(fields, where, &m);
   read_moe(fields, &m);
   read_window(fields, &m);

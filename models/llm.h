@@ -45,6 +45,11 @@ struct RopeSpec {
   uint32_t original_context_window = 0;
   double low_freq_factor = 0;
   double high_freq_factor = 0;
+  // YaRN only.
+  double beta_fast = 32;
+  double beta_slow = 1;
+  double attention_factor = 0;  // 0: 0.1 ln(factor) + 1
+  bool truncate = true;         // the ramp begins and ends at whole dimensions
 };
 
 struct LlmSpec {
@@ -57,6 +62,7 @@ struct LlmSpec {
   uint32_t window = 0;                   // of the sliding layers
   std::vector<uint32_t> sliding_layers;  // ascending
   RopeSpec rope;
+  double norm_eps = 1e-5;  // of RMS norms
   uint32_t context_window = 0;
   TensorFormat weights, expert_weights, kv;
 

@@ -68,7 +68,12 @@ LlmSpec llm_from(const v1::LlmSpec& in) {
             rope.has_factor() ? rope.factor() : 1,
             rope.original_context_window(),
             rope.low_freq_factor(),
-            rope.high_freq_factor()};
+            rope.high_freq_factor(),
+            rope.has_beta_fast() ? rope.beta_fast() : 32,
+            rope.has_beta_slow() ? rope.beta_slow() : 1,
+            rope.attention_factor(),
+            !rope.has_truncate() || rope.truncate()};
+  if (in.has_norm_eps()) m.norm_eps = in.norm_eps();
   m.context_window = in.context_window();
   m.weights = format_from(in.weights());
   m.expert_weights = in.has_expert_weights() ? format_from(in.expert_weights()) : m.weights;
@@ -107,7 +112,12 @@ v1::LlmSpec llm_to(const LlmSpec& m) {
     if (m.rope.original_context_window) rope->set_original_context_window(m.rope.original_context_window);
     if (m.rope.low_freq_factor > 0) rope->set_low_freq_factor(m.rope.low_freq_factor);
     if (m.rope.high_freq_factor > 0) rope->set_high_freq_factor(m.rope.high_freq_factor);
+    if (m.rope.beta_fast != 32) rope->set_beta_fast(m.rope.beta_fast);
+    if (m.rope.beta_slow != 1) rope->set_beta_slow(m.rope.beta_slow);
+    if (m.rope.attention_factor > 0) rope->set_attention_factor(m.rope.attention_factor);
+    if (!m.rope.truncate) rope->set_truncate(false);
   }
+  if (m.norm_eps != 1e-5) out.set_norm_eps(m.norm_eps);
   out.set_context_window(m.context_window);
   format_to(m.weights, out.mutable_weights());
   format_to(m.kv, out.mutable_kv());

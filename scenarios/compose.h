@@ -12,6 +12,7 @@
 
 #include "engine/driver.h"
 #include "engine/metrics.h"
+#include "engine/outcome_source.h"
 #include "models/cost_model.h"
 #include "models/device.h"
 #include "models/llm.h"
@@ -47,13 +48,39 @@ tl::expected<Composed, Mistakes> compose_engines(const Scenario& scenario);
 struct SimulatedEnd {
   RunEnd end;
   std::array<double, kEvidenceKinds> evidence{};  // share of device time, by Evidence
+  // Of a world that computes values.
+  uint64_t tokens_computed = 0;
+  uint64_t samples_digest = 0;
 };
 
 // False if this build has no simulator.
 bool can_simulate();
-// Runs in the simulated world. REQUIRES: can_simulate(). Mistakes: what the simulated node cannot be.
+// Whether the scenario's world needs the simulator: all do but the CPU engine under the wall clock.
+bool needs_simulator(const Scenario& scenario);
+// Runs in the simulated world. `values`, by engine, says what the data decided; empty: behaviour models do.
+// REQUIRES: can_simulate(). Mistakes: what the simulated node cannot be.
 Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Client* client,
-                              const std::vector<Observer*>& observers);
+                              const std::vector<Observer*>& observers,
+                              const std::vector<OutcomeSource*>& values = {});
+
+// The CPU engines of a run, with their weights and tokens (scenarios/compose_cpu.cc).
+class CpuWorld {
+ public:
+  // Mistakes: a model or a policy that the CPU engine does not compute, a checkpoint that is none.
+  static Result<std::unique_ptr<CpuWorld>> make(const Scenario& scenario, const Composed& composed);
+  ~CpuWorld();
+
+  // The Client to run with instead of `client`: the engines must know what calls' tokens are.
+  Client* watch(Client* client);
+  // Under the scenario's clock. `client` is what watch() gave, perhaps watched by others.
+  Result<SimulatedEnd> run(const Scenario& scenario, Composed* composed, Client* client,
+                           const std::vector<Observer*>& observers);
+
+ private:
+  struct Parts;
+  explicit CpuWorld(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
 
 }  // namespace kvtwin
 

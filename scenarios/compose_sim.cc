@@ -15,6 +15,17 @@ double giga(const Figure& figure) { return figure.value / 1e9; }
 
 Duration rounded(const Figure& figure) { return {static_cast<int64_t>(figure.value + 0.5)}; }
 
+// Engines whose steps ask what the data decided say so by having a place for the source.
+template <typename Engine>
+constexpr bool kAsksForValues = requires(Engine engine, OutcomeSource* source) {
+  engine.source = source;
+};
+
+template <typename Engine>
+void give_values(Engine* engine, OutcomeSource* source) {
+  if constexpr (kAsksForValues<Engine>) engine->source = source;
+}
+
 sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed) {
   sim::SimConfig out;
   out.node.gpus = composed.gpus;
@@ -49,8 +60,13 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed) {
 bool can_simulate() { return true; }
 
 Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Client* client,
-                              const std::vector<Observer*>& observers) {
-  const sim::SimConfig config = sim_config(scenario, *composed);
+                              const std::vector<Observer*>& observers,
+                              const std::vector<OutcomeSource*>& values) {
+  sim::SimConfig config = sim_config(scenario, *composed);
+  if (!values.empty() && !kAsksForValues<sim::SimEngine>)
+    return mistake(scenario.where("clock"), "the simulator of this build asks nobody for values",
+                   "--clock=wall");
+  for (size_t i = 0; i < values.size(); ++i) give_values(&config.engines[i], values[i]);
   if (Result<void> ok = sim::validate_sim_config(config); !ok) {
     return mistake(scenario.where("hardware.node"), ok.error().text());
   }
@@ -79,7 +95,8 @@ namespace kvtwin {
 
 bool can_simulate() { return false; }
 
-Result<SimulatedEnd> simulate(const Scenario&, Composed*, Client*, const std::vector<Observer*>&) {
+Result<SimulatedEnd> simulate(const Scenario&, Composed*, Client*, const std::vector<Observer*>&,
+                              const std::vector<OutcomeSource*>&) {
   KVT_CHECK(can_simulate());
   return SimulatedEnd{};
 }

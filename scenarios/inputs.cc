@@ -69,6 +69,10 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario) {
   if (!profile.empty()) {
     if (Result<void> ok = sum.add_path(scenario.file(profile)); !ok) return tl::unexpected(ok.error());
   }
+  const std::string& checkpoint = scenario.values.cpu().checkpoint();
+  if (!checkpoint.empty()) {
+    if (Result<void> ok = sum.add_path(scenario.file(checkpoint)); !ok) return tl::unexpected(ok.error());
+  }
   // A catalog entry that is not there is composed's finding, not ours.
   const fs::path catalog = default_models_dir();
   const auto add_entry = [&](const char* kind, const std::string& name) {

@@ -153,7 +153,13 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   out.set_scenario(scenario.values.name());
   out.set_scenario_text(resolved_textproto(scenario));
   out.set_seed(scenario.values.seed());
-  out.set_world("sim");
+  out.set_world(scenario.values.world());
+  if (scenario.values.world() != "sim") {
+    out.mutable_values()->set_clock(scenario.values.clock());
+    out.mutable_values()->set_decode(scenario.values.cpu().decode());
+    out.mutable_values()->set_tokens(simulated.tokens_computed);
+    out.mutable_values()->set_samples(simulated.samples_digest);
+  }
   out.set_decisions(simulated.end.digest);
   out.set_inputs(inputs);
   fill_counts(sum, out.mutable_calls());

@@ -276,6 +276,8 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
     scenario.values.mutable_policies()->set_placement(scenario.values.memory().host_bytes() > 0 ? "host"
                                                                                                 : "gpu");
   }
+  if (scenario.values.clock().empty())
+    scenario.values.set_clock(scenario.values.world() == "cpu" ? "wall" : "virtual");
   check_scenario(scenario, &mistakes);
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
   return scenario;
@@ -295,6 +297,7 @@ std::string resolved_textproto(const Scenario& scenario) {
   };
   out.mutable_trace()->set_path(anchor(out.trace().path()));
   out.mutable_cost()->set_profile(anchor(out.cost().profile()));
+  out.mutable_cpu()->set_checkpoint(anchor(out.cpu().checkpoint()));
   out.mutable_model()->set_name(anchor_name(out.model().name()));
   out.mutable_hardware()->set_node(anchor_name(out.hardware().node()));
   pb::TextFormat::Printer printer;

@@ -97,6 +97,15 @@ void check_replay(const v1::Replay& replay, Checker* check) {
   check->range("replay.replicas", replay.replicas(), 1u, 1u << 16);
 }
 
+void check_world(const v1::Scenario& values, Checker* check) {
+  check->choice("world", values.world(), {"sim", "cpu"});
+  check->choice("clock", values.clock(), {"wall", "virtual"});
+  if (values.world() == "sim" && values.clock() == "wall")
+    check->add("clock", "the simulated world has no wall clock", "virtual, or --world=cpu");
+  check->choice("cpu.decode", values.cpu().decode(), {"forced", "greedy"});
+  check->exists("cpu.checkpoint", values.cpu().checkpoint());
+}
+
 }  // namespace
 
 void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
@@ -125,6 +134,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.range("cost.host_eager_ns", values.cost().host_eager_ns(), -host_max, host_max);
   check.range("cost.first_step_host_ns", values.cost().first_step_host_ns(), int64_t{0}, 600 * host_max);
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
+  check_world(values, &check);
 }
 
 }  // namespace kvtwin

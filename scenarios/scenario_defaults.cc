@@ -71,6 +71,9 @@ constexpr char kDefaults[] = R"pb(
   }
   cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 0 first_step_host_ns: 0 }
   simulation { fidelity: "auto" fold: true }
+  world: "sim"
+  clock: ""
+  cpu { checkpoint: "" decode: "forced" sleep: false }
 )pb";
 
 // max_cudagraph_capture_size 512: 1, 2, 4, then every 8 up to 256, then every 16.

@@ -20,7 +20,7 @@ namespace kvtwin {
 namespace {
 
 struct RunArguments {
-  std::string scenario, out, format = "table", timeline;
+  std::string scenario, out, format = "table", timeline, world, clock;
   std::optional<uint64_t> seed;
   std::vector<std::string> sets;
   bool record = false, no_write = false, quiet = false;
@@ -28,6 +28,8 @@ struct RunArguments {
 
 std::string repeat_command(const RunArguments& arguments, const Scenario& scenario) {
   std::string text = fmt::format("kvtwin run {}", arguments.scenario);
+  if (!arguments.world.empty()) text += " --world=" + arguments.world;
+  if (!arguments.clock.empty()) text += " --clock=" + arguments.clock;
   for (const std::string& set : arguments.sets) {
     if (set.rfind("seed=", 0) == 0) continue;
     const bool plain = set.find_first_of(" \t'\"$&|;<>()*?[]{}\\") == std::string::npos;
@@ -66,11 +68,13 @@ int run_scenario(const RunArguments& arguments) {
   }
   std::vector<std::string> sets = arguments.sets;
   if (arguments.seed) sets.push_back(fmt::format("seed={}", *arguments.seed));
+  if (!arguments.world.empty()) sets.push_back("world=" + arguments.world);
+  if (!arguments.clock.empty()) sets.push_back("clock=" + arguments.clock);
   const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, sets);
   if (!scenario) return complain(scenario.error());
-  if (!can_simulate()) {
+  if (needs_simulator(*scenario) && !can_simulate()) {
     return complain(Mistake{arguments.scenario, "this build has no simulated world",
-                            "install libsimgrid-dev and configure again"},
+                            "install libsimgrid-dev and configure again, or --world=cpu --clock=wall"},
                     kExitNoBackend);
   }
   const Result<uint64_t> inputs = inputs_fingerprint(*scenario);
@@ -86,6 +90,13 @@ int run_scenario(const RunArguments& arguments) {
   Extras extras;
   std::vector<Observer*> observers = {&metrics};
   Client* client = composed->client.get();
+  std::unique_ptr<CpuWorld> cpu;
+  if (scenario->values.world() == "cpu") {
+    Result<std::unique_ptr<CpuWorld>> made = CpuWorld::make(*scenario, *composed);
+    if (!made) return complain(made.error());
+    cpu = std::move(*made);
+    client = cpu->watch(client);
+  }
   if (arguments.record) {
     const RecordedAbout about{scenario->values.name(), scenario->values.seed()};
     extras.recorder = std::make_unique<Recorder>(composed->options, about);
@@ -98,7 +109,8 @@ int run_scenario(const RunArguments& arguments) {
   }
   if (!arguments.quiet) observers.push_back(&progress);
   progress.start_run(composed->client->report().calls_total);
-  const Result<SimulatedEnd> simulated = simulate(*scenario, &*composed, client, observers);
+  const Result<SimulatedEnd> simulated = cpu ? cpu->run(*scenario, &*composed, client, observers)
+                                             : simulate(*scenario, &*composed, client, observers);
   const double wall_s = progress.seconds();
   progress.finish();
   if (!simulated) return complain(simulated.error());
@@ -122,7 +134,7 @@ int run_scenario(const RunArguments& arguments) {
 }  // namespace
 
 void add_run_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("run", "run one scenario in the simulated world");
+  CLI::App* const command = app.add_subcommand("run", "run one scenario");
   command->set_help_flag();
   const auto arguments = std::make_shared<RunArguments>();
   command->add_option("SCENARIO", arguments->scenario)->required();
@@ -131,6 +143,8 @@ void add_run_command(CLI::App& app, int* status) {
   command->add_option("--seed", arguments->seed);
   command->add_option("--set", arguments->sets)->expected(1)->allow_extra_args(false)->take_all();
   command->add_option("--timeline", arguments->timeline);
+  command->add_option("--world", arguments->world);
+  command->add_option("--clock", arguments->clock);
   command->add_flag("--record", arguments->record);
   command->add_flag("--no-write", arguments->no_write);
   command->add_flag("--quiet", arguments->quiet);

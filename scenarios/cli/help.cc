@@ -17,22 +17,27 @@ Exit status: 0 done, 1 the answer is no, 2 wrong input, 3 the environment failed
 that world.
 )";
 
-constexpr char kRun[] = R"(Run one scenario in the simulated world and print what happened.
+constexpr char kRun[] = R"(Run one scenario and print what happened.
 
   kvtwin run scenarios/mooncake_conversation.textproto
   kvtwin run scenarios/weka_h200.textproto --set=memory.host_bytes=1000000000000 --set=replay.population=64
+
+  kvtwin run scenarios/search_tiny.textproto --world=cpu --clock=wall
 
   SCENARIO              a .textproto file (traces/proto/scenario.proto says what can be in it)
   --out=DIR             where the result goes; else out/run- and the fingerprint of all inputs
   --format=table        or json, jsonl, csv: one flat record
   --seed=N              the same as --set=seed=N
   --set=FIELD=VALUE     change a field, as in --set=limits.calls_max=128; may be repeated
+  --world=WORLD         sim: nothing is computed, everything is timed; cpu: real tokens, in fp32
+  --clock=CLOCK         of world cpu. wall: steps take what they take; virtual: what the cost model says
   --record              keep the event log too (log.binpb), for kvtwin replay
   --timeline=FROM..TO   keep what ran in these seconds (timeline.json), for ui.perfetto.dev
   --no-write            print only, write nothing
   --quiet               no progress on stderr
 
-The result: run.binpb, calls.csv, requests.jsonl and scenario.resolved.textproto. Same inputs, same bytes.
+The result: run.binpb, calls.csv, requests.jsonl and scenario.resolved.textproto. Same inputs, same bytes,
+unless times were measured (--clock=wall).
 )";
 
 constexpr char kReplay[] =

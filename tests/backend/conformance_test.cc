@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "engine/cpu/cpu_backend.h"
 #include "tests/backend/contract.h"
 #include "tests/sim/in_child.h"
 #include "tests/sim/script.h"
@@ -54,6 +55,30 @@ TEST_CASE("conformance: the analytic world keeps the contract") {
     const sim::SimConfig config = config_for(options_for(seed), &cost);
     AnalyticBackend world(config);
     REQUIRE(Contract(options_for(seed), &world).check() == "");
+  }
+}
+
+// Steps and copies that do nothing, and a stopwatch that says what they took.
+class NoValues final : public OutcomeSource {
+ public:
+  void step(const LaunchStep&, uint32_t, StepValues* values) override { values->clear(); }
+  void told(const Command&) override {}
+};
+
+TEST_CASE("conformance: the CPU engine's world keeps the contract") {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    ContractOptions options = options_for(seed);
+    options.may_split = true;
+    NoValues values;
+    uint64_t drawn = 0;
+    const auto stopwatch = [&](const std::function<void()>& work) {
+      work();
+      return Duration{static_cast<int64_t>(draw({seed, ++drawn}) % 20) * 100};
+    };
+    cpu::CpuBackend world({std::vector<uint32_t>(options.engines, options.steps_in_flight_max)}, &values,
+                          stopwatch);
+    REQUIRE(Contract(options, &world).check() == "");
   }
 }
 

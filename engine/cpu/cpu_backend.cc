@@ -1,0 +1,190 @@
+#include "engine/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <tuple>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::cpu {
+
+Duration wall_time(const std::function<void()>& work) {
+  const auto before = std::chrono::steady_clock::now();
+  work();
+  return {std::chrono::nanoseconds(std::chrono::steady_clock::now() - before).count()};
+}
+
+// A LaunchStep with buffers of its own; `told` of its steps were answered.
+struct CpuBackend::Launch {
+  explicit Launch(const LaunchStep& from, Instant now)
+      : submitted(now),
+        entries(from.entries.begin(), from.entries.end()),
+        grants(from.grants.begin(), from.grants.end()),
+        compressions(from.compressions.begin(), from.compressions.end()) {
+    for (const Adoption& adoption : from.adoptions) {
+      adopted.emplace_back(adoption.pages.begin(), adoption.pages.end());
+      adoptions.push_back({adoption.call, adopted.back()});
+    }
+    for (Compression& compression : compressions) {
+      forced.emplace_back(compression.forced.begin(), compression.forced.end());
+      keep.emplace_back(compression.keep.begin(), compression.keep.end());
+      compression.forced = forced.back();
+      compression.keep = keep.back();
+    }
+    command = from;
+    command.entries = entries;
+    command.grants = grants;
+    command.adoptions = adoptions;
+    command.compressions = compressions;
+    steps = from.repeat;
+  }
+
+  LaunchStep command;
+  Instant submitted{};
+  uint32_t steps = 0;  // fewer than command.repeat when it was cut
+  uint32_t told = 0;
+  std::vector<PlanEntry> entries;
+  std::vector<PageGrant> grants;
+  std::vector<Adoption> adoptions;
+  std::vector<Compression> compressions;
+  std::deque<std::vector<PageId>> adopted;
+  std::deque<std::vector<Compression::Forced>> forced;
+  std::deque<std::vector<uint32_t>> keep;
+};
+
+struct CpuBackend::Engine {
+  EngineId id{};
+  uint32_t in_flight_max = 1;
+  std::deque<std::unique_ptr<Launch>> launches;
+  // The step that runs: it was performed, and is not yet answered.
+  bool performed = false;
+  Instant end{};  // of it, or of the last one that was answered
+  StepValues values;
+  Instant copies_until{};
+  StepValues told_values;  // what the last answer points to
+  Instant told_end{};
+};
+
+CpuBackend::CpuBackend(const CpuBackendOptions& options, OutcomeSource* engines, Stopwatch stopwatch)
+    : options_(options), source_(engines), stopwatch_(std::move(stopwatch)) {
+  for (const uint32_t in_flight : options.steps_in_flight_max) {
+    KVT_CHECK(in_flight == 1 || in_flight == 2);
+    auto engine = std::make_unique<Engine>();
+    engine->id = EngineId{static_cast<uint16_t>(engines_.size())};
+    engine->in_flight_max = in_flight;
+    engines_.push_back(std::move(engine));
+  }
+}
+CpuBackend::~CpuBackend() = default;
+
+void CpuBackend::submit(const Command& command) {
+  if (const auto* launch = std::get_if<LaunchStep>(&command)) {
+    Engine& engine = *engines_.at(raw(launch->engine));
+    engine.launches.push_back(std::make_unique<Launch>(*launch, now_));
+  } else if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
+    start(*transfer, command);
+  } else if (const auto* timer = std::get_if<SetTimer>(&command)) {
+    alarms_.push_back({std::max(timer->at, now_), alarms_set_++, {timer->engine, timer->timer}});
+  } else {
+    source_->told(command);
+  }
+}
+
+// Copies of one engine follow one another, beside its steps.
+void CpuBackend::start(const StartTransfer& command, const Command& whole) {
+  Engine& engine = *engines_.at(raw(command.engine));
+  const Duration took = stopwatch_([&] { source_->told(whole); });
+  engine.copies_until = std::max(engine.copies_until, now_) + took;
+  copies_.push_back({engine.copies_until, {command.engine, command.transfer}});
+}
+
+// The step whose turn it is runs now, if none does.
+void CpuBackend::perform_next(Engine* engine) {
+  if (engine->performed || engine->launches.empty()) return;
+  const Launch& launch = *engine->launches.front();
+  const Instant start = std::max(engine->end, launch.submitted);
+  const Duration took = stopwatch_([&] { source_->step(launch.command, launch.told, &engine->values); });
+  engine->end = start + took;
+  engine->performed = true;
+}
+
+bool CpuBackend::next(Instant* now, Event* event) {
+  Engine* first = nullptr;
+  for (const auto& engine : engines_) {
+    perform_next(engine.get());
+    if (engine->performed && (first == nullptr || engine->end < first->end)) first = engine.get();
+  }
+  const auto copy = std::min_element(copies_.begin(), copies_.end(), [](const Copy& a, const Copy& b) {
+    return std::tie(a.at, a.done.engine, a.done.transfer) < std::tie(b.at, b.done.engine, b.done.transfer);
+  });
+  const auto alarm = std::min_element(alarms_.begin(), alarms_.end(), [](const Alarm& a, const Alarm& b) {
+    return std::tie(a.at, a.order) < std::tie(b.at, b.order);
+  });
+  const Instant step_at = first != nullptr ? first->end : kNever;
+  const Instant copy_at = copy != copies_.end() ? copy->at : kNever;
+  const Instant alarm_at = alarm != alarms_.end() ? alarm->at : kNever;
+  const Instant at = std::min({step_at, copy_at, alarm_at});
+  if (at == kNever) return false;
+  KVT_CHECK(at >= now_);
+  if (first == nullptr) pass_time(at);
+  *now = now_ = at;
+  if (step_at == at) {
+    answer(first, event);
+  } else if (copy_at == at) {
+    *event = copy->done;
+    copies_.erase(copy);
+  } else {
+    *event = alarm->timer;
+    alarms_.erase(alarm);
+  }
+  return true;
+}
+
+void CpuBackend::pass_time(Instant to) {
+  if (options_.sleep) std::this_thread::sleep_for(std::chrono::nanoseconds((to - now_).ns));
+}
+
+bool CpuBackend::interrupt(EngineId id, Event* event) {
+  Engine& engine = *engines_.at(raw(id));
+  // Steps that take no time may have ended at this instant without having been looked at.
+  perform_next(&engine);
+  if (engine.performed && engine.end <= now_) {
+    answer(&engine, event);
+    return true;
+  }
+  cut(&engine, engine.in_flight_max);
+  return false;
+}
+
+void CpuBackend::answer(Engine* engine, Event* event) {
+  Launch& launch = *engine->launches.front();
+  std::swap(engine->values, engine->told_values);
+  engine->told_end = engine->end;
+  engine->performed = false;
+  const StepValues& values = engine->told_values;
+  *event = StepDone{.engine = engine->id,
+                    .step = StepId{raw(launch.command.step) + launch.told},
+                    .ends = {&engine->told_end, 1},
+                    .outcome = {},
+                    .eos = values.eos,
+                    .kept = values.kept};
+  ++launch.told;
+  if (launch.told == launch.steps) engine->launches.pop_front();
+  // A stretch ends where a call does; with two in flight one more step of it was already launched.
+  if (!values.eos.empty()) cut(engine, engine->in_flight_max - 1);
+}
+
+// Of what is not yet answered, only the next `steps` steps run; but every launch has at least one.
+void CpuBackend::cut(Engine* engine, uint32_t steps) {
+  for (const auto& launch : engine->launches) {
+    const uint32_t least = launch->told > 0 ? launch->told : 1;
+    const uint32_t keep = std::max(least, std::min(launch->steps, launch->told + steps));
+    steps -= std::min(steps, keep - launch->told);
+    launch->steps = keep;
+  }
+  while (!engine->launches.empty() && engine->launches.back()->told == engine->launches.back()->steps)
+    engine->launches.pop_back();
+}
+
+}  // namespace kvtwin::cpu

@@ -1,0 +1,72 @@
+// The real world of the CPU engine: steps take as long as they take (--clock=wall).
+//
+// Steps are performed when they are due to start, and measured. Each engine's time is its own, as if each had
+// a machine to itself: while one engine computes, the others' clocks wait for it, not their steps. Gaps in
+// which nothing happens are skipped unless `sleep` asks for them: an agent that thinks for a minute is told
+// that a minute has passed. Every single step is answered apart.
+
+#ifndef KVTWIN_ENGINE_CPU_CPU_BACKEND_H_
+#define KVTWIN_ENGINE_CPU_CPU_BACKEND_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/backend.h"
+#include "engine/outcome_source.h"
+
+namespace kvtwin::cpu {
+
+struct CpuBackendOptions {
+  std::vector<uint32_t> steps_in_flight_max;  // by engine
+  bool sleep = false;                         // gaps pass in real time
+};
+
+// Time that a piece of work took. Tests bring their own.
+using Stopwatch = std::function<Duration(const std::function<void()>& work)>;
+Duration wall_time(const std::function<void()>& work);
+
+class CpuBackend final : public Backend {
+ public:
+  // `engines` performs steps and copies of all engines, and must outlive this.
+  CpuBackend(const CpuBackendOptions& options, OutcomeSource* engines, Stopwatch stopwatch = wall_time);
+  ~CpuBackend() override;
+
+  void submit(const Command& command) override;
+  bool next(Instant* now, Event* event) override;
+  bool interrupt(EngineId engine, Event* event) override;
+
+ private:
+  struct Launch;
+  struct Engine;
+  struct Copy {
+    Instant at{};
+    TransferDone done;
+  };
+  struct Alarm {
+    Instant at{};
+    uint64_t order = 0;
+    Timer timer;
+  };
+
+  void start(const StartTransfer& command, const Command& whole);
+  void perform_next(Engine* engine);
+  void answer(Engine* engine, Event* event);
+  void cut(Engine* engine, uint32_t steps);
+  void pass_time(Instant to);
+
+  const CpuBackendOptions options_;
+  OutcomeSource* const source_;
+  const Stopwatch stopwatch_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<Copy> copies_;
+  std::vector<Alarm> alarms_;
+  uint64_t alarms_set_ = 0;
+  Instant now_{};
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_CPU_BACKEND_H_

@@ -1,0 +1,78 @@
+// The forward pass of a Llama-family model in fp32: everything but attention's KV, which is behind
+// LayerAttention, because where KV lies and what is read of it is what kvtwin is about.
+//
+//   x = embedding[token]
+//   each layer:  q, k, v = W norm(x) + b, q and k normed per head (Qwen3);  x += Wo attend(q, k, v);
+//                x += down(silu(gate(norm(x))) * up(norm(x)))
+//   logits = lm_head(norm(x)), of the rows that sample
+// Rows do not influence one another except through KV: a token's values do not depend, to the bit, on what
+// else is in the step (kernels/gemm.h).
+
+#ifndef KVTWIN_ENGINE_CPU_FORWARD_H_
+#define KVTWIN_ENGINE_CPU_FORWARD_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/gemm.h"
+#include "models/rope.h"
+#include "models/weights.h"
+
+namespace kvtwin::cpu {
+
+// Attention of one layer over all rows of a batch. What the rows are is between it and who calls Forward.
+class LayerAttention {
+ public:
+  virtual ~LayerAttention() = default;
+  // Before the rotation, which is its business: some methods keep keys as they are here.
+  //   q, out [rows][query_heads][head_dim]; k, v [rows][kv_heads][head_dim]; q and k may be changed.
+  virtual void attend(uint32_t layer, float* q, float* k, const float* v, float* out) = 0;
+};
+
+class Forward {
+ public:
+  // `weights` must outlive this. Matrices are kept in fp32 if all of them fit `keep_bytes_max`; else each is
+  // widened when it is needed, which changes no bit of a result.
+  explicit Forward(const ModelWeights* weights, uint64_t keep_bytes_max = uint64_t{8} << 30);
+
+  const LlmSpec& llm() const { return weights_->llm(); }
+  const RopeFrequencies& rope() const { return rope_; }
+
+  // Runs the rows of one step. `sampling` names rows, ascending; logits become [sampling.size()][vocab].
+  // REQUIRES: tokens are below vocab.
+  void run(std::span<const uint32_t> tokens, std::span<const uint32_t> sampling, LayerAttention* attention,
+           std::vector<float>* logits);
+
+ private:
+  struct Linear {
+    const TensorView* weight = nullptr;
+    std::vector<float> bias;
+    kernels::PackedMatrix kept;
+  };
+  struct Layer {
+    std::vector<float> attention_norm, mlp_norm, q_norm, k_norm;
+    Linear q, k, v, o, gate, up, down;
+  };
+
+  Linear linear(const TensorView& weight, const TensorView& bias) const;
+  void apply(const Linear& linear, const float* x, uint32_t rows, std::vector<float>* y);
+  void attention_block(uint32_t index, uint32_t rows, LayerAttention* attention);
+  void mlp_block(uint32_t index, uint32_t rows);
+  void norm(const std::vector<float>& weight, const float* x, uint64_t rows, uint32_t width,
+            float* out) const;
+
+  const ModelWeights* const weights_;
+  const RopeFrequencies rope_;
+  bool keep_ = false;
+  std::vector<Layer> layers_;
+  std::vector<float> final_norm_;
+  Linear lm_head_;
+  // Of the step at hand.
+  std::vector<float> x_, normed_, q_, k_, v_, attended_, gate_, up_, added_;
+  kernels::PackedMatrix widened_;
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_FORWARD_H_

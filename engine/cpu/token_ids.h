@@ -1,0 +1,69 @@
+// What the tokens of calls are. The policy knows identities only (engine/policy/identity.h), and so does
+// the trace: token ids are made from them, so that equal identities are equal tokens (TRACES 5.1).
+//
+//   token(call, p) = ordinary id number draw(seed, space, unit, p mod unit_tokens) of the vocabulary
+// where (space, unit) is the identity of p's unit. Positions without identity are numbered by call and
+// position. Since outputs have identities too (what the next prompt says they were), forced decoding makes
+// later prompts match the KV that was generated, bit for bit.
+
+#ifndef KVTWIN_ENGINE_CPU_TOKEN_IDS_H_
+#define KVTWIN_ENGINE_CPU_TOKEN_IDS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/client.h"
+
+namespace kvtwin::cpu {
+
+class TokenIds {
+ public:
+  virtual ~TokenIds() = default;
+  // REQUIRES: the call was sent and has not ended.
+  virtual uint32_t token(CallId call, uint32_t position) const = 0;
+  virtual uint32_t prompt_tokens(CallId call) const = 0;
+};
+
+struct TokenIdOptions {
+  uint64_t seed = 0;
+  uint32_t unit_tokens = 16;
+  uint32_t vocab = 0;
+  // Outputs are what the model samples, not what the trace says: then nobody can know them beforehand, and
+  // calls lose the identity of what follows their prompt.
+  bool outputs_unknown = false;
+};
+
+// Listens to a Client. Its memory goes with the calls that are open.
+class IdentityTokens final : public TokenIds {
+ public:
+  explicit IdentityTokens(const TokenIdOptions& options);
+  ~IdentityTokens() override;
+
+  // The Client to run with instead of `client`: hands everything on. `client` must outlive the run.
+  Client* watch(Client* client);
+
+  uint32_t token(CallId call, uint32_t position) const override;
+  uint32_t prompt_tokens(CallId call) const override;
+
+ private:
+  class Watch;
+  struct Call {
+    uint32_t prompt_tokens = 0;
+    std::vector<UnitRun> runs;
+    std::vector<uint64_t> ends;  // of each run, in units from the start
+  };
+
+  void sent(CallReady* call);
+  void ended(CallId call) { calls_.erase(call); }
+
+  const TokenIdOptions options_;
+  uint32_t first_id_ = 0, ids_ = 0;
+  std::map<CallId, Call> calls_;
+  std::unique_ptr<Watch> watch_;
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_TOKEN_IDS_H_

@@ -1,0 +1,35 @@
+// Where the KV of one layer lies in pages, as the kernels of the CPU engine have it.
+
+#ifndef KVTWIN_KERNELS_KV_PAGES_H_
+#define KVTWIN_KERNELS_KV_PAGES_H_
+
+#include <cstdint>
+
+namespace kvtwin::kernels {
+
+// fp32, HND: the cells of one KV head are rows of head_dim, one after the other.
+//   key   of (page p, KV head h, slot s): keys   + p * page_stride + (h * page_tokens + s) * head_dim
+//   value of (page p, KV head h, slot s): values + p * page_stride + (h * page_tokens + s) * head_dim
+struct KvPages {
+  float* keys = nullptr;
+  float* values = nullptr;
+  uint64_t page_stride = 0;  // in floats
+  uint32_t page_tokens = 0;
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;
+
+  uint64_t at(uint32_t page, uint32_t kv_head, uint32_t slot) const {
+    return page * page_stride + (uint64_t{kv_head} * page_tokens + slot) * head_dim;
+  }
+};
+
+// Slots [first, first + count) of `page`: one run of a ReadSet (METHODS 7.2).
+struct ReadRun {
+  uint32_t page = 0;
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+}  // namespace kvtwin::kernels
+
+#endif  // KVTWIN_KERNELS_KV_PAGES_H_

@@ -1,0 +1,18 @@
+#include <cmath>
+
+#include "kernels/rms_norm.h"
+#include "kernels/wide.h"
+
+namespace kvtwin::kernels {
+
+KVTWIN_WIDE void rms_norm_ref(const float* x, const float* weight, float eps, uint64_t rows, uint32_t width,
+                              float* out) {
+  for (uint64_t r = 0; r < rows; ++r) {
+    const float* const row = x + r * width;
+    const float mean = dot(row, row, width) / static_cast<float>(width);
+    const float factor = 1.0f / std::sqrt(mean + eps);
+    for (uint32_t i = 0; i < width; ++i) out[r * width + i] = weight[i] * (row[i] * factor);
+  }
+}
+
+}  // namespace kvtwin::kernels

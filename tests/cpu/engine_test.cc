@@ -1,0 +1,241 @@
+// What the CPU engine computes does not depend on pages, chunks, batches, reuse or tiers, to the bit; and it
+// equals the formulas in double precision. All pages are poisoned when granted.
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "tests/cpu/dense_forward.h"
+#include "tests/cpu/steps.h"
+#include "tests/cpu/tiny_models.h"
+#include "tests/kernels/floats.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+constexpr CallId kA{1}, kB{2}, kC{3};
+constexpr uint64_t kWeightSeed = 7;
+
+cpu::CpuEngineConfig config_of(uint32_t page_tokens, uint32_t pages = 200) {
+  return {.page_tokens = page_tokens, .pages_gpu = pages, .poison = true};
+}
+
+// A forced call of `ids`, as prefill chunks of the given sizes and decodes for the rest: logits of its last
+// token.
+std::vector<float> last_logits(const ModelWeights& weights, const std::vector<uint32_t>& ids,
+                               const std::vector<uint32_t>& chunks, uint32_t page_tokens, uint64_t seed) {
+  const auto prompt = std::max(1u, std::accumulate(chunks.begin(), chunks.end(), 0u));
+  GivenTokens tokens;
+  tokens.give(kA, ids, prompt);
+  Steps steps(config_of(page_tokens), &weights, &tokens, seed);
+  steps.begin(kA);
+  std::vector<float> logits;
+  uint32_t at = 0;
+  for (const uint32_t chunk : chunks) {
+    at += chunk;
+    logits = steps.run({{kA, chunk, at == prompt}});
+  }
+  for (; at < ids.size(); ++at) logits = steps.run({{kA, 1, true}});
+  return logits;
+}
+
+struct Prepared {
+  Prepared(const LlmSpec& llm, uint32_t count) : weights(ModelWeights::random(llm, kWeightSeed)) {
+    ids = random_tokens(3, count, llm.vocab);
+    tokens.give(kA, ids, count);
+  }
+  ModelWeights weights;
+  std::vector<uint32_t> ids;
+  GivenTokens tokens;
+};
+
+}  // namespace
+
+TEST_CASE("G-3 forward: paged fp32 equals an unpaged forward in double precision") {
+  for (const LlmSpec& llm : tiny_models()) {
+    CAPTURE(llm.family);
+    const Prepared p(llm, 53);
+    const std::vector<double> dense = dense_logits(p.weights, p.ids);
+    const std::vector<double> last(dense.end() - llm.vocab, dense.end());
+    for (const uint32_t page : {1u, 5u, 16u, 53u}) {
+      CAPTURE(page);
+      CHECK(distance(last_logits(p.weights, p.ids, {53}, page, 9), last) < 2e-5);
+    }
+  }
+}
+
+TEST_CASE("forward: chunked prefill and decode equal the whole prefill, to the bit, on any pages") {
+  for (const LlmSpec& llm : tiny_models()) {
+    CAPTURE(llm.family);
+    const Prepared p(llm, 50);
+    const std::vector<float> whole = last_logits(p.weights, p.ids, {50}, 16, 0);
+    CHECK(std::all_of(whole.begin(), whole.end(), [](float x) { return std::isfinite(x); }));
+    CHECK(last_logits(p.weights, p.ids, {16, 16, 18}, 16, 1) == whole);
+    CHECK(last_logits(p.weights, p.ids, {1, 7, 42}, 4, 2) == whole);
+    CHECK(last_logits(p.weights, p.ids, {49, 1}, 3, 3) == whole);
+    CHECK(last_logits(p.weights, p.ids, {20}, 1, 4) == whole);  // 30 decodes
+    CHECK(last_logits(p.weights, p.ids, {}, 16, 5) == whole);   // all of it
+  }
+}
+
+TEST_CASE("X-9 forward: a call's logits are the same beside other calls, folded or not") {
+  for (const LlmSpec& llm : tiny_models()) {
+    CAPTURE(llm.family);
+    const Prepared p(llm, 40);
+    GivenTokens tokens = p.tokens;
+    tokens.give(kA, p.ids, 20);
+    tokens.give(kB, random_tokens(4, 60, llm.vocab), 33);
+    tokens.give(kC, random_tokens(5, 60, llm.vocab), 1);
+    Steps alone(config_of(8), &p.weights, &tokens, 1), beside(config_of(8), &p.weights, &tokens, 2);
+    alone.begin(kA);
+    std::vector<float> expected = alone.run({{kA, 20}});
+    const auto more = alone.run({{kA, 1}}, 10);
+    expected.insert(expected.end(), more.begin(), more.end());
+
+    beside.begin(kB), beside.begin(kA), beside.begin(kC);
+    std::vector<float> got;
+    const auto of_a = [&](const std::vector<float>& logits, size_t index) {
+      const auto first = logits.begin() + static_cast<ptrdiff_t>(index * llm.vocab);
+      got.insert(got.end(), first, first + llm.vocab);
+    };
+    of_a(beside.run({{kB, 33}, {kA, 20}, {kC, 1}}), 1);
+    for (int i = 0; i < 5; ++i) of_a(beside.run({{kA, 1}, {kC, 1}}), 0);
+    const auto folded = beside.run({{kC, 1}, {kA, 1}, {kB, 1}}, 5);
+    for (size_t i = 0; i < 5; ++i) of_a(folded, 3 * i + 1);
+    CHECK(got == expected);
+  }
+}
+
+TEST_CASE("G-2 forward: an adopted prefix gives the logits of the computed one, to the bit") {
+  for (const LlmSpec& llm : tiny_models()) {
+    CAPTURE(llm.family);
+    const Prepared p(llm, 48);
+    GivenTokens tokens = p.tokens;
+    std::vector<uint32_t> other(p.ids.begin(), p.ids.begin() + 32);
+    const auto tail = random_tokens(8, 16, llm.vocab);
+    other.insert(other.end(), tail.begin(), tail.end());
+    tokens.give(kB, other, 48);
+    Steps steps(config_of(8), &p.weights, &tokens, 6);
+    steps.begin(kA);
+    steps.run({{kA, 48}});
+    const std::vector<PageId> shared(steps.pages(kA).begin(), steps.pages(kA).begin() + 4);
+    steps.end(kA);
+    steps.begin(kB, shared);
+    const auto reused = steps.run({{kB, 16}});
+    CHECK(reused == last_logits(p.weights, other, {48}, 8, 7));
+  }
+}
+
+TEST_CASE("forward: a call may adopt pages that another call of the same step fills") {
+  const LlmSpec llm = tiny_models()[0];
+  const Prepared p(llm, 40);
+  GivenTokens tokens = p.tokens;
+  tokens.give(kB, p.ids, 40);
+  Steps steps(config_of(8), &p.weights, &tokens, 6);
+  steps.begin(kA);
+  steps.run({{kA, 8, false}});
+  // What kA gets now is what kB reads in the same step: B's pages are known beforehand.
+  Steps twin(config_of(8), &p.weights, &tokens, 6);
+  twin.begin(kA);
+  twin.run({{kA, 8, false}});
+  twin.run({{kA, 24, false}});
+  steps.begin(kB, {twin.pages(kA).begin(), twin.pages(kA).begin() + 4});
+  const auto logits = steps.run({{kA, 24, false}, {kB, 8, true}});
+  CHECK(logits == last_logits(p.weights, p.ids, {40}, 8, 1));
+}
+
+TEST_CASE("forward: pages that went to the host tier and came back elsewhere hold the same") {
+  const LlmSpec llm = tiny_models()[3];
+  const Prepared p(llm, 48);
+  GivenTokens tokens = p.tokens;
+  tokens.give(kB, p.ids, 48);
+  cpu::CpuEngineConfig config = config_of(8);
+  config.pages_host = 20;
+  Steps steps(config, &p.weights, &tokens, 6);
+  steps.begin(kA);
+  steps.run({{kA, 32, false}});
+  const std::vector<PageId> source = steps.pages(kA);
+  std::vector<PageId> host, target;
+  for (uint32_t i = 0; i < 4; ++i)
+    host.push_back(PageId{config.pages_gpu + 3 * i}), target.push_back(steps.take());
+  const StartTransfer out{{}, TransferId{1}, TransferKind::kDemote, Tier::kGpu, Tier::kHost, source, host};
+  const StartTransfer in{{}, TransferId{2}, TransferKind::kRecall, Tier::kHost, Tier::kGpu, host, target};
+  steps.engine().told(out);
+  steps.engine().told(in);
+  steps.begin(kB, target);
+  CHECK(steps.run({{kB, 16}}) == last_logits(p.weights, p.ids, {48}, 8, 7));
+}
+
+TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples an end") {
+  const LlmSpec llm = tiny_models()[2];
+  const Prepared p(llm, 10);
+  cpu::CpuEngineConfig config = config_of(8);
+  config.decoding = cpu::Decoding::kGreedy;
+  Steps steps(config, &p.weights, &p.tokens, 6);
+  steps.begin(kA);
+  steps.run({{kA, 10}});
+  const auto last = steps.run({{kA, 1}}, 19);
+  const std::vector<uint32_t> sampled = steps.sampled(kA);
+  REQUIRE(sampled.size() == 20);
+  // Forced with its own samples, the model samples the same.
+  std::vector<uint32_t> all = p.ids;
+  all.insert(all.end(), sampled.begin(), sampled.end() - 1);
+  const auto again = last_logits(p.weights, all, {29}, 16, 3);
+  CHECK(std::equal(again.begin(), again.end(), last.end() - llm.vocab));
+
+  config.end_tokens = {sampled[7]};
+  Steps ending(config, &p.weights, &p.tokens, 6);
+  ending.begin(kA);
+  ending.run({{kA, 10}});
+  for (size_t i = 1; ending.values().eos.empty(); ++i) {
+    REQUIRE(i < 20);
+    ending.run({{kA, 1}});
+  }
+  CHECK(ending.values().eos == std::vector<CallId>{kA});
+  CHECK(ending.sampled(kA).back() == sampled[7]);
+}
+
+TEST_CASE("decode: a preempted call goes on with what it sampled") {
+  const LlmSpec llm = tiny_models()[1];
+  const Prepared p(llm, 12);
+  cpu::CpuEngineConfig config = config_of(8);
+  config.decoding = cpu::Decoding::kGreedy;
+  Steps steady(config, &p.weights, &p.tokens, 6), preempted(config, &p.weights, &p.tokens, 7);
+  steady.begin(kA), preempted.begin(kA);
+  steady.run({{kA, 12}}), preempted.run({{kA, 12}});
+  steady.run({{kA, 1}}, 15), preempted.run({{kA, 1}}, 6);
+  preempted.end(kA, DropCallState::Reason::kPreempted);
+  preempted.begin(kA);
+  preempted.run({{kA, 19}});  // prompt and the seven outputs: samples the eighth
+  preempted.run({{kA, 1}}, 8);
+  CHECK(preempted.sampled(kA) == steady.sampled(kA));
+  steady.end(kA), preempted.end(kA);
+  CHECK(preempted.engine().samples_digest() == steady.engine().samples_digest());
+  CHECK(steady.engine().samples_digest() != 0);
+}
+
+TEST_CASE("forward: widening weights when they are needed changes no bit") {
+  for (const LlmSpec& llm : tiny_models()) {
+    const ModelWeights weights = ModelWeights::random(llm, 1);
+    class Identity final : public cpu::LayerAttention {
+     public:
+      explicit Identity(const LlmSpec& m) : width_(m.query_heads * m.head_dim) {}
+      void attend(uint32_t, float* q, float*, const float*, float* out) override {
+        std::copy_n(q, 5 * width_, out);
+      }
+
+     private:
+      const uint32_t width_;
+    } identity(llm);
+    const auto ids = random_tokens(3, 5, llm.vocab);
+    const std::vector<uint32_t> sampling = {1, 4};
+    cpu::Forward kept(&weights), widened(&weights, 0);
+    std::vector<float> a, b;
+    kept.run(ids, sampling, &identity, &a);
+    widened.run(ids, sampling, &identity, &b);
+    CHECK(a.size() == 2 * llm.vocab);
+    CHECK(a == b);
+  }
+}

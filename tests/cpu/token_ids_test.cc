@@ -1,0 +1,73 @@
+#include "engine/cpu/token_ids.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+using namespace kvtwin;
+
+namespace {
+
+// Sends what it is given at the first wake.
+class OneShot final : public Client {
+ public:
+  explicit OneShot(std::vector<CallReady> calls) : calls_(std::move(calls)) {}
+  Instant wake_at() const override { return kNever; }
+  void wake(Instant, ClientEvents* events) override {
+    for (const CallReady& call : calls_) events->push_back(call);
+  }
+  void tokens_emitted(Instant, CallId, uint32_t, ClientEvents*) override {}
+  void call_finished(Instant, CallId, uint32_t, bool, ClientEvents*) override {}
+  void call_rejected(Instant, CallId, ClientEvents*) override {}
+
+ private:
+  const std::vector<CallReady> calls_;
+};
+
+}  // namespace
+
+TEST_CASE("token ids: equal identities are equal tokens, others are not, and all are ordinary") {
+  const std::vector<UnitRun> a = {{5, 100, 3}, {6, 0, 2}}, b = {{5, 101, 2}, {5, 104, 1}, {6, 1, 1}};
+  OneShot client(
+      {{.call = CallId{0}, .prompt_tokens = 40, .output_tokens = 10, .identity = a, .triggers = {}},
+       {.call = CallId{1}, .prompt_tokens = 32, .output_tokens = 10, .identity = b, .triggers = {}}});
+  cpu::IdentityTokens tokens({.seed = 9, .unit_tokens = 8, .vocab = 4096});
+  ClientEvents events;
+  tokens.watch(&client)->wake({}, &events);
+  REQUIRE(events.size() == 2);
+  CHECK(tokens.prompt_tokens(CallId{0}) == 40);
+  const auto unit = [&](uint32_t call, uint32_t index) {
+    std::vector<uint32_t> out;
+    for (uint32_t i = 0; i < 8; ++i) out.push_back(tokens.token(CallId{call}, index * 8 + i));
+    return out;
+  };
+  CHECK(unit(0, 1) == unit(1, 0));  // 5:101
+  CHECK(unit(0, 2) == unit(1, 1));  // 5:102
+  CHECK(unit(0, 4) == unit(1, 3));  // 6:1
+  CHECK(unit(0, 0) != unit(1, 0));
+  CHECK(unit(0, 3) != unit(1, 3));  // 6:0
+  CHECK(unit(0, 5) != unit(1, 5));  // behind the last run: the call's own
+  std::set<uint32_t> seen;
+  for (uint32_t call = 0; call < 2; ++call) {
+    for (uint32_t position = 0; position < 42; ++position) {
+      const uint32_t id = tokens.token(CallId{call}, position);
+      CHECK(id >= 512);  // an eighth of the vocabulary
+      CHECK(id < 4032);  // all but the last 64th
+      seen.insert(id);
+    }
+  }
+  CHECK(seen.size() > 40);
+}
+
+TEST_CASE("token ids: outputs that nobody can know have no identity") {
+  const std::vector<UnitRun> a = {{5, 100, 3}, {6, 0, 2}};
+  OneShot client(
+      {{.call = CallId{0}, .prompt_tokens = 30, .output_tokens = 10, .identity = a, .triggers = {}}});
+  cpu::IdentityTokens tokens({.unit_tokens = 8, .vocab = 64, .outputs_unknown = true});
+  ClientEvents events;
+  Client* const watched = tokens.watch(&client);
+  watched->wake({}, &events);
+  const auto told = std::get<CallReady>(events.at(0)).identity;
+  CHECK(std::vector<UnitRun>(told.begin(), told.end()) == std::vector<UnitRun>{{5, 100, 3}});
+  watched->call_finished({}, CallId{0}, 10, false, &events);
+}

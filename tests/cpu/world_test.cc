@@ -1,0 +1,219 @@
+// The whole loop over real values: a policy under pressure, a client without manners, the CPU engine.
+// Whatever happened to a call (chunks, shared prefixes, preemption, the host tier, other calls' company), it
+// must have sampled what it samples alone.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <map>
+
+#include "engine/cpu/cpu_backend.h"
+#include "engine/driver.h"
+#include "engine/policy/registry.h"
+#include "engine/recorder.h"
+#include "engine/recorder_replay.h"
+#include "tests/cpu/steps.h"
+#include "tests/cpu/tiny_models.h"
+#include "tests/support/script_client.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+struct History {
+  std::vector<uint32_t> tokens;   // all that went in
+  std::vector<uint32_t> sampled;  // by output token
+  uint32_t prompt = 0;
+};
+
+std::vector<OutcomeSource*> sources_of(const std::vector<std::unique_ptr<cpu::CpuEngine>>& engines) {
+  std::vector<OutcomeSource*> out;
+  for (const auto& engine : engines) out.push_back(engine.get());
+  return out;
+}
+
+// Performs steps and writes down what each call read and sampled.
+class Witness final : public OutcomeSource {
+ public:
+  Witness(const std::vector<std::unique_ptr<cpu::CpuEngine>>& engines, const cpu::TokenIds* tokens,
+          uint32_t vocab)
+      : engines_(engines), all_(sources_of(engines)), tokens_(*tokens), vocab_(vocab) {}
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    cpu::CpuEngine& engine = *engines_[raw(launch.engine)];
+    engine.step(launch, offset, values);
+    finite_ = finite_ && std::all_of(engine.logits().begin(), engine.logits().end(),
+                                     [](float x) { return std::isfinite(x); });
+    CHECK(engine.logits().size() == engine.samples().size() * vocab_);
+    for (const auto& sample : engine.samples()) {
+      History& history = calls_[sample.call];
+      history.prompt = tokens_.prompt_tokens(sample.call);
+      history.tokens.clear();
+      for (uint32_t p = 0; p < sample.position; ++p) history.tokens.push_back(tokens_.token(sample.call, p));
+      history.sampled.resize(sample.position - history.prompt);
+      history.sampled.push_back(sample.token);
+    }
+  }
+  void told(const Command& command) override {
+    preemptions_ += std::holds_alternative<DropCallState>(command) &&
+                    std::get<DropCallState>(command).reason == DropCallState::Reason::kPreempted;
+    if (const auto* transfer = std::get_if<StartTransfer>(&command))
+      ++(transfer->kind == TransferKind::kRecall ? recalls_ : demotions_);
+    all_.told(command);
+  }
+
+  const std::map<CallId, History>& calls() const { return calls_; }
+  bool finite() const { return finite_; }
+  uint32_t preemptions() const { return preemptions_; }
+  uint32_t recalls() const { return recalls_; }
+
+ private:
+  const std::vector<std::unique_ptr<cpu::CpuEngine>>& engines_;
+  cpu::EngineSources all_;
+  const cpu::TokenIds& tokens_;
+  const uint32_t vocab_;
+  std::map<CallId, History> calls_;
+  bool finite_ = true;
+  uint32_t preemptions_ = 0, recalls_ = 0, demotions_ = 0;
+};
+
+CoreConfig config_of(uint64_t seed) {
+  Prng prng(draw({seed, 77}));
+  CoreConfig config;
+  config.page_tokens = prng.chance(1, 2) ? 4 : 8;
+  config.unit_tokens = prng.chance(1, 2) ? config.page_tokens : 2;
+  config.pages_gpu = static_cast<uint32_t>(prng.range(20, 60));
+  if (prng.chance(2, 3)) {
+    config.policies.placement = "host";
+    config.pages_host = 40;
+    config.clean_pages_target = config.pages_gpu / 2;
+    config.clean_batch_pages = 4;
+  }
+  config.calls_max = static_cast<uint32_t>(prng.range(2, 6));
+  config.step_tokens_max = static_cast<uint32_t>(prng.range(8, 64));
+  config.steps_in_flight_max = static_cast<uint32_t>(prng.range(1, 2));
+  config.batch_order = prng.chance(1, 2) ? BatchOrder::kDecodeFirst : BatchOrder::kMixed;
+  KVT_CHECK(!validate_core_config(config).has_value());
+  return config;
+}
+
+// Steps and copies take what is drawn, so that a failure can be repeated.
+cpu::Stopwatch drawn_times(uint64_t seed) {
+  return [seed, n = uint64_t{0}](const std::function<void()>& work) mutable {
+    work();
+    return Duration{static_cast<int64_t>(draw({seed, ++n}) % 1000)};
+  };
+}
+
+struct Totals {
+  uint64_t calls = 0, preemptions = 0, recalls = 0, adopted = 0;
+};
+
+class AdoptionCounter final : public Observer {
+ public:
+  explicit AdoptionCounter(Totals* totals) : totals_(*totals) {}
+  void saw_command(Instant, const Command& command) override {
+    if (const auto* launch = std::get_if<LaunchStep>(&command)) totals_.adopted += launch->adoptions.size();
+  }
+
+ private:
+  Totals& totals_;
+};
+
+void check_run(uint64_t seed, Totals* totals) {
+  CAPTURE(seed);
+  const LlmSpec llm = tiny_models()[seed % 4];
+  const ModelWeights weights = ModelWeights::random(llm, seed);
+  RunOptions options;
+  options.check_invariants = true;
+  for (uint16_t i = 0; i < 1 + seed % 2; ++i) {
+    options.engines.push_back(config_of(seed));
+    options.engines.back().engine = EngineId{i};
+  }
+  const CoreConfig& config = options.engines[0];
+  ScriptClient client({.seed = seed,
+                       .sessions = 4,
+                       .calls_per_session = 3,
+                       .unit_tokens = config.unit_tokens,
+                       .prompt_tokens_max = 60,
+                       .output_tokens_max = 20,
+                       .cancels_per_100 = seed % 3 == 0 ? 30u : 0u});
+  cpu::IdentityTokens tokens({.seed = seed, .unit_tokens = config.unit_tokens, .vocab = llm.vocab});
+  std::vector<std::unique_ptr<cpu::CpuEngine>> made;
+  std::vector<uint32_t> in_flight;
+  for (const CoreConfig& engine : options.engines) {
+    auto one = cpu::CpuEngine::make({.engine = engine.engine,
+                                     .page_tokens = engine.page_tokens,
+                                     .pages_gpu = engine.pages_gpu,
+                                     .pages_host = engine.pages_host,
+                                     .poison = true},
+                                    &weights, &tokens);
+    REQUIRE(one);
+    made.push_back(std::move(*one));
+    in_flight.push_back(engine.steps_in_flight_max);
+  }
+  Witness witness(made, &tokens, llm.vocab);
+  cpu::CpuBackend world({in_flight}, &witness, drawn_times(seed));
+  Recorder recorder(options, {"swarm", seed});
+  AdoptionCounter adoptions(totals);
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder, &adoptions});
+  CHECK(end.idle);
+  CHECK(client.content());
+  CHECK(witness.finite());  // no slot that nobody wrote was read
+
+  const std::string bytes = recorder.finish(end);
+  const Result<Log> log = read_log("log", bytes);
+  REQUIRE(log);
+  const Result<Replayed> replayed = replay("log", *log, {});
+  REQUIRE(replayed);
+  CHECK(replayed->same);
+  CHECK(replayed->end.digest == end.digest);
+
+  for (const auto& [call, history] : witness.calls()) {
+    CAPTURE(raw(call));
+    GivenTokens given;
+    given.give(call, history.tokens, history.prompt);
+    Steps alone({.page_tokens = 16, .pages_gpu = 40, .poison = true}, &weights, &given, 1);
+    alone.begin(call);
+    alone.run({{call, history.prompt}});
+    for (size_t i = history.prompt; i < history.tokens.size(); ++i) alone.run({{call, 1}});
+    CHECK(alone.sampled(call) == history.sampled);
+  }
+  totals->calls += witness.calls().size();
+  totals->preemptions += witness.preemptions();
+  totals->recalls += witness.recalls();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "X-2 X-9 world: whatever the policy did, every call sampled what it samples alone; its log replays") {
+  Totals totals;
+  for (uint64_t seed = 1; seed <= 40; ++seed) check_run(seed, &totals);
+  MESSAGE(totals.calls << " calls, " << totals.adopted << " adoptions, " << totals.preemptions
+                       << " preemptions, " << totals.recalls << " recalls");
+  CHECK(totals.adopted > 20);
+  CHECK(totals.preemptions > 0);
+  CHECK(totals.recalls > 0);
+}
+
+TEST_CASE("G-5 world: a page that two calls were given by mistake would be seen in what they sample") {
+  const LlmSpec llm = tiny_models()[0];
+  const ModelWeights weights = ModelWeights::random(llm, 5);
+  GivenTokens given;
+  given.give(CallId{1}, random_tokens(1, 40, llm.vocab), 12);
+  given.give(CallId{2}, random_tokens(2, 40, llm.vocab), 20);
+  auto engine = cpu::CpuEngine::make({.page_tokens = 8, .pages_gpu = 10}, &weights, &given);
+  REQUIRE(engine);
+  const auto logits = [&](PageId second) {
+    const PlanEntry entries[] = {{CallId{1}, EntryKind::kChunk, true, true, 12, 0},
+                                 {CallId{2}, EntryKind::kChunk, true, false, 12, 0}};
+    const PageGrant grants[] = {{0, 0, PageId{0}}, {0, 0, PageId{1}}, {0, 1, PageId{2}}, {0, 1, second}};
+    StepValues values;
+    (*engine)->step({.entries = entries, .grants = grants, .adoptions = {}}, 0, &values);
+    return std::vector<float>((*engine)->logits().begin(), (*engine)->logits().end());
+  };
+  CHECK(logits(PageId{3}) == logits(PageId{4}));
+  CHECK(logits(PageId{3}) != logits(PageId{1}));
+}
