@@ -27,8 +27,8 @@ double hit_rate(std::span<const HitCount> counts);
 // What random selection of `kept` of `rows` gets: kept / rows. The lift of a scorer is its rate over this.
 double random_hit_rate(uint64_t kept, uint64_t rows);
 
-// Attention output o = softmax(q K^T / sqrt(d)) V of query head j, row i, over the rows `kept` (ascending) of its
-// KV head; empty `kept` of a non-empty context gives zeros. out [dv]. fp64 inside.
+// Attention output o = softmax(q K^T / sqrt(d)) V of query head j, row i, over the rows `kept` (ascending) of
+// its KV head; empty `kept` of a non-empty context gives zeros. out [dv]. fp64 inside.
 void attention_output(const Look& look, const HeadsView& v, uint32_t j, uint32_t i,
                       std::span<const uint32_t> kept, std::span<double> out);
 

@@ -1,9 +1,9 @@
 // One door to all scorers: what a scorer is called, what it needs captured, and its scores for one layer.
 //
-// The engine that owns the tensors asks captures() once, keeps what it names, and calls score_cells() per layer
-// (or per KV head with its query heads, when heads hold different numbers of rows; TOVA and IntentKV join all
-// heads of a layer and need equal rows). Scorers are deterministic and keep no state of their own: state is
-// passed in (accumulators, stamps, memories), so that it can live where the call or session lives.
+// The engine that owns the tensors asks captures() once, keeps what it names, and calls score_cells() per
+// layer (or per KV head with its query heads, when heads hold different numbers of rows; TOVA and IntentKV
+// join all heads of a layer and need equal rows). Scorers are deterministic and keep no state of their own:
+// state is passed in (accumulators, stamps, memories), so that it can live where the call or session lives.
 //
 // The names are those of engine/policy/axis_scorer_table.cc; a test compares the two.
 
@@ -58,15 +58,15 @@ std::string_view scorer_name(ScorerKind kind);
 namespace capture {
 constexpr uint32_t kKeys = 1;
 constexpr uint32_t kValues = 2;
-constexpr uint32_t kWindowQueries = 4;   // of the last ScoreSpec::window.window rows; TOVA, RaaS: the last one
-constexpr uint32_t kAllQueries = 8;      // of every row of what is scored, post-RoPE
-constexpr uint32_t kProbeRows = 16;      // queries and keys of rows that are not in the cache
-constexpr uint32_t kHidden = 32;         // input of the attention block
-constexpr uint32_t kAccumulators = 64;   // H2O: grown by h2o_accumulate() with every new query
-constexpr uint32_t kPageStamps = 128;    // RaaS: kept by raas_touch() every step
-constexpr uint32_t kSpanQueries = 256;   // IntentKV: of the actionable query span
-constexpr uint32_t kSessionMemory = 512;  // IntentKV: read and written by the session
-constexpr uint32_t kGateWeights = 1024;  // FastKVzip, TrimKV
+constexpr uint32_t kWindowQueries = 4;  // of the last ScoreSpec::window.window rows; TOVA, RaaS: the last one
+constexpr uint32_t kAllQueries = 8;     // of every row of what is scored, post-RoPE
+constexpr uint32_t kProbeRows = 16;     // queries and keys of rows that are not in the cache
+constexpr uint32_t kHidden = 32;        // input of the attention block
+constexpr uint32_t kAccumulators = 64;  // H2O: grown by h2o_accumulate() with every new query
+constexpr uint32_t kPageStamps = 128;   // RaaS: kept by raas_touch() every step
+constexpr uint32_t kSpanQueries = 256;  // IntentKV: of the actionable query span
+constexpr uint32_t kSessionMemory = 512;   // IntentKV: read and written by the session
+constexpr uint32_t kGateWeights = 1024;    // FastKVzip, TrimKV
 constexpr uint32_t kOutputWeights = 2048;  // CriticalKV
 }  // namespace capture
 uint32_t captures(ScorerKind kind);
@@ -86,13 +86,13 @@ struct ScoreSpec {
   ExpectedSpec expected;
   TrimKvSpec trim;
   RaasSpec raas;
-  uint32_t page_tokens = 16;      // RaaS: rows per stamp
-  uint32_t critical_first = 0;    // CriticalKV: cells that the base score alone chooses (half the budget)
-  bool renormalise = false;       // Judge Q: probabilities over the prompt alone sum to 1
+  uint32_t page_tokens = 16;    // RaaS: rows per stamp
+  uint32_t critical_first = 0;  // CriticalKV: cells that the base score alone chooses (half the budget)
+  bool renormalise = false;     // Judge Q: probabilities over the prompt alone sum to 1
   IntentSpec intent;
   IntentMode intent_mode = IntentMode::kMemory;
   RuleNorm rule_norm = RuleNorm::kTimesCandidates;
-  uint64_t seed = 0;              // random
+  uint64_t seed = 0;  // random
 };
 ScoreSpec score_spec(ScorerKind kind);
 
@@ -100,16 +100,16 @@ ScoreSpec score_spec(ScorerKind kind);
 struct ScoreInputs {
   uint32_t layer = 0;
   uint32_t layers = 1;
-  uint32_t head_first = 0;  // of the KV heads given here
-  uint32_t tokens = 0;      // logical length N: the position of the next token
-  Positions positions;      // of the cells to rank
-  HeadsView k, v;           // [H][T][d]
-  HeadsView q;              // [Hq][w][d]: window, all, or probe rows' queries
+  uint32_t head_first = 0;                  // of the KV heads given here
+  uint32_t tokens = 0;                      // logical length N: the position of the next token
+  Positions positions;                      // of the cells to rank
+  HeadsView k, v;                           // [H][T][d]
+  HeadsView q;                              // [Hq][w][d]: window, all, or probe rows' queries
   std::span<const uint32_t> q_positions{};  // [w]
   HeadsView own_k;                          // [H][w][d]: probe rows' keys
-  HeadsView q_hat;        // [Hq][n][d], Expected Attention: pre-RoPE queries (unrotate_queries())
-  uint32_t sinks = 0;     // KVzip: the first rows of k that are sinks; out has the others
-  HeadsView hidden;       // [1][T][D]
+  HeadsView q_hat;         // [Hq][n][d], Expected Attention: pre-RoPE queries (unrotate_queries())
+  uint32_t sinks = 0;      // KVzip: the first rows of k that are sinks; out has the others
+  HeadsView hidden;        // [1][T][D]
   ScoreView accumulators;  // [H][T]
   ScoreView log_beta;      // [H][T]
   std::span<const uint32_t> stamps{};  // [H][pages]
@@ -120,11 +120,12 @@ struct ScoreInputs {
   const OutputProjection* output = nullptr;
 };
 
-// out [H][T], [H][T - sinks] for KVzip, [1][T] when scores_tokens(). REQUIRES: what captures() names is there.
+// out [H][T], [H][T - sinks] for KVzip, [1][T] when scores_tokens(). REQUIRES: what captures() names is
+// there.
 void score_cells(const ScoreSpec& spec, const ScoreInputs& in, ScoreView out);
 
-// IntentKV: scales the rule and adds the residual's corrections (intent_corrections(), times the clipped gain;
-// empty: none). Other scorers: nothing.
+// IntentKV: scales the rule and adds the residual's corrections (intent_corrections(), times the clipped
+// gain; empty: none). Other scorers: nothing.
 void finish_scores(const ScoreSpec& spec, std::span<const float> corrections, ScoreView out);
 
 }  // namespace kvtwin::kernels

@@ -28,7 +28,8 @@ void output_norms(const OutputProjection& projection, const HeadsView& v, ScoreV
   }
 }
 
-void score_critical(const OutputProjection& projection, const HeadsView& v, uint32_t first, ScoreView scores) {
+void score_critical(const OutputProjection& projection, const HeadsView& v, uint32_t first,
+                    ScoreView scores) {
   KVT_CHECK(scores.heads == v.heads && scores.rows == v.rows);
   std::vector<float> norms(size_t{v.heads} * v.rows);
   const ScoreView norm_view = packed_scores(norms, v.heads, v.rows);

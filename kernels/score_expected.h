@@ -22,12 +22,12 @@
 namespace kvtwin::kernels {
 
 struct ExpectedSpec {
-  uint32_t sink = 4;         // rows that stay
-  uint32_t first = 4;        // query rows left out as outliers, if more than that were seen
-  uint32_t future = 512;     // F
-  bool covariance = true;    // the second term
-  bool value_norm = true;    // the factor |V|
-  float eps = 0.0f;          // kvpress 0; TANGRAM 0.01 (safe with per-layer budgets only: |V| differs by layer)
+  uint32_t sink = 4;       // rows that stay
+  uint32_t first = 4;      // query rows left out as outliers, if more than that were seen
+  uint32_t future = 512;   // F
+  bool covariance = true;  // the second term
+  bool value_norm = true;  // the factor |V|
+  float eps = 0.0f;        // kvpress 0; TANGRAM 0.01 (safe with per-layer budgets only: |V| differs by layer)
   bool rotate_keys = false;  // turn each key by R^T instead of Sigma by R: the same sum, cheaper
 };
 ExpectedSpec expected_kvpress();

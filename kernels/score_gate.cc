@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/check.h"
+#include "kernels/exact_exp.h"
 #include "kernels/score_math.h"
 
 namespace kvtwin::kernels {
@@ -25,7 +26,7 @@ void normed_projection(const float* w, const float* b, std::span<const float> sc
 float activate(GateActivation activation, float x) {
   switch (activation) {
     case GateActivation::kSilu:
-      return x / (1.0f + std::exp(-x));
+      return x / (1.0f + exact_exp(-x));
     case GateActivation::kRelu:
       return std::max(x, 0.0f);
     case GateActivation::kGelu:
@@ -35,7 +36,7 @@ float activate(GateActivation activation, float x) {
 }
 
 // log(1 / (1 + e^-x)) without overflow.
-float log_sigmoid(float x) { return std::min(x, 0.0f) - std::log1p(std::exp(-std::fabs(x))); }
+float log_sigmoid(float x) { return std::min(x, 0.0f) - std::log1p(exact_exp(-std::fabs(x))); }
 
 }  // namespace
 
@@ -53,12 +54,13 @@ void score_fastkvzip(const FastKvzipGate& gate, const HeadsView& x, ScoreView ou
       float sum = 0;
       for (uint32_t g = 0; g < gate.group; ++g) {
         const uint32_t j = h * gate.group + g;
-        normed_projection(gate.wq.data() + size_t{j} * kWidth * gate.hidden, gate.bq.data() + size_t{j} * kWidth,
-                          gate.q_norm, x.row(0, i), gate.hidden, gate.norm_eps, q);
+        normed_projection(gate.wq.data() + size_t{j} * kWidth * gate.hidden,
+                          gate.bq.data() + size_t{j} * kWidth, gate.q_norm, x.row(0, i), gate.hidden,
+                          gate.norm_eps, q);
         const float z = dot(k, q, kWidth) / 4.0f + gate.bias[j];
         float others = 0;
         for (uint32_t t = 0; t < kWidth; ++t) {
-          others += std::exp(dot(base + size_t{t} * kWidth, q, kWidth) / 4.0f - z);
+          others += exact_exp(dot(base + size_t{t} * kWidth, q, kWidth) / 4.0f - z);
         }
         sum += 1.0f / (1.0f + others);
       }

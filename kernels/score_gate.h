@@ -40,8 +40,8 @@ uint32_t fastkvzip_window(uint32_t tokens);
 // b2 starts large, so that beta starts near 1. Cost: O(D * width) per token.
 enum class GateActivation : uint8_t { kSilu, kRelu, kGelu };
 struct TrimKvGate {
-  uint32_t heads = 0;         // H
-  uint32_t hidden = 0;        // D
+  uint32_t heads = 0;   // H
+  uint32_t hidden = 0;  // D
   uint32_t width = 0;
   GateActivation activation = GateActivation::kSilu;
   std::span<const float> w1;  // [width][D]

@@ -28,8 +28,8 @@ void h2o_accumulate(const Look& look, ScoreView accumulators);
 // there are no more rows than heavy + recent. The caller moves the accumulators of these rows along.
 RowSet h2o_keep(std::span<const float> accumulators, uint32_t heavy, uint32_t recent);
 
-// A budget in two: recent = max(floor, half), at most all of it; heavy = the rest (METHODS 1.2: 0.5 / 0.5 with
-// a recent floor of 64 is IntentKV's ratio mode as reconstructed).
+// A budget in two: recent = max(floor, half), at most all of it; heavy = the rest (METHODS 1.2: 0.5 / 0.5
+// with a recent floor of 64 is IntentKV's ratio mode as reconstructed).
 struct HeavyRecent {
   uint32_t heavy = 0;
   uint32_t recent = 0;
@@ -37,8 +37,8 @@ struct HeavyRecent {
 HeavyRecent split_heavy_recent(uint32_t budget, uint32_t recent_floor);
 
 enum class ObservedForm : uint8_t {
-  kSum,      // KVCache-Factory: column sums; the last `window` rows stay and their queries still count
-  kPerRow,   // kvpress ObservedAttention: divided by the number of rows that can see the cell
+  kSum,     // KVCache-Factory: column sums; the last `window` rows stay and their queries still count
+  kPerRow,  // kvpress ObservedAttention: divided by the number of rows that can see the cell
 };
 
 // Over a whole prompt: `look` has all its queries. The last `window` rows get kMustStay.

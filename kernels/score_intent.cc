@@ -34,8 +34,8 @@ void intent_query(const HeadsView& q, std::span<float> mean_query) {
   }
 }
 
-void intent_query_pre_rope(const RopePlanes& planes, const HeadsView& q, std::span<const uint32_t> q_positions,
-                           uint32_t now, std::span<float> mean_query) {
+void intent_query_pre_rope(const RopePlanes& planes, const HeadsView& q,
+                           std::span<const uint32_t> q_positions, uint32_t now, std::span<float> mean_query) {
   KVT_CHECK(q_positions.size() == q.rows);
   std::vector<float> plain(size_t{q.heads} * q.rows * q.dim);
   for (uint32_t j = 0; j < q.heads; ++j) {

@@ -8,7 +8,8 @@
 // W_2 = 0 and b_2 = 0 at the start: then s ranks as the rule does. For d = 128 there are 230,402 parameters:
 // W_q 49,280 + W_k, W_v, W_o 3 * 16,512; MLP 131,328 + 257; gain 1.
 //
-// Shapes: kbar [C][d], span [n][d] (live query-span tokens), mbar [d], out [C]. Cost: O(C * (7 d + 256 * 4 d)).
+// Shapes: kbar [C][d], span [n][d] (live query-span tokens), mbar [d], out [C]. Cost: O(C * (7 d + 256 * 4
+// d)).
 
 #ifndef KVTWIN_KERNELS_SCORE_INTENT_RESIDUAL_H_
 #define KVTWIN_KERNELS_SCORE_INTENT_RESIDUAL_H_

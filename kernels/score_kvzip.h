@@ -1,7 +1,7 @@
 // KVzip (arXiv 2505.23416, METHODS 1.7): what must the model look at to repeat its own context?
 //
-// After the prompt, for each chunk of the context, rows that spell "repeat this" and then the chunk itself run
-// once more with the cache attached and their own K, V thrown away. A context cell is worth the largest
+// After the prompt, for each chunk of the context, rows that spell "repeat this" and then the chunk itself
+// run once more with the cache attached and their own K, V thrown away. A context cell is worth the largest
 // probability that any of those rows gives it, in a softmax over the sinks, the chunk and the rows' own keys
 // only; not over the whole context. Cells before the context (the system prefix) score 1.
 //

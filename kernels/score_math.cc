@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/base/check.h"
+#include "kernels/exact_exp.h"
 
 namespace kvtwin::kernels {
 namespace {
@@ -11,18 +12,6 @@ namespace {
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 }  // namespace
-
-float dot(const float* a, const float* b, uint32_t dim) {
-  float lanes[8] = {};
-  uint32_t i = 0;
-  for (; i + 8 <= dim; i += 8) {
-    for (uint32_t lane = 0; lane < 8; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
-  }
-  for (uint32_t lane = 0; i < dim; ++i, ++lane) lanes[lane] += a[i] * b[i];
-  float sum = 0;
-  for (const float lane : lanes) sum += lane;
-  return sum;
-}
 
 float norm2(const float* a, uint32_t dim) { return std::sqrt(dot(a, a, dim)); }
 
@@ -32,7 +21,7 @@ void softmax(std::span<float> logits) {
   if (largest == kHidden) return std::fill(logits.begin(), logits.end(), 0.0f);
   double sum = 0;
   for (float& logit : logits) {
-    logit = std::exp(logit - largest);
+    if (logit == logit) logit = logit == kHidden ? 0.0f : exact_exp(logit - largest);
     sum += logit;
   }
   const float scale = static_cast<float>(1.0 / sum);

@@ -1,7 +1,7 @@
 // Arithmetic that several scorers share: dot products, masked softmax, pooling along positions.
 //
-// Values are fp32. A dot product adds in eight lanes and then the lanes in order: one fixed order, so
-// results do not depend on the compiler. Sums over many probabilities are kept in double.
+// Values are fp32. Dot products (wide.h) add in one fixed order and exponentials are exact_exp.h's, so that
+// what is kept does not depend on the machine. Sums over many probabilities are kept in double.
 
 #ifndef KVTWIN_KERNELS_SCORE_MATH_H_
 #define KVTWIN_KERNELS_SCORE_MATH_H_
@@ -12,16 +12,17 @@
 #include <vector>
 
 #include "kernels/view.h"
+#include "kernels/wide.h"
 
 namespace kvtwin::kernels {
 
 // What a scorer gives rows that must stay (its own window, the last token, sinks): above all others.
 constexpr float kMustStay = std::numeric_limits<float>::infinity();
 
-float dot(const float* a, const float* b, uint32_t dim);
 float norm2(const float* a, uint32_t dim);
 
-// logits[i] <- exp(logits[i] - max) / sum, in place; -inf becomes 0. All -inf: all 0.
+// logits[i] <- exp(logits[i] - max) / sum, in place; -inf becomes 0. All -inf: all 0. A NaN makes all NaN, so
+// that selection counts them.
 void softmax(std::span<float> logits);
 
 // How the G query heads of one KV head become one (METHODS 0.2).
@@ -37,12 +38,12 @@ void pool_rows(Pool pool, uint32_t kernel, std::span<const float> in, std::span<
 // the cache: Judge Q's probes, KVzip's repeat rows. Their probabilities count in the softmax and are cut
 // off.
 struct Look {
-  HeadsView q;                             // [Hq][w][d], post-RoPE
-  std::span<const uint32_t> q_positions{}; // [w]; empty: every context key is visible to every row
-  HeadsView k;                             // [H][T][d], post-RoPE
-  Positions positions;                     // of k
-  HeadsView own_k{};                       // [H][w][d]; rows == 0: none
-  bool renormalise = false;                // scale each row so that the context columns sum to 1
+  HeadsView q;                              // [Hq][w][d], post-RoPE
+  std::span<const uint32_t> q_positions{};  // [w]; empty: every context key is visible to every row
+  HeadsView k;                              // [H][T][d], post-RoPE
+  Positions positions;                      // of k
+  HeadsView own_k{};                        // [H][w][d]; rows == 0: none
+  bool renormalise = false;                 // scale each row so that the context columns sum to 1
 
   uint32_t group() const { return q.heads / k.heads; }
 };

@@ -36,8 +36,7 @@ class Mean {
     std::vector<float> out(size_t{lanes} * n);
     for (uint32_t lane = 0; lane < lanes; ++lane) {
       for (uint32_t p = 0; p < n; ++p) {
-        out[size_t{lane} * n + p] =
-            static_cast<float>(sums_[size_t{lane} * look_.k.rows + p] / look_.q.rows);
+        out[size_t{lane} * n + p] = static_cast<float>(sums_[size_t{lane} * look_.k.rows + p] / look_.q.rows);
       }
     }
     return out;

@@ -21,9 +21,9 @@
 namespace kvtwin::kernels {
 
 enum class PoolOrder : uint8_t {
-  kPoolThenReduce,       // kvpress
-  kReduceThenPool,       // AdaKV, KVCache-Factory, Judge Q
-  kReduceLogitsFirst,    // TANGRAM: the G logits become one before the softmax
+  kPoolThenReduce,     // kvpress
+  kReduceThenPool,     // AdaKV, KVCache-Factory, Judge Q
+  kReduceLogitsFirst,  // TANGRAM: the G logits become one before the softmax
 };
 
 struct WindowSpec {
@@ -32,7 +32,7 @@ struct WindowSpec {
   Pool pool = Pool::kMax;
   Reduce reduce = Reduce::kMean;
   PoolOrder order = PoolOrder::kReduceThenPool;
-  bool causal = true;         // within the window rows; TANGRAM applies no mask there
+  bool causal = true;          // within the window rows; TANGRAM applies no mask there
   bool weigh_visible = false;  // FINCH: each row times its number of visible keys
   // Rows at the captured queries' positions get kMustStay. False for probes, which are not in the cache.
   bool keep_window = true;

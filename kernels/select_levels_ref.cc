@@ -14,9 +14,7 @@ struct Cell {
   uint32_t head;  // l * H + h, or cluster
 };
 
-bool comes_first(const Cell& a, const Cell& b) {
-  return a.key != b.key ? a.key > b.key : a.head < b.head;
-}
+bool comes_first(const Cell& a, const Cell& b) { return a.key != b.key ? a.key > b.key : a.head < b.head; }
 
 // The cells of each head that are among the `count` first of all, added to *counts.
 void count_first(std::vector<Cell>* cells, uint64_t count, std::vector<uint32_t>* counts) {
@@ -124,7 +122,8 @@ std::vector<uint32_t> count_adakv_repo(const Ranked& ranked, const AdaKvRepo& op
     for (uint32_t h = 0; h < heads; ++h) {
       const std::span<const float> row = ranked.scores.row(h);
       sorted.assign(row.begin(), row.end());
-      std::sort(sorted.begin(), sorted.end(), [](float a, float b) { return order_key(a, 0) > order_key(b, 0); });
+      std::sort(sorted.begin(), sorted.end(),
+                [](float a, float b) { return order_key(a, 0) > order_key(b, 0); });
       const double best = std::accumulate(sorted.begin(), sorted.begin() + base, 0.0);
       const double all = std::accumulate(sorted.begin(), sorted.end(), 0.0);
       const float weight = all > 0 ? static_cast<float>(best / all) : 1.0f;

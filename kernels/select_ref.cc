@@ -43,9 +43,8 @@ RowSet select_rows(std::span<const float> scores, std::span<const uint32_t> forc
     if (nan != nullptr && is_nan(scores[i])) ++*nan;
   }
   KVT_CHECK(at == forced.size());  // forced ascends and names rows
-  keep_best(&candidates, k, [&](uint32_t a, uint32_t b) {
-    return order_key(scores[a], a) > order_key(scores[b], b);
-  });
+  keep_best(&candidates, k,
+            [&](uint32_t a, uint32_t b) { return order_key(scores[a], a) > order_key(scores[b], b); });
   candidates.insert(candidates.end(), forced.begin(), forced.end());
   std::sort(candidates.begin(), candidates.end());
   return candidates;

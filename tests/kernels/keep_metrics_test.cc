@@ -22,7 +22,8 @@ TEST_CASE("hit rate: a macro average of overlaps") {
 
 TEST_CASE("output error: none with everything kept, all of it with nothing kept") {
   Prng prng(81);
-  const Tensor k = random_tensor(&prng, 2, 30, 8), v = random_tensor(&prng, 2, 30, 8), q = random_tensor(&prng, 4, 3, 8);
+  const Tensor k = random_tensor(&prng, 2, 30, 8), v = random_tensor(&prng, 2, 30, 8),
+               q = random_tensor(&prng, 4, 3, 8);
   const std::vector<uint32_t> positions = last_positions(30, 3);
   const Look look{q.view(), positions, k.view(), {30, {}}, {}, false};
   RowSet all(30);

@@ -24,14 +24,14 @@ struct World {
   Prng prng{91};
   Tensor k = random_tensor(&prng, kHeads, kTokens, kDim, 2.0f);
   Tensor v = random_tensor(&prng, kHeads, kTokens, kDim);
-  Tensor q = random_tensor(&prng, kHeads * kGroup, 8, kDim, 2.0f);
+  Tensor q = random_tensor(&prng, kHeads* kGroup, 8, kDim, 2.0f);
   Tensor own = random_tensor(&prng, kHeads, 8, kDim);
   std::vector<uint32_t> positions = last_positions(kTokens, 8);
   std::vector<float> inv_freq = std::vector<float>(kDim / 2, 0.1f);
-  Tensor output = random_tensor(&prng, 1, 12, kHeads * kGroup * kDim);
-  OutputProjection projection{12, kHeads * kGroup, output.values};
+  Tensor output = random_tensor(&prng, 1, 12, kHeads* kGroup* kDim);
+  OutputProjection projection{12, kHeads* kGroup, output.values};
   std::vector<float> sums = std::vector<float>(kHeads * kTokens, 1.0f);
-  std::vector<float> memory = random_tensor(&prng, 1, 1, kHeads * kGroup * kDim).values;
+  std::vector<float> memory = random_tensor(&prng, 1, 1, kHeads* kGroup* kDim).values;
   std::vector<uint32_t> stamps{1, 2, 3, 4, 5, 6};
 
   ScoreInputs inputs() {

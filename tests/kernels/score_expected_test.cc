@@ -36,11 +36,13 @@ std::vector<double> mean_turn(const std::vector<float>& inv_freq, uint32_t first
   return out;
 }
 
-std::vector<double> times(const std::vector<double>& a, const std::vector<double>& b, size_t dim, bool transpose_b) {
+std::vector<double> times(const std::vector<double>& a, const std::vector<double>& b, size_t dim,
+                          bool transpose_b) {
   std::vector<double> out(dim * dim, 0.0);
   for (size_t r = 0; r < dim; ++r) {
     for (size_t c = 0; c < dim; ++c) {
-      for (size_t n = 0; n < dim; ++n) out[r * dim + c] += a[r * dim + n] * b[transpose_b ? c * dim + n : n * dim + c];
+      for (size_t n = 0; n < dim; ++n)
+        out[r * dim + c] += a[r * dim + n] * b[transpose_b ? c * dim + n : n * dim + c];
     }
   }
   return out;
@@ -139,7 +141,8 @@ TEST_CASE("Expected Attention: both forms agree with the formula written out in 
   }
 }
 
-TEST_CASE("Expected Attention: without covariance and with one future position it is attention of the mean query") {
+TEST_CASE(
+    "Expected Attention: without covariance and with one future position it is attention of the mean query") {
   Prng prng(42);
   const uint32_t dim = 16, tokens = 50;
   const Tensor k = random_tensor(&prng, 1, tokens, dim, 2.0f), v = random_tensor(&prng, 1, tokens, dim);
@@ -161,7 +164,8 @@ TEST_CASE("Expected Attention: without covariance and with one future position i
   }
 }
 
-TEST_CASE("Expected Attention: a change of basis of queries and keys within the rotary planes changes no score") {
+TEST_CASE(
+    "Expected Attention: a change of basis of queries and keys within the rotary planes changes no score") {
   Prng prng(43);
   const uint32_t dim = 12, tokens = 40;
   Tensor q = random_tensor(&prng, 2, tokens, dim, 2.0f), k = random_tensor(&prng, 1, tokens, dim, 2.0f);

@@ -17,13 +17,19 @@ struct Weights {
   uint32_t heads, group, hidden;
 
   Weights(Prng* prng, uint32_t h, uint32_t g, uint32_t d)
-      : wq(random_tensor(prng, 1, h * g * kWidth, d)), bq(random_tensor(prng, 1, 1, h * g * kWidth)),
-        q_norm(random_tensor(prng, 1, 1, kWidth, 2.0f)), wk(random_tensor(prng, 1, h * kWidth, d)),
-        k_norm(random_tensor(prng, 1, 1, kWidth, 2.0f)), k_base(random_tensor(prng, h, kWidth, kWidth)),
-        bias(random_tensor(prng, 1, h, g)), heads(h), group(g), hidden(d) {}
+      : wq(random_tensor(prng, 1, h * g * kWidth, d)),
+        bq(random_tensor(prng, 1, 1, h * g * kWidth)),
+        q_norm(random_tensor(prng, 1, 1, kWidth, 2.0f)),
+        wk(random_tensor(prng, 1, h * kWidth, d)),
+        k_norm(random_tensor(prng, 1, 1, kWidth, 2.0f)),
+        k_base(random_tensor(prng, h, kWidth, kWidth)),
+        bias(random_tensor(prng, 1, h, g)),
+        heads(h),
+        group(g),
+        hidden(d) {}
   FastKvzipGate gate() const {
-    return {heads, group, hidden, wq.values, bq.values, q_norm.values, wk.values, k_norm.values,
-            k_base.values, bias.values};
+    return {heads,         group,     hidden,        wq.values,     bq.values,
+            q_norm.values, wk.values, k_norm.values, k_base.values, bias.values};
   }
 };
 

@@ -32,7 +32,8 @@ std::vector<float> unit_memory(Prng* prng, uint32_t query_heads, uint32_t dim) {
 }
 
 // W x + b in double.
-std::vector<double> affine(const std::vector<float>& w, const std::vector<float>& b, const std::vector<double>& x) {
+std::vector<double> affine(const std::vector<float>& w, const std::vector<float>& b,
+                           const std::vector<double>& x) {
   std::vector<double> out(b.begin(), b.end());
   for (size_t r = 0; r < out.size(); ++r) {
     for (size_t c = 0; c < x.size(); ++c) out[r] += double{w[r * x.size() + c]} * x[c];
@@ -150,10 +151,12 @@ TEST_CASE("IntentKV: the rule is the mean over layers and heads of a softmax ove
   }
 }
 
-TEST_CASE("IntentKV: within one head the ranking does not depend on temperature; over heads the average does") {
+TEST_CASE(
+    "IntentKV: within one head the ranking does not depend on temperature; over heads the average does") {
   Prng prng(63);
   const uint32_t dim = 16, candidates = 200;
-  const auto ranks = [&](uint32_t heads, const Tensor& k, const std::vector<float>& memory, float temperature) {
+  const auto ranks = [&](uint32_t heads, const Tensor& k, const std::vector<float>& memory,
+                         float temperature) {
     IntentSpec spec;
     spec.temperature = temperature;
     std::vector<float> rule(candidates, 0.0f);
@@ -183,7 +186,7 @@ TEST_CASE("IntentKV: averaging un-rotated queries keeps what averaging rotated o
   intent_query_pre_rope(planes, q.view(), positions, 64, unrotated);
   apply_planes(rotation_at(planes, 64), plain.at(0, 0), expected.data());
   for (uint32_t c = 0; c < 4; ++c) CHECK(std::fabs(unrotated[c] - expected[c]) < 1e-5);
-  CHECK(std::hypot(rotated[0], rotated[2]) < 0.1);                      // the fast plane is gone
+  CHECK(std::hypot(rotated[0], rotated[2]) < 0.1);  // the fast plane is gone
   CHECK(std::hypot(unrotated[0], unrotated[2]) == doctest::Approx(1.0));
 }
 

@@ -44,7 +44,8 @@ TEST_CASE("Knorm: rotating keys changes no score; KeyDiff: the odd key out is ke
   Prng prng(32);
   Tensor k = random_tensor(&prng, 1, 40, 8, 2.0f), turned = k;
   const std::vector<float> inv_freq{1.0f, 0.3f, 0.05f, 0.01f};
-  for (uint32_t i = 0; i < 40; ++i) apply_planes(rotation_at({inv_freq, 1.0f}, i), k.at(0, i), turned.at(0, i));
+  for (uint32_t i = 0; i < 40; ++i)
+    apply_planes(rotation_at({inv_freq, 1.0f}, i), k.at(0, i), turned.at(0, i));
   std::vector<float> a(40), b(40);
   score_knorm(k.view(), packed_scores(a, 1, 40));
   score_knorm(turned.view(), packed_scores(b, 1, 40));

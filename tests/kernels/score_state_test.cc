@@ -97,9 +97,11 @@ TEST_CASE("H2O: every query row adds exactly 1 to a head's accumulators") {
       h2o_accumulate({q.view(), at, k.view(), {shape.tokens, {}}, {}, false}, view);
       for (uint32_t j = 0; j < q.heads; ++j) {
         const std::vector<double> row = attend(q.at(j, 0), k, j / shape.group, t + 1);
-        for (uint32_t p = 0; p <= t; ++p) expected[(j / shape.group) * shape.tokens + p] += row[p] / shape.group;
+        for (uint32_t p = 0; p <= t; ++p)
+          expected[(j / shape.group) * shape.tokens + p] += row[p] / shape.group;
       }
-      for (uint32_t h = 0; h < shape.heads; ++h) CHECK(total(view.row(h)) == doctest::Approx(t + 1).epsilon(1e-5));
+      for (uint32_t h = 0; h < shape.heads; ++h)
+        CHECK(total(view.row(h)) == doctest::Approx(t + 1).epsilon(1e-5));
     }
     for (size_t i = 0; i < a.size(); ++i) CHECK(off_by(a[i], expected[i]) < 5e-5);
   }
@@ -194,8 +196,10 @@ TEST_CASE("TrimKV: scores are (t - p) log beta, and two cells cross exactly once
   Prng prng(24);
   int crossed = 0;
   for (int round = 0; round < 300; ++round) {
-    const double log_a = -1e-4 * double(prng.range(1, 200)), log_b = log_a - 1e-4 * double(prng.range(1, 200));
-    const uint32_t a = static_cast<uint32_t>(prng.range(0, 500)), b = a + static_cast<uint32_t>(prng.range(1, 500));
+    const double log_a = -1e-4 * double(prng.range(1, 200)),
+                 log_b = log_a - 1e-4 * double(prng.range(1, 200));
+    const uint32_t a = static_cast<uint32_t>(prng.range(0, 500)),
+                   b = a + static_cast<uint32_t>(prng.range(1, 500));
     std::vector<float> beta{static_cast<float>(log_a), static_cast<float>(log_b)}, scores(2);
     const std::vector<uint32_t> positions{a, b};
     const double crossing = trimkv_crossing(a, beta[0], b, beta[1]);

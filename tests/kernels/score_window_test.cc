@@ -97,7 +97,8 @@ std::vector<float> scores_of(const WindowSpec& spec, const Look& look) {
 std::vector<WindowSpec> all_specs() {
   using enum WindowCodeBase;
   std::vector<WindowSpec> specs;
-  for (const WindowCodeBase base : {kKvpress, kAdaKv, kKvCacheFactory, kTangram, kIntentKv, kH2oWindow, kFinch}) {
+  for (const WindowCodeBase base :
+       {kKvpress, kAdaKv, kKvCacheFactory, kTangram, kIntentKv, kH2oWindow, kFinch}) {
     specs.push_back(window_spec(base));
     specs.back().window = 8;  // small shapes
   }
@@ -137,7 +138,8 @@ TEST_CASE("SnapKV: N <= w keeps everything") {
   Prng prng(12);
   for (const uint32_t tokens : {1u, 7u, 32u}) {
     const Case c = make_case(&prng, {2, 4, tokens, 16}, 32);
-    for (const float score : scores_of(window_spec(WindowCodeBase::kAdaKv), c.look())) CHECK(score == kMustStay);
+    for (const float score : scores_of(window_spec(WindowCodeBase::kAdaKv), c.look()))
+      CHECK(score == kMustStay);
   }
 }
 
@@ -214,7 +216,8 @@ TEST_CASE("TOVA: the last query of all heads, one score for every KV head, the l
   }
 }
 
-TEST_CASE("Judge Q: probe rows see the whole prompt and the probes before them, and nothing of them is kept") {
+TEST_CASE(
+    "Judge Q: probe rows see the whole prompt and the probes before them, and nothing of them is kept") {
   Prng prng(17);
   for (const Shape& shape : edge_shapes()) {
     const uint32_t probes = 5;
@@ -248,7 +251,8 @@ TEST_CASE("Judge Q: probe rows see the whole prompt and the probes before them, 
   }
 }
 
-TEST_CASE("J-2 with a budget of N or more, what Judge Q keeps is everything: attention is that of the full cache") {
+TEST_CASE(
+    "J-2 with a budget of N or more, what Judge Q keeps is everything: attention is that of the full cache") {
   Prng prng(18);
   const Case c = make_case(&prng, {2, 4, 30, 16}, 1);
   const Tensor probes = random_tensor(&prng, 8, 4, 16), v = random_tensor(&prng, 2, 30, 16);

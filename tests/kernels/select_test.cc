@@ -53,7 +53,8 @@ RowSet one_by_one(const std::vector<float>& scores, const RowSet& forced, uint32
     int best = -1;
     for (uint32_t i = 0; i < scores.size(); ++i) {
       if (kept[i]) continue;
-      if (best < 0 || better(scores[i], i, 0, scores[static_cast<size_t>(best)], static_cast<uint32_t>(best), 0)) {
+      if (best < 0 ||
+          better(scores[i], i, 0, scores[static_cast<size_t>(best)], static_cast<uint32_t>(best), 0)) {
         best = static_cast<int>(i);
       }
     }
@@ -93,7 +94,8 @@ uint64_t sum(const std::vector<uint32_t>& counts) {
 
 }  // namespace
 
-TEST_CASE("G-1 the kept set ascends, has no duplicates, holds what is forced, and has exactly min(N, F + k) rows") {
+TEST_CASE(
+    "G-1 the kept set ascends, has no duplicates, holds what is forced, and has exactly min(N, F + k) rows") {
   Prng prng(1);
   for (int round = 0; round < 400; ++round) {
     const uint32_t rows = static_cast<uint32_t>(prng.range(0, 40));
@@ -148,7 +150,8 @@ TEST_CASE("select: sinks and window overlap without duplicates") {
 TEST_CASE("select: flattened counts are those of sorting all cells, and sum exactly") {
   Prng prng(3);
   for (int round = 0; round < 200; ++round) {
-    const uint32_t heads = static_cast<uint32_t>(prng.range(1, 6)), rows = static_cast<uint32_t>(prng.range(1, 12));
+    const uint32_t heads = static_cast<uint32_t>(prng.range(1, 6)),
+                   rows = static_cast<uint32_t>(prng.range(1, 12));
     std::vector<float> scores = tied_scores(&prng, size_t{heads} * rows);
     const Ranked ranked{packed_scores(scores, heads, rows), {rows, {}}};
     const uint64_t cells = prng.range(0, size_t{heads} * rows + 3);
@@ -169,7 +172,8 @@ TEST_CASE("select: of equal cells at one position the smaller head stays") {
   CHECK(count_flattened(own, 3) == std::vector<uint32_t>{1, 0, 1, 1});
 }
 
-TEST_CASE("select: the threshold form keeps int(M r) - 1 without ties, and loses all ties with the threshold") {
+TEST_CASE(
+    "select: the threshold form keeps int(M r) - 1 without ties, and loses all ties with the threshold") {
   std::vector<float> scores(20);
   std::iota(scores.begin(), scores.end(), 0.0f);
   const Ranked ranked{packed_scores(scores, 2, 10), {10, {}}};
@@ -211,8 +215,10 @@ TEST_CASE("select: clusters of one head each are the flattened level") {
 TEST_CASE("select: AdaKV keeps each head's safe part and sums exactly to heads * k") {
   Prng prng(6);
   for (int round = 0; round < 200; ++round) {
-    const uint32_t heads = static_cast<uint32_t>(prng.range(1, 5)), rows = static_cast<uint32_t>(prng.range(1, 15));
-    const uint32_t k = static_cast<uint32_t>(prng.range(0, 16)), safe = static_cast<uint32_t>(prng.range(0, 16));
+    const uint32_t heads = static_cast<uint32_t>(prng.range(1, 5)),
+                   rows = static_cast<uint32_t>(prng.range(1, 15));
+    const uint32_t k = static_cast<uint32_t>(prng.range(0, 16)),
+                   safe = static_cast<uint32_t>(prng.range(0, 16));
     std::vector<float> scores = tied_scores(&prng, size_t{heads} * rows);
     const std::vector<uint32_t> counts =
         count_adakv({packed_scores(scores, heads, rows), {rows, {}}}, k, safe);

@@ -14,7 +14,8 @@ using namespace kvtwin::testing;
 namespace {
 
 // Attention over all rows; rows whose `live` is false get the logit -inf.
-std::vector<double> masked_attention(const float* q, const Tensor& k, const Tensor& v, const std::vector<bool>& live) {
+std::vector<double> masked_attention(const float* q, const Tensor& k, const Tensor& v,
+                                     const std::vector<bool>& live) {
   std::vector<double> logits;
   for (uint32_t p = 0; p < k.rows; ++p) {
     logits.push_back(live[p] ? product(q, k.at(0, p), k.dim) / std::sqrt(double(k.dim)) : -INFINITY);
@@ -34,8 +35,8 @@ std::vector<bool> random_live(Prng* prng, uint32_t rows) {
 }
 
 // An unmodified kernel over a slot map whose dead entries all point at one row: key `sentinel`, value 0.
-std::vector<double> with_sentinel(const float* q, const Tensor& k, const Tensor& v, const std::vector<bool>& live,
-                                  const std::vector<float>& sentinel) {
+std::vector<double> with_sentinel(const float* q, const Tensor& k, const Tensor& v,
+                                  const std::vector<bool>& live, const std::vector<float>& sentinel) {
   Tensor keys = k, values = v;
   for (uint32_t p = 0; p < k.rows; ++p) {
     if (live[p]) continue;
@@ -75,7 +76,8 @@ TEST_CASE("I-1 stripping the dead entries gives the masked attention, for q and 
   }
 }
 
-TEST_CASE("I-2 a constant sentinel key is no mask: for q or for -q it changes the output, whatever the constant") {
+TEST_CASE(
+    "I-2 a constant sentinel key is no mask: for q or for -q it changes the output, whatever the constant") {
   Prng prng(72);
   const uint32_t rows = 60, dim = 16;
   for (int round = 0; round < 100; ++round) {
@@ -89,7 +91,8 @@ TEST_CASE("I-2 a constant sentinel key is no mask: for q or for -q it changes th
     double worst = 0;
     for (int sign = 0; sign < 2; ++sign) {
       const std::vector<double> right = masked_attention(q.at(0, 0), k, v, live);
-      worst = std::max(worst, distance(with_sentinel(q.at(0, 0), k, v, live, sentinel), right) / length(right));
+      worst =
+          std::max(worst, distance(with_sentinel(q.at(0, 0), k, v, live, sentinel), right) / length(right));
       for (float& x : q.values) x = -x;
     }
     CHECK(worst > 0.05);

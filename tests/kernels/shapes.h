@@ -58,14 +58,16 @@ inline std::vector<double> attend(const float* q, const Tensor& k, uint32_t h, u
   return out;
 }
 
-inline double off_by(double a, double b) { return std::fabs(a - b) / std::max({std::fabs(a), std::fabs(b), 1e-6}); }
+inline double off_by(double a, double b) {
+  return std::fabs(a - b) / std::max({std::fabs(a), std::fabs(b), 1e-6});
+}
 
 // KV heads, group, tokens, head dim. N <= w, one head, MHA, GQA 8, odd dims.
 struct Shape {
   uint32_t heads, group, tokens, dim;
 };
 inline const std::vector<Shape>& edge_shapes() {
-  static const std::vector<Shape> shapes = {{1, 1, 1, 8},  {1, 1, 5, 16},  {1, 1, 64, 4}, {4, 1, 33, 12},
+  static const std::vector<Shape> shapes = {{1, 1, 1, 8},   {1, 1, 5, 16},  {1, 1, 64, 4}, {4, 1, 33, 12},
                                             {2, 4, 40, 16}, {1, 8, 90, 20}, {2, 8, 17, 64}};
   return shapes;
 }
