@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "models/textproto.h"
+#include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
@@ -276,6 +277,7 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
     scenario.values.mutable_policies()->set_placement(scenario.values.memory().host_bytes() > 0 ? "host"
                                                                                                 : "gpu");
   }
+  complete_scorer_options(scenario.values.mutable_policies());
   check_scenario(scenario, &mistakes);
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
   return scenario;

@@ -26,6 +26,8 @@ struct ScorerSpec {
   uint32_t repeat_tokens = 2'048;
   uint32_t repeat_tail = 8;
   uint32_t repeat_instruction = 16;
+
+  friend bool operator==(const ScorerSpec&, const ScorerSpec&) = default;
 };
 
 // A sentence that says why this scorer cannot work so, and the way out; nullopt: it can.

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <set>
 #include <string>
 
@@ -116,6 +117,50 @@ TEST_CASE("score: through the door and alone, the same bits") {
   CHECK(stamped[0] == 1.0f);
   CHECK(stamped[16] == 2.0f);
   CHECK(stamped[kTokens + 39] == 6.0f);
+}
+
+TEST_CASE("G-4 every scorer gives the same bits every time") {
+  World world;
+  ScoreInputs in = world.inputs();
+  in.own_k = world.own.view();
+  Prng prng(92);
+  const Tensor x = random_tensor(&prng, 1, kTokens, 24),
+               w = random_tensor(&prng, 1, 1, 24 * 16 * kHeads * kGroup);
+  const FastKvzipGate gate{kHeads,
+                           kGroup,
+                           24,
+                           w.values,
+                           world.q.values,
+                           std::span(w.values).first(16),
+                           std::span(w.values).first(24 * 16 * kHeads),
+                           std::span(w.values).first(16),
+                           std::span(w.values).first(16 * 16 * kHeads),
+                           std::span(w.values).first(4)};
+  in.gate = &gate;
+  in.hidden = x.view();
+  for (const PolicyInfo& info : all_policies()) {
+    if (info.axis != "scorer" || info.name == "none") continue;
+    CAPTURE(info.name);
+    const ScoreSpec spec = score_spec(*scorer_kind(info.name));
+    const std::vector<float> first = through_the_door(spec, in), second = through_the_door(spec, in);
+    CHECK(first == second);
+    CHECK(std::any_of(first.begin(), first.end(), [&](float s) { return s != first[0]; }) ==
+          (spec.kind != ScorerKind::kH2o && spec.kind != ScorerKind::kDuo));
+  }
+}
+
+TEST_CASE("G-4 a NaN among the keys is counted by selection, not hidden") {
+  World world;
+  world.k.at(1, 7)[3] = std::numeric_limits<float>::quiet_NaN();
+  const ScoreSpec spec = score_spec(ScorerKind::kSnapKv);
+  ScoreInputs in = world.inputs();
+  const std::vector<float> scores = through_the_door(spec, in);
+  uint64_t healthy = 0, spoilt = 0;
+  const RowSet window = sink_and_window(kTokens, 0, 8);
+  CHECK(select_rows(std::span(scores).first(kTokens), window, 5, &healthy).size() == 13);
+  CHECK(select_rows(std::span(scores).subspan(kTokens), window, 5, &spoilt).size() == 13);
+  CHECK(healthy == 0);
+  CHECK(spoilt == kTokens - 8);
 }
 
 TEST_CASE("score: Judge Q's probe rows see every cell, whatever positions they are given") {
