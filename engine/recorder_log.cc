@@ -13,6 +13,28 @@
 namespace kvtwin {
 namespace {
 
+ScorerSpec read_scorer(const v1::EngineConfig::ScorerNumbers& in) {
+  ScorerSpec out;
+  if (in.moment() > 0) out.moment = static_cast<Moment>(in.moment() - 1);
+  out.query_rows = in.query_rows();
+  out.probe_rows = in.probe_rows();
+  out.window_closed = in.window_closed();
+  out.repeat_tokens = in.repeat_tokens();
+  out.repeat_tail = in.repeat_tail();
+  out.repeat_instruction = in.repeat_instruction();
+  return out;
+}
+
+void write_scorer(const ScorerSpec& in, v1::EngineConfig::ScorerNumbers* out) {
+  out->set_moment(in.moment ? static_cast<uint32_t>(*in.moment) + 1 : 0);
+  out->set_query_rows(in.query_rows);
+  out->set_probe_rows(in.probe_rows);
+  out->set_window_closed(in.window_closed);
+  out->set_repeat_tokens(in.repeat_tokens);
+  out->set_repeat_tail(in.repeat_tail);
+  out->set_repeat_instruction(in.repeat_instruction);
+}
+
 constexpr uint32_t kSchema = 1;
 constexpr uint32_t kEnginesMax = 4096;
 
@@ -131,6 +153,13 @@ class Reader {
                                                &axes.precision, &axes.placement, &axes.retrieval,
                                                &axes.partition, &axes.identity};
     for (int i = 0; i < 8; ++i) *names[static_cast<size_t>(i)] = in.policies(i);
+    if (in.has_scorer()) {
+      const v1::EngineConfig::ScorerNumbers& scorer = in.scorer();
+      if (scorer.moment() > static_cast<uint32_t>(Moment::kDecodeStep) + 1) {
+        return wrong(fmt::format("a scorer's moment is {}", scorer.moment()));
+      }
+      axes.scorer_spec = read_scorer(scorer);
+    }
     log_->options.engines.push_back(std::move(out));
     return {};
   }
@@ -300,6 +329,7 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
                                     &axes.placement, &axes.retrieval, &axes.partition, &axes.identity}) {
       engine.add_policies(*name);
     }
+    write_scorer(axes.scorer_spec, engine.mutable_scorer());
   }
   return out;
 }

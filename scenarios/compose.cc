@@ -13,6 +13,7 @@
 #include "models/catalog.h"
 #include "models/cost_factory.h"
 #include "scenarios/names.h"
+#include "scenarios/scorer_options.h"
 #include "traces/formats.h"
 #include "traces/replay_builder.h"
 
@@ -174,8 +175,8 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     std::erase_if(config.capture_sizes, [&](uint32_t size) { return size > 2 * limits.calls_max(); });
   }
   const v1::Policies& axes = values.policies();
-  config.policies = {axes.scorer(),    axes.budget(),    axes.layout(),    axes.precision(),
-                     axes.placement(), axes.retrieval(), axes.partition(), axes.identity()};
+  config.policies = {axes.scorer(),    axes.budget(),    axes.layout(),   axes.precision(), axes.placement(),
+                     axes.retrieval(), axes.partition(), axes.identity(), scorer_spec(axes)};
   if (!mistakes->empty()) return;  // further findings would only follow from these
   if (const std::optional<std::string> wrong = validate_core_config(config)) {
     mistakes->push_back({scenario.path, *wrong, {}});

@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "models/textproto.h"
+#include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
@@ -278,6 +279,7 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
   }
   if (scenario.values.clock().empty())
     scenario.values.set_clock(scenario.values.world() == "cpu" ? "wall" : "virtual");
+  complete_scorer_options(scenario.values.mutable_policies());
   check_scenario(scenario, &mistakes);
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
   return scenario;

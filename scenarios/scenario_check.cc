@@ -7,6 +7,7 @@
 #include "models/textproto.h"
 #include "scenarios/names.h"
 #include "scenarios/scenario.h"
+#include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
@@ -123,6 +124,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.range("memory.page_tokens", values.memory().page_tokens(), 1u, 4096u);
   check.range("memory.gpu_fraction", values.memory().gpu_fraction(), 0.01, 1.0);
   check_limits(values.limits(), &check);
+  check_scorer_options(scenario, mistakes);
   check.choice("trace.prefix_sharing", values.trace().prefix_sharing(), kSharings.names());
   check.range("trace.jitter_ns", values.trace().jitter_ns(), int64_t{0}, int64_t{3'600'000'000'000});
   check.exists("trace.path", values.trace().path());

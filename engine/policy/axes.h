@@ -17,8 +17,6 @@
 
 namespace kvtwin {
 
-// When a policy changes which cells are kept (METHODS 7.3, 7.6).
-enum class Moment : uint8_t { kAtNoTime, kChunkEnd, kPromptEnd, kTurnStart, kDecodeStep };
 // Whether the cells kept of a prefix depend on what follows it: decides who may share it (METHODS 7.3).
 enum class Causality : uint8_t { kPrefixClosed, kSuffixDependent };
 enum class Format : uint8_t { kBf16, kFp8, kInt4, kInt2 };

@@ -4,12 +4,15 @@
 #define KVTWIN_ENGINE_POLICY_AXIS_FACTORIES_H_
 
 #include <memory>
+#include <string_view>
 
 #include "engine/policy/axes.h"
+#include "engine/policy/scorer_spec.h"
 
 namespace kvtwin {
 
-std::unique_ptr<Scorer> make_scorer_none();
+// REQUIRES: the name is known, and validate_scorer() found nothing wrong.
+std::unique_ptr<Scorer> make_scorer(std::string_view name, const ScorerSpec& spec);
 std::unique_ptr<Budget> make_budget_all();
 std::unique_ptr<Layout> make_layout_paged();
 std::unique_ptr<Precision> make_precision_bf16();

@@ -5,12 +5,44 @@
 
 #include "engine/base/check.h"
 #include "engine/policy/axis_factories.h"
+#include "engine/policy/scorer_spec.h"
 
 namespace kvtwin {
 namespace {
 
 constexpr PolicyInfo kPolicies[] = {
     {"scorer", "none", "Nothing is scored; every cell is kept."},
+    {"scorer", "streaming_llm", "The first cells and the most recent ones (StreamingLLM)."},
+    {"scorer", "h2o",
+     "Cells that have gathered most attention so far, beside the most recent (H2O, at every step)."},
+    {"scorer", "h2o_prefill",
+     "Attention gathered over the prompt once: column sums (KVCache-Factory), or per row that can see the "
+     "cell "
+     "(kvpress ObservedAttention)."},
+    {"scorer", "snapkv",
+     "What the last queries of the prompt look at, smoothed (SnapKV; five code bases' variants)."},
+    {"scorer", "pyramidkv", "SnapKV's scores; made for budgets that shrink with depth (PyramidKV)."},
+    {"scorer", "tova", "What the last query looks at, all heads together (TOVA)."},
+    {"scorer", "knorm", "Cells with short keys (Knorm)."},
+    {"scorer", "keydiff", "Cells whose keys differ from the mean key (KeyDiff)."},
+    {"scorer", "expected_attention",
+     "What queries to come are expected to look at, from the past ones' mean and covariance."},
+    {"scorer", "kvzip",
+     "What the model looks at when it repeats its context; one more pass over it (KVzip)."},
+    {"scorer", "fastkvzip", "A trained gate on each token's hidden state that predicts KVzip (FastKVzip)."},
+    {"scorer", "trimkv", "A trained gate that sets how fast each cell's worth decays (TrimKV)."},
+    {"scorer", "raas", "Pages by when they last drew attention; the stalest goes first (RaaS)."},
+    {"scorer", "duo_attention",
+     "Streaming heads beside full ones (DuoAttention): positions; the mask is the budget's."},
+    {"scorer", "razor_attention", "The same with RazorAttention's mask."},
+    {"scorer", "judge_q", "What 32 trained soft tokens behind the prompt look at (Judge Q)."},
+    {"scorer", "intent_rule",
+     "One score per token: what the session's remembered queries look at (IntentKV's rule)."},
+    {"scorer", "intent_residual", "The rule, corrected by a small trained head (IntentKV)."},
+    {"scorer", "finch", "SnapKV whose window is the question (FINCH)."},
+    {"scorer", "critical_kv",
+     "SnapKV for half of the budget, then weighted by what a cell adds to the output (CriticalKV)."},
+    {"scorer", "random", "A draw per cell: the floor that a scorer must beat."},
     {"budget", "all", "A head group may keep every cell."},
     {"layout", "paged", "Cells fill pages in order of position; a cached prefix keeps its slots."},
     {"precision", "bf16", "Every cell is stored as the model computed it."},
@@ -33,7 +65,6 @@ struct Choice {
   std::unique_ptr<T> (*make)();
 };
 
-constexpr Choice<Scorer> kScorers[] = {{"none", make_scorer_none}};
 constexpr Choice<Budget> kBudgets[] = {{"all", make_budget_all}};
 constexpr Choice<Layout> kLayouts[] = {{"paged", make_layout_paged}};
 constexpr Choice<Precision> kPrecisions[] = {{"bf16", make_precision_bf16}};
@@ -69,10 +100,14 @@ std::optional<std::string> unknown(std::string_view axis, std::string_view name)
 std::span<const PolicyInfo> all_policies() { return kPolicies; }
 
 PolicyAxes make_axes(const PolicySet& set) {
-  return {make(kScorers, set.scorer),       make(kBudgets, set.budget),
-          make(kLayouts, set.layout),       make(kPrecisions, set.precision),
-          make(kPlacements, set.placement), make(kRetrievals, set.retrieval),
-          make(kPartitions, set.partition), make(kIdentities, set.identity)};
+  return {make_scorer(set.scorer, set.scorer_spec),
+          make(kBudgets, set.budget),
+          make(kLayouts, set.layout),
+          make(kPrecisions, set.precision),
+          make(kPlacements, set.placement),
+          make(kRetrievals, set.retrieval),
+          make(kPartitions, set.partition),
+          make(kIdentities, set.identity)};
 }
 
 std::unique_ptr<PrefixEviction> make_prefix_eviction(std::string_view name) { return make(kEvictions, name); }
@@ -90,6 +125,7 @@ std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreC
   for (const auto& [axis, name] : names) {
     if (auto wrong = unknown(axis, name)) return wrong;
   }
+  if (auto wrong = validate_scorer(set.scorer, set.scorer_spec)) return wrong;
   const PolicyAxes axes = make_axes(set);
   const bool scores = axes.scorer->moment() != Moment::kAtNoTime;
   if (!axes.budget->keeps_all() && !scores) {

@@ -98,6 +98,33 @@ TEST_CASE("recorder: a replay decides the same with neither world, over 150 seed
   }
 }
 
+TEST_CASE("recorder: a log keeps the numbers of the engines' scorer") {
+  Setting setting = draw_setting(3);
+  ScorerSpec spec;
+  spec.moment = Moment::kChunkEnd;
+  spec.query_rows = 17;
+  spec.window_closed = true;
+  spec.repeat_tokens = 512;
+  spec.repeat_tail = 3;
+  spec.repeat_instruction = 9;
+  for (CoreConfig& config : setting.run.engines) {
+    config.policies.scorer = "snapkv";
+    config.policies.scorer_spec = spec;
+  }
+  const Result<Log> log = read_log("log", record(setting, true).log);
+  REQUIRE(log);
+  CHECK(log->options.engines[0].policies.scorer_spec == spec);
+  for (CoreConfig& config : setting.run.engines) {
+    config.policies.scorer = "judge_q";
+    config.policies.identity = "none";
+    config.policies.scorer_spec = {};
+    config.policies.scorer_spec.probe_rows = 5;
+  }
+  const Result<Log> other = read_log("log", record(setting, true).log);
+  REQUIRE(other);
+  CHECK(other->options.engines[0].policies.scorer_spec == setting.run.engines[0].policies.scorer_spec);
+}
+
 TEST_CASE("recorder: a log does not show how the world folded its steps") {
   for (uint64_t seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);

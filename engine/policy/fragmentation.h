@@ -1,0 +1,41 @@
+// What is lost between the cells that are needed and the pages that hold them (METHODS 2.10), as exact
+// fractions of whole numbers. One call's figures, or sums over calls: numerators and denominators add up.
+
+#ifndef KVTWIN_ENGINE_POLICY_FRAGMENTATION_H_
+#define KVTWIN_ENGINE_POLICY_FRAGMENTATION_H_
+
+#include <cstdint>
+#include <span>
+
+namespace kvtwin {
+
+// numerator / denominator; 0 / 0 where there is nothing.
+struct Fraction {
+  uint64_t numerator = 0;
+  uint64_t denominator = 0;
+};
+
+struct Fragmentation {
+  uint64_t need_cells = 0;   // sum over heads of what the head needs
+  uint64_t level_cells = 0;  // sum over groups of heads * the largest need in the group
+  uint64_t held_cells = 0;   // sum over groups of heads * length
+  uint64_t page_cells = 0;   // sum over groups of heads * slots of its pages
+  uint64_t full_cells = 0;   // all heads * all tokens
+
+  Fragmentation& operator+=(const Fragmentation& other);
+  // Lost because the heads of a group share one length. The paper calls it page fragmentation.
+  Fraction group() const { return {level_cells - need_cells, level_cells}; }
+  // Lost in last pages.
+  Fraction tail() const { return {page_cells - held_cells, page_cells}; }
+  // Of the full cache, what is free. 0 where pages hold more than the full cache would.
+  Fraction reclaimed() const { return {full_cells > page_cells ? full_cells - page_cells : 0, full_cells}; }
+};
+
+// group_of [heads]: the group of each head, below lengths.size(); needs [heads]: cells that each head keeps;
+// lengths [groups]: cells that each group holds per head, at least the largest need of its heads.
+Fragmentation fragmentation(std::span<const uint32_t> group_of, std::span<const uint32_t> needs,
+                            std::span<const uint32_t> lengths, uint32_t page_tokens, uint32_t tokens);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_FRAGMENTATION_H_

@@ -1,0 +1,48 @@
+// How good is a keep-set? Hit rate, what attention loses, and how stable a ranking is.
+//
+// For reports and `inspect-policy`: results are double. METHODS 5.3 (hit rate), 2.11 (rank stability).
+
+#ifndef KVTWIN_KERNELS_KEEP_METRICS_H_
+#define KVTWIN_KERNELS_KEEP_METRICS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/score_math.h"
+#include "kernels/select.h"
+#include "kernels/view.h"
+
+namespace kvtwin::kernels {
+
+// |kept intersected with reference| and |reference|, of one layer and head. Both ascend.
+struct HitCount {
+  uint64_t hits = 0;
+  uint64_t reference = 0;
+};
+HitCount count_hits(std::span<const uint32_t> kept, std::span<const uint32_t> reference);
+
+// Critical-KV hit rate: mean over (layer, head, sample) of hits / reference; entries without a reference are
+// left out; 0 when nothing is left.
+double hit_rate(std::span<const HitCount> counts);
+// What random selection of `kept` of `rows` gets: kept / rows. The lift of a scorer is its rate over this.
+double random_hit_rate(uint64_t kept, uint64_t rows);
+
+// Attention output o = softmax(q K^T / sqrt(d)) V of query head j, row i, over the rows `kept` (ascending) of
+// its KV head; empty `kept` of a non-empty context gives zeros. out [dv]. fp64 inside.
+void attention_output(const Look& look, const HeadsView& v, uint32_t j, uint32_t i,
+                      std::span<const uint32_t> kept, std::span<double> out);
+
+// Over all query heads and rows of `look`: output with kept[h] against output with everything.
+struct OutputError {
+  double max_abs = 0;   // largest difference of one value
+  double relative = 0;  // sqrt(sum of squared differences / sum of squared full outputs)
+};
+OutputError output_error(const Look& look, const HeadsView& v, std::span<const RowSet> kept);
+
+// Spearman's rank correlation; equal values share the mean of their ranks. 0 when one side is constant.
+// REQUIRES: equal lengths.
+double spearman(std::span<const double> a, std::span<const double> b);
+
+}  // namespace kvtwin::kernels
+
+#endif  // KVTWIN_KERNELS_KEEP_METRICS_H_

@@ -1,0 +1,33 @@
+// CriticalKV (arXiv 2502.03805, kvpress; METHODS 1.10): attention alone is not what a cell contributes.
+//
+// A part of the budget goes to the best cells by a base score (they get kMustStay); the others score
+// (s + 1e-4) * |W_o V|_1, the length of what the cell adds to the layer's output, averaged over the G query
+// heads that read it. Candidates only: rows that the base scorer forces keep kMustStay and take no budget.
+//
+// Shapes: v [H][T][d], w_o [D][Hq * d] row-major, scores [H][T] in place. Cost: O(Hq * T * d * D).
+
+#ifndef KVTWIN_KERNELS_SCORE_CRITICAL_H_
+#define KVTWIN_KERNELS_SCORE_CRITICAL_H_
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/view.h"
+
+namespace kvtwin::kernels {
+
+struct OutputProjection {
+  uint32_t hidden = 0;       // D
+  uint32_t query_heads = 0;  // Hq
+  std::span<const float> w;  // [D][Hq * d]
+};
+
+// norms[H][T]: mean over h's query heads j of |W_o[:, j] V|_1.
+void output_norms(const OutputProjection& projection, const HeadsView& v, ScoreView norms);
+
+// `first`: cells per head that the base score alone chooses; kvpress: half of the budget.
+void score_critical(const OutputProjection& projection, const HeadsView& v, uint32_t first, ScoreView scores);
+
+}  // namespace kvtwin::kernels
+
+#endif  // KVTWIN_KERNELS_SCORE_CRITICAL_H_

@@ -1,0 +1,65 @@
+#include "kernels/score_h2o.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::kernels {
+
+void h2o_accumulate(const Look& look, ScoreView accumulators) {
+  KVT_CHECK(accumulators.heads == look.k.heads && accumulators.rows == look.k.rows);
+  const uint32_t group = look.group(), rows = look.k.rows;
+  std::vector<float> row;
+  std::vector<double> sum(rows);
+  for (uint32_t head = 0; head < look.k.heads; ++head) {
+    std::fill(sum.begin(), sum.end(), 0.0);
+    for (uint32_t g = 0; g < group; ++g) {
+      for (uint32_t i = 0; i < look.q.rows; ++i) {
+        look_row(look, head * group + g, i, &row);
+        for (uint32_t p = 0; p < rows; ++p) sum[p] += row[p];
+      }
+    }
+    const std::span<float> into = accumulators.row(head);
+    for (uint32_t p = 0; p < rows; ++p) into[p] += static_cast<float>(sum[p] / group);
+  }
+}
+
+RowSet h2o_keep(std::span<const float> accumulators, uint32_t heavy, uint32_t recent) {
+  const uint32_t rows = static_cast<uint32_t>(accumulators.size());
+  return select_rows(accumulators, sink_and_window(rows, 0, recent), heavy);
+}
+
+HeavyRecent split_heavy_recent(uint32_t budget, uint32_t recent_floor) {
+  const uint32_t recent = std::min(budget, std::max(recent_floor, budget - budget / 2));
+  return {budget - recent, recent};
+}
+
+void finish_observed(ObservedForm form, Positions positions, uint32_t queries_end, uint32_t window,
+                     ScoreView scores) {
+  for (uint32_t head = 0; head < scores.heads; ++head) {
+    const std::span<float> row = scores.row(head);
+    const uint32_t first = scores.rows - std::min(window, scores.rows);
+    for (uint32_t p = 0; p < scores.rows; ++p) {
+      const uint32_t position = positions.at(head, p);
+      if (p >= first) {
+        row[p] = kMustStay;
+      } else if (form == ObservedForm::kPerRow && position < queries_end) {
+        row[p] /= static_cast<float>(queries_end - position);
+      }
+    }
+  }
+}
+
+void score_observed(ObservedForm form, const Look& look, uint32_t window, ScoreView out) {
+  for (uint32_t head = 0; head < out.heads; ++head) {
+    std::fill(out.row(head).begin(), out.row(head).end(), 0.0f);
+  }
+  h2o_accumulate(look, out);
+  uint32_t end = look.k.rows;
+  if (!look.q_positions.empty()) {
+    end = *std::max_element(look.q_positions.begin(), look.q_positions.end()) + 1;
+  }
+  finish_observed(form, look.positions, end, window, out);
+}
+
+}  // namespace kvtwin::kernels

@@ -1,0 +1,53 @@
+// IntentKV's rule (METHODS 3.4): what a session has been asking for, remembered, scores its history.
+//
+// Per layer l and query head j a memory M[l,j] of unit length: M <- gamma M + mean of this turn's queries,
+// then normalised. One score per token, for all layers and heads:
+//   s(p) = 1 / (L Hq) * sum over l, j of softmax over candidates of M[l,j].K[l,h(j),p] / (sqrt(d)
+//   temperature)
+// The paper's numbers are reconstructed: METHODS marks which. Real queries are 8 to 30 long and M is 1, so
+// this softmax is much flatter than attention; within one head the ranking does not depend on the
+// temperature, the average over heads does.
+//
+// Shapes: q [Hq][n][d] (the query span's rows, post-RoPE), memory [Hq][d] per layer, k [H][C][d] candidates
+// only, out [C]. Cost: O(C * Hq * d) per layer. State: memory, per session.
+
+#ifndef KVTWIN_KERNELS_SCORE_INTENT_H_
+#define KVTWIN_KERNELS_SCORE_INTENT_H_
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/score_rotation.h"
+#include "kernels/view.h"
+
+namespace kvtwin::kernels {
+
+struct IntentSpec {
+  float gamma = 0.9f;
+  float temperature = 1.0f;
+  bool memory_pre_rope = false;  // average un-rotated queries and turn the mean to the current position
+};
+
+// The turn's query of one layer: the mean over rows. mean_query [Hq][d]; no rows: zeros.
+void intent_query(const HeadsView& q, std::span<float> mean_query);
+// The same with phases taken off first and the mean turned to `now`: memory_frame=pre_rope.
+void intent_query_pre_rope(const RopePlanes& planes, const HeadsView& q,
+                           std::span<const uint32_t> q_positions, uint32_t now, std::span<float> mean_query);
+
+// memory <- unit(gamma * memory + mean_query), per head of `dim` values. A zero vector stays zero.
+void intent_remember(float gamma, uint32_t dim, std::span<const float> mean_query, std::span<float> memory);
+// Mode `query`: this turn alone, normalised the same way.
+void intent_forget(uint32_t dim, std::span<const float> mean_query, std::span<float> memory);
+
+// Adds one layer's part to out[C]. `layers`: L. Call it once per layer, from zeros; the order of layers is
+// the order of addition.
+void intent_add_layer(const IntentSpec& spec, uint32_t layers, std::span<const float> memory,
+                      uint32_t query_heads, const HeadsView& k, std::span<float> out);
+
+// How the rule is scaled before the residual is added (METHODS 3.4).
+enum class RuleNorm : uint8_t { kNone, kTimesCandidates, kZScore };
+void intent_normalise(RuleNorm norm, std::span<float> rule);
+
+}  // namespace kvtwin::kernels
+
+#endif  // KVTWIN_KERNELS_SCORE_INTENT_H_

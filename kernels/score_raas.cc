@@ -1,0 +1,91 @@
+#include "kernels/score_raas.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "kernels/score_math.h"
+
+namespace kvtwin::kernels {
+
+void raas_summarise(const HeadsView& k, uint32_t head, uint32_t first, uint32_t count,
+                    std::span<float> key_min, std::span<float> key_max) {
+  KVT_CHECK(count > 0 && first + count <= k.rows);
+  KVT_CHECK(key_min.size() == k.dim && key_max.size() == k.dim);
+  std::copy_n(k.row(head, first), k.dim, key_min.begin());
+  std::copy_n(k.row(head, first), k.dim, key_max.begin());
+  for (uint32_t i = first + 1; i < first + count; ++i) {
+    const float* key = k.row(head, i);
+    for (uint32_t c = 0; c < k.dim; ++c) {
+      key_min[c] = std::min(key_min[c], key[c]);
+      key_max[c] = std::max(key_max[c], key[c]);
+    }
+  }
+}
+
+void raas_attention(const RaasSpec& spec, const HeadsView& q, const HeadsView& key_min,
+                    const HeadsView& key_max, ScoreView attention) {
+  KVT_CHECK(attention.heads == key_min.heads && attention.rows == key_min.rows && q.rows > 0);
+  const uint32_t group = q.heads / key_min.heads, dim = q.dim, pages = key_min.rows;
+  const float scale = spec.scaled ? 1.0f / std::sqrt(static_cast<float>(dim)) : 1.0f;
+  std::vector<float> bound(pages);
+  for (uint32_t h = 0; h < attention.heads; ++h) {
+    const std::span<float> out = attention.row(h);
+    std::fill(out.begin(), out.end(), 0.0f);
+    for (uint32_t g = 0; g < group; ++g) {
+      const float* query = q.row(h * group + g, q.rows - 1);
+      for (uint32_t page = 0; page < pages; ++page) {
+        const float* low = key_min.row(h, page);
+        const float* high = key_max.row(h, page);
+        float sum = 0;
+        for (uint32_t c = 0; c < dim; ++c) sum += std::max(query[c] * low[c], query[c] * high[c]);
+        bound[page] = sum * scale;
+      }
+      softmax(bound);
+      for (uint32_t page = 0; page < pages; ++page) out[page] += bound[page] / static_cast<float>(group);
+    }
+  }
+}
+
+void raas_touch(const RaasSpec& spec, std::span<const float> attention, uint32_t now,
+                std::span<uint32_t> stamps) {
+  KVT_CHECK(attention.size() == stamps.size());
+  for (size_t page = 0; page < stamps.size(); ++page) {
+    if (attention[page] > spec.alpha) stamps[page] = now;
+  }
+}
+
+std::optional<uint32_t> raas_victim(std::span<const uint32_t> stamps, std::span<const uint8_t> exempt) {
+  std::optional<uint32_t> victim;
+  for (uint32_t page = 0; page < stamps.size(); ++page) {
+    if (!exempt.empty() && exempt[page] != 0) continue;
+    if (!victim || stamps[page] < stamps[*victim]) victim = page;
+  }
+  return victim;
+}
+
+uint32_t raas_insert_stamp(const RaasSpec& spec, uint32_t now, uint32_t evicted) {
+  return spec.inherit_stamp ? evicted : now;
+}
+
+void score_raas(std::span<const uint32_t> stamps, uint32_t page_tokens, std::span<float> out) {
+  KVT_CHECK(page_tokens > 0 && out.size() <= stamps.size() * page_tokens);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(stamps[i / page_tokens]);
+}
+
+void score_raas_prompt(const HeadsView& q, const HeadsView& k, ScoreView out) {
+  KVT_CHECK(out.heads == k.heads && out.rows == k.rows && q.rows > 0);
+  const uint32_t group = q.heads / k.heads;
+  std::vector<float> mean(q.dim);
+  for (uint32_t h = 0; h < k.heads; ++h) {
+    std::fill(mean.begin(), mean.end(), 0.0f);
+    for (uint32_t g = 0; g < group; ++g) {
+      const float* query = q.row(h * group + g, q.rows - 1);
+      for (uint32_t c = 0; c < q.dim; ++c) mean[c] += query[c] / static_cast<float>(group);
+    }
+    for (uint32_t i = 0; i < k.rows; ++i) out.row(h)[i] = dot(mean.data(), k.row(h, i), k.dim);
+  }
+}
+
+}  // namespace kvtwin::kernels

@@ -1,0 +1,193 @@
+#include "kernels/score_window.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::kernels {
+namespace {
+
+// Joins `values` of group `head` ([G][n], row g at g * n) into out[n].
+void reduce_group(Reduce reduce, uint32_t group, const std::vector<float>& values, std::span<float> out) {
+  const size_t n = out.size();
+  for (size_t p = 0; p < n; ++p) {
+    float joined = values[p];
+    for (uint32_t g = 1; g < group; ++g) {
+      const float next = values[g * n + p];
+      joined = reduce == Reduce::kMax ? std::max(joined, next) : joined + next;
+    }
+    out[p] = reduce == Reduce::kMean ? joined / static_cast<float>(group) : joined;
+  }
+}
+
+class Mean {
+ public:
+  Mean(const WindowSpec& spec, const Look& look) : spec_(spec), look_(look) {}
+
+  // Adds `weight` times one row of probabilities of `lane` (a query head of the group).
+  void start(uint32_t lanes) { sums_.assign(size_t{lanes} * look_.k.rows, 0.0); }
+  void add(uint32_t lane, const std::vector<float>& row, double weight) {
+    double* sum = sums_.data() + size_t{lane} * look_.k.rows;
+    for (uint32_t p = 0; p < look_.k.rows; ++p) sum[p] += weight * row[p];
+  }
+  // The first n columns of the means over the rows, [lanes][n].
+  std::vector<float> take(uint32_t lanes, uint32_t n) const {
+    std::vector<float> out(size_t{lanes} * n);
+    for (uint32_t lane = 0; lane < lanes; ++lane) {
+      for (uint32_t p = 0; p < n; ++p) {
+        out[size_t{lane} * n + p] = static_cast<float>(sums_[size_t{lane} * look_.k.rows + p] / look_.q.rows);
+      }
+    }
+    return out;
+  }
+  // FINCH: how many keys row i of KV head `head` sees.
+  double weight(uint32_t head, uint32_t i) const {
+    if (!spec_.weigh_visible) return 1.0;
+    uint32_t visible = 0;
+    for (uint32_t p = 0; p < look_.k.rows; ++p) {
+      visible += look_.q_positions.empty() || look_.positions.at(head, p) <= look_.q_positions[i];
+    }
+    return visible;
+  }
+
+ private:
+  const WindowSpec& spec_;
+  const Look& look_;
+  std::vector<double> sums_;
+};
+
+// u[lanes][n] of one KV head: per query head, or one lane when logits are joined first.
+std::vector<float> head_means(const WindowSpec& spec, const Look& look, uint32_t head, uint32_t n) {
+  const uint32_t group = look.group();
+  Mean mean(spec, look);
+  std::vector<float> row, other;
+  if (spec.order != PoolOrder::kReduceLogitsFirst) {
+    mean.start(group);
+    for (uint32_t g = 0; g < group; ++g) {
+      for (uint32_t i = 0; i < look.q.rows; ++i) {
+        look_row(look, head * group + g, i, &row);
+        mean.add(g, row, mean.weight(head, i));
+      }
+    }
+    return mean.take(group, n);
+  }
+  mean.start(1);
+  for (uint32_t i = 0; i < look.q.rows; ++i) {
+    look_logits(look, head * group, i, &row);
+    for (uint32_t g = 1; g < group; ++g) {
+      look_logits(look, head * group + g, i, &other);
+      for (size_t p = 0; p < row.size(); ++p) row[p] = std::max(row[p], other[p]);
+    }
+    look_softmax(look, &row);
+    mean.add(0, row, mean.weight(head, i));
+  }
+  return mean.take(1, n);
+}
+
+// Rows of `head` that lie before the window.
+uint32_t rows_before_window(const WindowSpec& spec, const Look& look, uint32_t head) {
+  if (!spec.keep_window || look.q_positions.empty()) return look.k.rows;
+  const uint32_t first = *std::min_element(look.q_positions.begin(), look.q_positions.end());
+  uint32_t n = 0;
+  while (n < look.k.rows && look.positions.at(head, n) < first) ++n;
+  return n;
+}
+
+}  // namespace
+
+WindowSpec window_spec(WindowCodeBase code_base) {
+  using enum WindowCodeBase;
+  WindowSpec spec;
+  switch (code_base) {
+    case kKvpress:
+      return {64, 5, Pool::kAverage, Reduce::kMean, PoolOrder::kPoolThenReduce, true, false, true};
+    case kAdaKv:
+      return {32, 7, Pool::kMax, Reduce::kMean, PoolOrder::kReduceThenPool, true, false, true};
+    case kKvCacheFactory:
+      return {64, 5, Pool::kAverage, Reduce::kMean, PoolOrder::kReduceThenPool, true, false, true};
+    case kTangram:
+      return {32, 7, Pool::kMax, Reduce::kMax, PoolOrder::kReduceLogitsFirst, false, false, true};
+    case kJudgeQ:
+      return {32, 7, Pool::kMax, Reduce::kMean, PoolOrder::kReduceThenPool, true, false, false};
+    case kIntentKv:
+      return {32, 7, Pool::kMax, Reduce::kMean, PoolOrder::kReduceThenPool, true, false, true};
+    case kH2oWindow:
+      return {32, 1, Pool::kNone, Reduce::kMean, PoolOrder::kReduceThenPool, true, false, true};
+    case kFinch:
+      return {32, 1, Pool::kNone, Reduce::kMean, PoolOrder::kReduceThenPool, true, true, true};
+  }
+  return spec;
+}
+
+uint32_t tangram_window(uint32_t chunk_tokens) { return chunk_tokens < 1000 ? 16 : 32; }
+
+void score_window(const WindowSpec& spec, const Look& look, ScoreView out) {
+  KVT_CHECK(out.heads == look.k.heads && out.rows == look.k.rows);
+  Look seen = look;
+  if (!spec.causal) seen.q_positions = {};
+  const uint32_t lanes = spec.order == PoolOrder::kReduceLogitsFirst ? 1 : look.group();
+  std::vector<float> pooled;
+  for (uint32_t head = 0; head < look.k.heads; ++head) {
+    const uint32_t n = rows_before_window(spec, look, head);
+    const std::span<float> scores = out.row(head);
+    std::fill(scores.begin() + n, scores.end(), kMustStay);
+    if (n == 0) continue;
+    if (look.q.rows == 0) {
+      std::fill(scores.begin(), scores.begin() + n, 0.0f);
+      continue;
+    }
+    std::vector<float> means = head_means(spec, seen, head, n);
+    pooled.resize(n);
+    if (spec.order == PoolOrder::kPoolThenReduce) {
+      for (uint32_t lane = 0; lane < lanes; ++lane) {
+        const std::span<float> u(means.data() + size_t{lane} * n, n);
+        pool_rows(spec.pool, spec.kernel, u, pooled);
+        std::copy(pooled.begin(), pooled.end(), u.begin());
+      }
+      reduce_group(spec.reduce, lanes, means, scores.first(n));
+    } else {
+      reduce_group(lanes == 1 ? Reduce::kSum : spec.reduce, lanes, means, pooled);
+      pool_rows(spec.pool, spec.kernel, pooled, scores.first(n));
+    }
+  }
+}
+
+void score_tova(const Look& look, ScoreView out) {
+  KVT_CHECK(out.heads == look.k.heads && out.rows == look.k.rows);
+  const uint32_t rows = look.k.rows;
+  std::vector<double> sum(rows, 0.0);
+  std::vector<float> row;
+  if (look.q.rows > 0) {
+    for (uint32_t j = 0; j < look.q.heads; ++j) {
+      look_row(look, j, look.q.rows - 1, &row);
+      for (uint32_t p = 0; p < rows; ++p) sum[p] += row[p];
+    }
+  }
+  for (uint32_t head = 0; head < out.heads; ++head) {
+    for (uint32_t p = 0; p < rows; ++p) {
+      const bool last = !look.q_positions.empty() && look.positions.at(head, p) >= look.q_positions.back();
+      out.row(head)[p] = last ? kMustStay : static_cast<float>(sum[p] / look.q.heads);
+    }
+  }
+}
+
+std::vector<float> mean_attention(const Look& look) {
+  const uint32_t rows = look.k.rows;
+  std::vector<float> out(size_t{look.q.heads} * rows, 0.0f), row;
+  if (look.q.rows == 0) return out;
+  std::vector<double> sum;
+  for (uint32_t j = 0; j < look.q.heads; ++j) {
+    sum.assign(rows, 0.0);
+    for (uint32_t i = 0; i < look.q.rows; ++i) {
+      look_row(look, j, i, &row);
+      for (uint32_t p = 0; p < rows; ++p) sum[p] += row[p];
+    }
+    for (uint32_t p = 0; p < rows; ++p) {
+      out[size_t{j} * rows + p] = static_cast<float>(sum[p] / look.q.rows);
+    }
+  }
+  return out;
+}
+
+}  // namespace kvtwin::kernels

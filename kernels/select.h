@@ -1,0 +1,88 @@
+// Which cells are kept: a total order on scores, exact counts, forced sets, and counts by level.
+//
+// The total order (METHODS 0.2) has no ties: by score, then the larger logical position, then (where
+// heads are ranked together) the smaller head. So exactly k cells are kept, and every world keeps the same
+// ones. NaN ranks as -inf and is counted; -inf is chosen only after everything finite.
+//
+// Kept sets are row indices, ascending. Rows must ascend by position within a head; then row index and
+// position order alike. Sources: METHODS 0.2, 0.3, 2.1; AdaKV (arXiv 2407.11550) and kvpress for the two
+// forms of 2.1; KVzip for the threshold form. Selection is O(rows log rows) per head.
+
+#ifndef KVTWIN_KERNELS_SELECT_H_
+#define KVTWIN_KERNELS_SELECT_H_
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "kernels/view.h"
+
+namespace kvtwin::kernels {
+
+// Larger key: kept first.
+inline uint64_t order_key(float score, uint32_t position) {
+  if (score != score) score = -std::numeric_limits<float>::infinity();
+  const uint32_t bits = std::bit_cast<uint32_t>(score);
+  const uint32_t ordered = bits ^ ((bits >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
+  return (uint64_t{ordered} << 32) | position;
+}
+
+// Rows as sets: sorted, distinct row indices below the number of rows.
+using RowSet = std::vector<uint32_t>;
+
+// forced, and of the other rows the `k` best. *nan, if given, grows by the NaN scores among the latter.
+// The result ascends and has min(rows, |forced| + k) rows. REQUIRES: `forced` ascends, below rows.
+RowSet select_rows(std::span<const float> scores, std::span<const uint32_t> forced, uint32_t k,
+                   uint64_t* nan = nullptr);
+
+// Row sets in common use. Forced: [0, sink) and the last `window` of `rows`.
+RowSet sink_and_window(uint32_t rows, uint32_t sink, uint32_t window);
+
+// What selection over several heads looks at: `scores` of the candidates (forced cells left out by the
+// caller, or scored kMustStay), their positions, and how many cells may stay in all.
+struct Ranked {
+  ScoreView scores;     // heads: of one layer, or of all layers in order (l * H + h)
+  Positions positions;  // of the rows; only ties look at them
+};
+
+// Per layer or across layers, per head (METHODS 2.1): how many of the `cells` best of all heads' cells lie
+// in each head. Sums to min(cells, heads * rows). Each head's own best counts[h] rows are those cells.
+std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t cells, uint64_t* nan = nullptr);
+
+// The released threshold rule (KVzip, FastKVzip, TANGRAM): thr is the score of rank
+// max(cells - 1, 0) among all, counting from 0, and a cell stays if its score is above thr. Without ties
+// that is cells - 1 cells, and all that tie with thr are lost. For reproduction.
+std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t cells);
+
+// Clusters (METHODS 2.1): a cluster's score at row i is the largest of its members' (NaN as -inf); the
+// `cells` best (cluster, row) cells stay; the count is the length of every member. cluster_of: [heads],
+// values below `clusters`. Ties: larger position, then smaller cluster. Returns [clusters].
+std::vector<uint32_t> count_clustered(const Ranked& ranked, std::span<const uint32_t> cluster_of,
+                                      uint32_t clusters, uint64_t cells, uint64_t* nan = nullptr);
+
+// AdaKV as kvpress has it: each head first keeps its own best `safe` rows, and the rest of heads * k goes to
+// the best of all that is left. Sums to heads * min(k, rows) exactly. kvpress: safe = int(0.2 * k).
+std::vector<uint32_t> count_adakv(const Ranked& ranked, uint32_t k, uint32_t safe, uint64_t* nan = nullptr);
+
+// AdaKV as its own repository has it: raw[h] = head h's share of the heads * base best cells, then
+// round((1 - alpha) * raw[h] + floor(alpha * base)), halves to even; alpha = numerator / denominator. The
+// sum may differ from heads * base by rounding. scale_by_mass first multiplies each head's scores by its
+// (sum of best `base` scores) / (sum of all).
+struct AdaKvRepo {
+  uint32_t base = 0;  // B - w
+  uint32_t alpha_numerator = 1;
+  uint32_t alpha_denominator = 5;
+  bool scale_by_mass = false;
+};
+std::vector<uint32_t> count_adakv_repo(const Ranked& ranked, const AdaKvRepo& options);
+
+// Static head masks (RazorAttention, DuoAttention: METHODS 1.10): retrieval heads keep all `tokens`, the
+// others sink + window, at most `tokens`.
+std::vector<uint32_t> count_head_mask(std::span<const uint8_t> retrieval, uint32_t tokens, uint32_t sink,
+                                      uint32_t window);
+
+}  // namespace kvtwin::kernels
+
+#endif  // KVTWIN_KERNELS_SELECT_H_

@@ -1,0 +1,154 @@
+// Counts by level: cells of several heads ranked together (select.h).
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/check.h"
+#include "kernels/select.h"
+
+namespace kvtwin::kernels {
+namespace {
+
+struct Cell {
+  uint64_t key;
+  uint32_t head;  // l * H + h, or cluster
+};
+
+bool comes_first(const Cell& a, const Cell& b) { return a.key != b.key ? a.key > b.key : a.head < b.head; }
+
+// The cells of each head that are among the `count` first of all, added to *counts.
+void count_first(std::vector<Cell>* cells, uint64_t count, std::vector<uint32_t>* counts) {
+  if (count < cells->size()) {
+    std::nth_element(cells->begin(), cells->begin() + static_cast<ptrdiff_t>(count), cells->end(),
+                     comes_first);
+    cells->resize(count);
+  }
+  for (const Cell& cell : *cells) ++(*counts)[cell.head];
+}
+
+std::vector<Cell> all_cells(const Ranked& ranked, uint64_t* nan) {
+  std::vector<Cell> cells;
+  cells.reserve(size_t{ranked.scores.heads} * ranked.scores.rows);
+  for (uint32_t h = 0; h < ranked.scores.heads; ++h) {
+    const std::span<const float> row = ranked.scores.row(h);
+    for (uint32_t i = 0; i < row.size(); ++i) {
+      if (nan != nullptr && row[i] != row[i]) ++*nan;
+      cells.push_back({order_key(row[i], ranked.positions.at(h, i)), h});
+    }
+  }
+  return cells;
+}
+
+// `value` / `by`, halves to even.
+uint64_t divide_even(uint64_t value, uint64_t by) {
+  const uint64_t whole = value / by, rest = value % by;
+  if (2 * rest != by) return whole + (2 * rest > by);
+  return whole + (whole & 1);
+}
+
+}  // namespace
+
+std::vector<uint32_t> count_flattened(const Ranked& ranked, uint64_t cells, uint64_t* nan) {
+  std::vector<uint32_t> counts(ranked.scores.heads, 0);
+  std::vector<Cell> all = all_cells(ranked, nan);
+  count_first(&all, cells, &counts);
+  return counts;
+}
+
+std::vector<uint32_t> count_threshold_compat(const Ranked& ranked, uint64_t cells) {
+  std::vector<uint32_t> counts(ranked.scores.heads, 0);
+  std::vector<Cell> all = all_cells(ranked, nullptr);
+  if (all.empty()) return counts;
+  const uint64_t rank = std::min<uint64_t>(cells == 0 ? 0 : cells - 1, all.size() - 1);
+  const auto at = all.begin() + static_cast<ptrdiff_t>(rank);
+  std::nth_element(all.begin(), at, all.end(), comes_first);
+  const uint64_t threshold = at->key >> 32;  // the score alone
+  for (const Cell& cell : all) counts[cell.head] += (cell.key >> 32) > threshold;
+  return counts;
+}
+
+std::vector<uint32_t> count_clustered(const Ranked& ranked, std::span<const uint32_t> cluster_of,
+                                      uint32_t clusters, uint64_t cells, uint64_t* nan) {
+  KVT_CHECK(cluster_of.size() == ranked.scores.heads);
+  const uint32_t rows = ranked.scores.rows;
+  // The position is part of the key, so the largest key is the largest score; members of one cluster may
+  // hold different positions at a row, and then the best member's position speaks for it.
+  std::vector<Cell> best(size_t{clusters} * rows);
+  for (uint32_t c = 0; c < clusters; ++c) {
+    for (uint32_t i = 0; i < rows; ++i) best[size_t{c} * rows + i] = {0, c};
+  }
+  for (uint32_t h = 0; h < ranked.scores.heads; ++h) {
+    KVT_CHECK(cluster_of[h] < clusters);
+    const std::span<const float> row = ranked.scores.row(h);
+    for (uint32_t i = 0; i < rows; ++i) {
+      if (nan != nullptr && row[i] != row[i]) ++*nan;
+      uint64_t& key = best[size_t{cluster_of[h]} * rows + i].key;
+      key = std::max(key, order_key(row[i], ranked.positions.at(h, i)));
+    }
+  }
+  std::vector<uint32_t> counts(clusters, 0);
+  count_first(&best, cells, &counts);
+  return counts;
+}
+
+std::vector<uint32_t> count_adakv(const Ranked& ranked, uint32_t k, uint32_t safe, uint64_t* nan) {
+  const uint32_t heads = ranked.scores.heads, rows = ranked.scores.rows;
+  const uint32_t keep = std::min(k, rows), own = std::min(safe, keep);
+  std::vector<uint32_t> counts(heads, own);
+  std::vector<Cell> others;
+  std::vector<uint64_t> keys(rows);
+  for (uint32_t h = 0; h < heads; ++h) {
+    const std::span<const float> row = ranked.scores.row(h);
+    for (uint32_t i = 0; i < rows; ++i) {
+      if (nan != nullptr && row[i] != row[i]) ++*nan;
+      keys[i] = order_key(row[i], ranked.positions.at(h, i));
+    }
+    std::sort(keys.begin(), keys.end(), std::greater<>());
+    for (uint32_t i = own; i < rows; ++i) others.push_back({keys[i], h});
+  }
+  count_first(&others, uint64_t{heads} * (keep - own), &counts);
+  return counts;
+}
+
+std::vector<uint32_t> count_adakv_repo(const Ranked& ranked, const AdaKvRepo& options) {
+  KVT_CHECK(options.alpha_denominator > 0 && options.alpha_numerator <= options.alpha_denominator);
+  const uint32_t heads = ranked.scores.heads, rows = ranked.scores.rows;
+  const uint32_t base = std::min(options.base, rows);
+  Ranked scaled = ranked;
+  std::vector<float> copy;
+  if (options.scale_by_mass) {
+    copy.resize(size_t{heads} * rows);
+    std::vector<float> sorted;
+    for (uint32_t h = 0; h < heads; ++h) {
+      const std::span<const float> row = ranked.scores.row(h);
+      sorted.assign(row.begin(), row.end());
+      std::sort(sorted.begin(), sorted.end(),
+                [](float a, float b) { return order_key(a, 0) > order_key(b, 0); });
+      const double best = std::accumulate(sorted.begin(), sorted.begin() + base, 0.0);
+      const double all = std::accumulate(sorted.begin(), sorted.end(), 0.0);
+      const float weight = all > 0 ? static_cast<float>(best / all) : 1.0f;
+      for (uint32_t i = 0; i < rows; ++i) copy[size_t{h} * rows + i] = row[i] * weight;
+    }
+    scaled.scores = packed_scores(copy, heads, rows);
+  }
+  std::vector<uint32_t> counts = count_flattened(scaled, uint64_t{heads} * base);
+  const uint64_t alpha = options.alpha_numerator, whole = options.alpha_denominator;
+  const uint64_t floor = alpha * base / whole;
+  for (uint32_t& count : counts) {
+    count = static_cast<uint32_t>(divide_even((whole - alpha) * count + whole * floor, whole));
+  }
+  return counts;
+}
+
+std::vector<uint32_t> count_head_mask(std::span<const uint8_t> retrieval, uint32_t tokens, uint32_t sink,
+                                      uint32_t window) {
+  std::vector<uint32_t> counts;
+  counts.reserve(retrieval.size());
+  const uint64_t streaming = std::min<uint64_t>(uint64_t{sink} + window, tokens);
+  for (const uint8_t keeps_all : retrieval) {
+    counts.push_back(keeps_all != 0 ? tokens : static_cast<uint32_t>(streaming));
+  }
+  return counts;
+}
+
+}  // namespace kvtwin::kernels

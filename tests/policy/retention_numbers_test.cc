@@ -1,0 +1,155 @@
+// Whole-number pieces of budgets: PyramidKV's lines, fragmentation, the released chunk rule's ratio.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "engine/base/prng.h"
+#include "engine/policy/chunk_rule.h"
+#include "engine/policy/fragmentation.h"
+#include "engine/policy/pyramid.h"
+
+using namespace kvtwin;
+
+namespace {
+
+uint64_t sum(const std::vector<uint32_t>& cells) {
+  return std::accumulate(cells.begin(), cells.end(), uint64_t{0});
+}
+
+PyramidSpec random_pyramid(Prng* prng) {
+  PyramidSpec spec;
+  spec.layers = static_cast<uint32_t>(prng->range(1, 80));
+  spec.window = static_cast<uint32_t>(prng->range(0, 64));
+  spec.budget = spec.window + static_cast<uint32_t>(prng->range(0, 4096));
+  spec.beta = static_cast<uint32_t>(prng->range(1, 40));
+  return spec;
+}
+
+}  // namespace
+
+TEST_CASE("PyramidKV: the exact line sums to layers * base, falls with depth, and stays within N - w") {
+  Prng prng(101);
+  for (int round = 0; round < 3000; ++round) {
+    const PyramidSpec spec = random_pyramid(&prng);
+    const uint32_t base = spec.budget - spec.window;
+    const uint32_t tokens = spec.budget + static_cast<uint32_t>(prng.range(0, 3 * base + 2));
+    const std::vector<uint32_t> cells = pyramid_exact(spec, tokens);
+    CAPTURE(round);
+    CHECK(sum(cells) == uint64_t{spec.layers} * base);
+    // The real line.
+    double most = 2.0 * base - double(base) / spec.beta;
+    most = std::min(most, double(tokens - spec.window));
+    const double least = 2.0 * base - most;
+    for (uint32_t l = 0; l < spec.layers; ++l) {
+      const double line = spec.layers == 1 ? base : most - l * (most - least) / (spec.layers - 1);
+      CHECK(std::fabs(cells[l] - line) <= 1.0 + 1e-9);
+      CHECK(cells[l] <= tokens - spec.window);
+      if (l > 0) CHECK(cells[l] <= cells[l - 1] + 1);
+    }
+  }
+}
+
+TEST_CASE("PyramidKV: nothing is dropped while the prompt fits the budget") {
+  const PyramidSpec spec{32, 512, 32, 20};
+  CHECK(pyramid_exact(spec, 512) == std::vector<uint32_t>(32, 480));
+  CHECK(pyramid_exact(spec, 100) == std::vector<uint32_t>(32, 68));
+  CHECK(pyramid_exact(spec, 10) == std::vector<uint32_t>(32, 0));
+  CHECK(pyramid_released(spec, 100) == std::vector<uint32_t>(32, 68));
+  CHECK(pyramid_released(spec, 10) == std::vector<uint32_t>(32, 0));
+}
+
+TEST_CASE("PyramidKV: the released form rounds its step down, so it keeps too much: up to l in layer l") {
+  // base 480, min 24, max 936, step 912 / 31 = 29 (29.42): layer 31 keeps 37 instead of 24.
+  const PyramidSpec spec{32, 512, 32, 20};
+  const std::vector<uint32_t> released = pyramid_released(spec, 100'000);
+  CHECK(released.front() == 936);
+  CHECK(released.back() == 936 - 31 * 29);
+  CHECK(sum(released) == 32 * 936 - 29 * (31 * 32 / 2));
+  CHECK(sum(released) > sum(pyramid_exact(spec, 100'000)));
+  CHECK(pyramid_exact(spec, 100'000).front() == 936);
+  CHECK(pyramid_exact(spec, 100'000).back() == 24);
+  // 600 < 2 * 480: plain SnapKV.
+  CHECK(pyramid_released(spec, 600) == std::vector<uint32_t>(32, 480));
+
+  Prng prng(102);
+  for (int round = 0; round < 1000; ++round) {
+    PyramidSpec any = random_pyramid(&prng);
+    const uint32_t base = any.budget - any.window;
+    const uint32_t tokens = any.budget + 2 * base + static_cast<uint32_t>(prng.range(0, 10'000));
+    const uint64_t exact = uint64_t{any.layers} * base, all = sum(pyramid_released(any, tokens));
+    CHECK(all >= exact);
+    CHECK(all <= exact + uint64_t{any.layers} * (any.layers - 1) / 2);
+  }
+}
+
+TEST_CASE("fragmentation: group, tail and reclaimed apart, as exact fractions") {
+  // Two groups of two heads, pages of 16. Needs 10, 20 | 5, 33; lengths 20 and 40.
+  const std::vector<uint32_t> group_of{0, 0, 1, 1}, needs{10, 20, 5, 33}, lengths{20, 40};
+  const Fragmentation f = fragmentation(group_of, needs, lengths, 16, 100);
+  CHECK(f.need_cells == 68);
+  CHECK(f.level_cells == 2 * 20 + 2 * 33);
+  CHECK(f.held_cells == 2 * 20 + 2 * 40);
+  CHECK(f.page_cells == 2 * 32 + 2 * 48);
+  CHECK(f.full_cells == 400);
+  CHECK(f.group().numerator == 38);
+  CHECK(f.group().denominator == 106);
+  CHECK(f.tail().numerator == 40);
+  CHECK(f.tail().denominator == 160);
+  CHECK(f.reclaimed().numerator == 240);
+  Fragmentation twice = f;
+  twice += f;
+  CHECK(twice.tail().numerator == 80);
+  CHECK(twice.full_cells == 800);
+}
+
+TEST_CASE("fragmentation: one head per group has none between heads; one group for all has the most") {
+  Prng prng(103);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<uint32_t> needs, own, one(12, 0);
+    for (uint32_t h = 0; h < 12; ++h) {
+      needs.push_back(static_cast<uint32_t>(prng.range(0, 300)));
+      own.push_back(h);
+    }
+    const std::vector<uint32_t> largest{*std::max_element(needs.begin(), needs.end())};
+    const Fragmentation apart = fragmentation(own, needs, needs, 16, 300);
+    const Fragmentation joined = fragmentation(one, needs, largest, 16, 300);
+    CHECK(apart.group().numerator == 0);
+    CHECK(apart.page_cells <= joined.page_cells + 12 * 15);
+    CHECK(joined.level_cells == 12 * uint64_t{largest[0]});
+    CHECK(joined.need_cells == apart.need_cells);
+  }
+  // Pages that hold more than the full cache reclaim nothing.
+  CHECK(fragmentation(std::vector<uint32_t>{0}, std::vector<uint32_t>{3}, std::vector<uint32_t>{3}, 16, 3)
+            .reclaimed()
+            .numerator == 0);
+}
+
+TEST_CASE("chunk rule: the ratio of what is ranked, after sinks and window are kept") {
+  constexpr uint64_t kOne = uint64_t{1} << 32;
+  CHECK(adjusted_ratio(kOne, 1000, 4, 32) == kOne);
+  CHECK(adjusted_ratio(kOne / 2, 36, 4, 32) == kOne);       // n = 32 <= w
+  CHECK(adjusted_ratio(kOne / 2, 4, 4, 32) == kOne);        // nothing but sinks
+  CHECK(adjusted_ratio(kOne / 4, 104, 4, 32) == 0);         // 25 < 32
+  CHECK(adjusted_ratio(kOne / 2, 68, 4, 32) == 0);          // 32 - 32 = 0 of 32
+  CHECK(adjusted_ratio(kOne / 2, 132, 4, 32) == kOne / 3);  // 32 of 96, rounded
+  Prng prng(104);
+  for (int round = 0; round < 2000; ++round) {
+    const uint64_t ratio = prng.range(0, kOne);
+    const uint32_t tokens = static_cast<uint32_t>(prng.range(0, 200'000)),
+                   sinks = static_cast<uint32_t>(prng.range(0, 64)),
+                   window = static_cast<uint32_t>(prng.range(0, 4096));
+    const double r = double(ratio) / double(kOne), n = tokens > sinks ? tokens - sinks : 0.0;
+    double expected = std::clamp((r * n - window) / (n - window), 0.0, 1.0);
+    if (ratio >= kOne || n <= window) {
+      expected = 1.0;
+    } else if (r * n < window) {
+      expected = 0.0;
+    }
+    CHECK(std::fabs(double(adjusted_ratio(ratio, tokens, sinks, window)) / double(kOne) - expected) < 1e-9);
+  }
+}

@@ -1,0 +1,123 @@
+#include "scenarios/scorer_options.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/policy/registry.h"
+#include "scenarios/compose.h"
+
+namespace kvtwin {
+namespace {
+
+const std::string kPath = KVTWIN_SOURCE_DIR "/scenarios/some.textproto";
+const std::string kRest =
+    "model { name: \"llama-3.1-8b\" }\nhardware { node: \"h200\" }\n"
+    "trace { path: \"coding_agents_small.textproto\" }\n";
+
+std::string with(const std::string& policies) { return kRest + "policies { " + policies + " }\n"; }
+
+Scenario good(const std::string& policies) {
+  auto scenario = parse_scenario(with(policies), kPath, {});
+  if (!scenario) FAIL(scenario.error().front().text());
+  return std::move(*scenario);
+}
+
+std::string complaint(const std::string& policies) {
+  const auto scenario = parse_scenario(with(policies), kPath, {});
+  return scenario ? "" : scenario.error().front().text();
+}
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE(
+    "scorer options: every scorer has its published values, for both halves, and loads again to the same") {
+  for (const PolicyInfo& info : all_policies()) {
+    if (info.axis != "scorer") continue;
+    const std::string name(info.name);
+    CAPTURE(name);
+    const Scenario scenario = good("identity: \"session\" scorer: \"" + name + "\"");
+    const ScorerSpec spec = scorer_spec(scenario.values.policies());
+    CHECK_FALSE(validate_scorer(name, spec).has_value());
+    CHECK(captured_rows(name, spec) == captured_rows(name, {}));
+    const kernels::ScoreSpec score = score_spec(scenario.values);
+    CHECK(kernels::scorer_name(score.kind) == name);
+    const std::string text = resolved_textproto(scenario);
+    const auto again = parse_scenario(text, kPath, {});
+    REQUIRE(again);
+    CHECK(resolved_textproto(*again) == text);
+  }
+  CHECK_FALSE(good("").values.policies().has_scorer_options());
+}
+
+TEST_CASE("scorer options: what is written reaches the policy and the kernels") {
+  Scenario scenario = good(
+      "scorer: \"snapkv\" scorer_options { code_base: \"tangram\" moment: \"chunk_end\" window_closed: true "
+      "query_rows: 16 }");
+  ScorerSpec spec = scorer_spec(scenario.values.policies());
+  CHECK(spec.moment == Moment::kChunkEnd);
+  CHECK(spec.window_closed);
+  CHECK(spec.query_rows == 16);
+  kernels::ScoreSpec score = score_spec(scenario.values);
+  CHECK(score.window.window == 16);
+  CHECK(score.window.kernel == 7);
+  CHECK(score.window.order == kernels::PoolOrder::kReduceLogitsFirst);
+  CHECK_FALSE(score.window.causal);
+
+  score = score_spec(
+      good("identity: \"none\" scorer: \"expected_attention\" scorer_options { eps: 0.01 future: 64 }")
+          .values);
+  CHECK(score.expected.eps == 0.01f);
+  CHECK(score.expected.future == 64);
+  CHECK(score.expected.covariance);
+  score = score_spec(
+      good("identity: \"none\" scorer: \"intent_rule\" scorer_options { gamma: 0.5 mode: \"query\" }")
+          .values);
+  CHECK(score.intent.gamma == 0.5f);
+  CHECK(score.intent_mode == kernels::IntentMode::kQuery);
+  CHECK(score_spec(good("scorer: \"random\" scorer_options { seed: 9 }").values).seed == 9);
+  CHECK(score_spec(good("scorer: \"random\"").values).seed == 42);  // the scenario's
+}
+
+TEST_CASE("scorer options: what does not fit is refused where it stands, with what would") {
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"scorer: \"snapkv\" scorer_options { gamma: 0.5 }",
+       "scorer snapkv does not read gamma; it reads moment"},
+      {"scorer: \"knorm\" scorer_options { kernel: 5 }", "knorm does not read kernel; it reads moment"},
+      {"scorer_options { kernel: 5 }", "scorer none does not read kernel; it has no options"},
+      {"scorer: \"snapkv\" scorer_options { code_base: \"tangarm\" }", "tangram"},
+      {"scorer: \"snapkv\" scorer_options { pool: \"median\" }", "one of: none, average, max"},
+      {"scorer: \"snapkv\" scorer_options { kernel: 4 }", "kernel is 4; an odd number"},
+      {"scorer: \"snapkv\" scorer_options { kernel: 0 }", "kernel is 0; from 1 to 255"},
+      {"scorer: \"snapkv\" scorer_options { moment: \"prompt\" }", "prompt_end"},
+      {"scorer: \"judge_q\" scorer_options { probe_rows: 0 }", "probe_rows is 0"},
+      {"scorer: \"expected_attention\" scorer_options { eps: nan }", "eps is nan"},
+      {"scorer: \"kvzip\" scorer_options { repeat_tokens: 0 }", "repeat_tokens is 0"},
+      {"scorer: \"judge_q\" scorer_options { seed: 4 }", "judge_q does not read seed"},
+  };
+  for (const auto& [policies, expected] : wrong) {
+    CAPTURE(policies);
+    const std::string text = complaint(policies);
+    CAPTURE(text);
+    CHECK(says(text, expected));
+    CHECK(says(text, kPath + ":4:"));
+  }
+}
+
+TEST_CASE("scorer options: a moment that a scorer cannot have is refused when engines are composed") {
+  const Scenario scenario =
+      good("identity: \"session\" scorer: \"judge_q\" scorer_options { moment: \"chunk_end\" }");
+  const auto composed = compose_engines(scenario);
+  REQUIRE_FALSE(composed);
+  CHECK(says(composed.error().front().text(), "scorer judge_q cannot work at chunk ends"));
+  const auto fine =
+      compose_engines(good("identity: \"session\" scorer: \"judge_q\" scorer_options { probe_rows: 16 }"));
+  REQUIRE(fine);
+  CHECK(fine->options.engines.front().policies.scorer_spec.probe_rows == 16);
+}
+
+}  // namespace kvtwin
