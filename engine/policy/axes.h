@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/base/kv_format.h"
 #include "engine/base/units.h"
 #include "engine/policy/config.h"
 
@@ -21,7 +22,6 @@ namespace kvtwin {
 enum class Moment : uint8_t { kAtNoTime, kChunkEnd, kPromptEnd, kTurnStart, kDecodeStep };
 // Whether the cells kept of a prefix depend on what follows it: decides who may share it (METHODS 7.3).
 enum class Causality : uint8_t { kPrefixClosed, kSuffixDependent };
-enum class Format : uint8_t { kBf16, kFp8, kInt4, kInt2 };
 
 // How important is a cell? The policy half says when to score and what the step must capture.
 class Scorer {
