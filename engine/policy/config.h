@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/policy/partition.h"
+#include "engine/policy/precision_spec.h"
 
 namespace kvtwin {
 
@@ -42,6 +44,8 @@ struct PolicySet {
   std::string retrieval = "all";
   std::string partition = "uniform";
   std::string identity = "shared";
+  PrecisionSpec precision_spec{};
+  PartitionSpec partition_spec{};
 };
 
 struct CoreConfig {
