@@ -12,14 +12,16 @@
 #include <optional>
 #include <string>
 
+#include "engine/base/kv_format.h"
 #include "engine/base/units.h"
 #include "engine/policy/config.h"
+#include "engine/policy/partition.h"
+#include "engine/policy/precision_spec.h"
 
 namespace kvtwin {
 
 // Whether the cells kept of a prefix depend on what follows it: decides who may share it (METHODS 7.3).
 enum class Causality : uint8_t { kPrefixClosed, kSuffixDependent };
-enum class Format : uint8_t { kBf16, kFp8, kInt4, kInt2 };
 
 // How important is a cell? The policy half says when to score and what the step must capture.
 class Scorer {
@@ -54,8 +56,12 @@ class Layout {
 class Precision {
  public:
   virtual ~Precision() = default;
-  virtual Format prompt_format() const = 0;
+  virtual Format prompt_format() const = 0;  // by_tag(): of cells that need least
   virtual Format decode_format() const = 0;
+  virtual bool by_tag() const { return false; }  // a prompt cell's format depends on its role: dual_pool.h
+  virtual Format format_of(const TokenRole&, uint32_t /*last_turn*/) const { return prompt_format(); }
+  virtual uint32_t group_tokens() const { return 1; }      // cells that share scales: pages hold whole groups
+  virtual uint32_t exact_tokens_max() const { return 0; }  // of a call, kept as bf16 beside its pages
 };
 
 // Which tier holds a page?
@@ -76,7 +82,9 @@ class Retrieval {
 class Partition {
  public:
   virtual ~Partition() = default;
-  virtual bool per_layer() const = 0;  // the cut differs by layer
+  virtual PartitionKind kind() const = 0;
+  virtual bool per_layer() const = 0;      // the cut differs by layer
+  virtual bool plans_on_host() const = 0;  // each step waits for a plan by the CPU
 };
 
 // Who may share which state?

@@ -15,11 +15,12 @@ namespace kvtwin {
 std::unique_ptr<Scorer> make_scorer(std::string_view name, const ScorerSpec& spec);
 std::unique_ptr<Budget> make_budget_all();
 std::unique_ptr<Layout> make_layout_paged();
-std::unique_ptr<Precision> make_precision_bf16();
+// nullptr: no such policy.
+std::unique_ptr<Precision> make_precision(std::string_view name, const PrecisionSpec& spec);
 std::unique_ptr<Placement> make_placement_gpu();
 std::unique_ptr<Placement> make_placement_host();
 std::unique_ptr<Retrieval> make_retrieval_all();
-std::unique_ptr<Partition> make_partition_uniform();
+std::unique_ptr<Partition> make_partition(std::string_view name);
 std::unique_ptr<Identity> make_identity_shared();
 std::unique_ptr<Identity> make_identity_session();
 std::unique_ptr<Identity> make_identity_none();

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/policy/partition.h"
+#include "engine/policy/precision_spec.h"
 #include "engine/policy/scorer_spec.h"
 
 namespace kvtwin {
@@ -44,6 +46,8 @@ struct PolicySet {
   std::string partition = "uniform";
   std::string identity = "shared";
   ScorerSpec scorer_spec;
+  PrecisionSpec precision_spec{};
+  PartitionSpec partition_spec{};
 };
 
 struct CoreConfig {

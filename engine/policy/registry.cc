@@ -46,12 +46,34 @@ constexpr PolicyInfo kPolicies[] = {
     {"budget", "all", "A head group may keep every cell."},
     {"layout", "paged", "Cells fill pages in order of position; a cached prefix keeps its slots."},
     {"precision", "bf16", "Every cell is stored as the model computed it."},
+    {"precision", "fp8", "E4M3, one byte per value; half of bf16's memory."},
+    {"precision", "int4",
+     "4 bits per value, scale and zero per `group` channels of a token (precision_options.group: 32, 64, "
+     "128); "
+     "with per_channel_keys, keys are grouped along 128 tokens instead."},
+    {"precision", "fp4", "E2M1 with a power of two per 16 channels: the uniform 4-bit float baseline."},
+    {"precision", "kivi_int2",
+     "2 bits per value, keys per channel and values per token; the last precision_options.residual_tokens of "
+     "a "
+     "call stay bf16."},
+    {"precision", "triaxial",
+     "2 or 4 bits by a token's tag (age of its turn, modality, role): two pools in one address space, "
+     "decoded "
+     "tokens in int4. precision_options.tag_map names the calibrated map."},
     {"placement", "gpu", "KV lives on the gpu only; what is evicted is computed again."},
     {"placement", "host",
      "Cached prefixes that are about to be evicted are copied to the host; a hit there is recalled by a "
      "transfer that the call waits for."},
     {"retrieval", "all", "A step reads every live page."},
     {"partition", "uniform", "All heads of a layer are cut into the same number of splits."},
+    {"partition", "flash_decoding",
+     "FlashAttention's rule: as many splits, the same for all, as fill whole waves of blocks."},
+    {"partition", "flashinfer",
+     "The CPU searches the smallest chunk that fits the grid, per layer and step; its time is charged."},
+    {"partition", "stream_k", "The device gives each block an equal share of all work, by prefix sums."},
+    {"partition", "aot",
+     "Splits from calibrated budgets, fixed offline and scaled by each call's length; no planning at run "
+     "time."},
     {"identity", "shared", "Equal tokens share KV, whoever sent them."},
     {"identity", "session", "Only calls of one session share KV."},
     {"identity", "none", "No prefix is ever reused."},
@@ -67,10 +89,8 @@ struct Choice {
 
 constexpr Choice<Budget> kBudgets[] = {{"all", make_budget_all}};
 constexpr Choice<Layout> kLayouts[] = {{"paged", make_layout_paged}};
-constexpr Choice<Precision> kPrecisions[] = {{"bf16", make_precision_bf16}};
 constexpr Choice<Placement> kPlacements[] = {{"gpu", make_placement_gpu}, {"host", make_placement_host}};
 constexpr Choice<Retrieval> kRetrievals[] = {{"all", make_retrieval_all}};
-constexpr Choice<Partition> kPartitions[] = {{"uniform", make_partition_uniform}};
 constexpr Choice<Identity> kIdentities[] = {
     {"shared", make_identity_shared}, {"session", make_identity_session}, {"none", make_identity_none}};
 constexpr Choice<PrefixEviction> kEvictions[] = {{"lru", make_lru_eviction}, {"lfu", make_lfu_eviction}};
@@ -95,19 +115,51 @@ std::optional<std::string> unknown(std::string_view axis, std::string_view name)
   return "there is no " + std::string(axis) + " \"" + std::string(name) + "\"; choose one of: " + known;
 }
 
+// METHODS 7.5, what concerns formats.
+std::optional<std::string> validate_precision(const PolicySet& set, const PolicyAxes& axes,
+                                              const CoreConfig& config) {
+  const PrecisionSpec& spec = set.precision_spec;
+  if (spec.group != 32 && spec.group != 64 && spec.group != 128) {
+    return "precision_options.group is " + std::to_string(spec.group) + ", but must be 32, 64 or 128";
+  }
+  if (spec.bits_above_two > uint64_t{2} << 32) return "precision_options.bits must be between 2 and 4";
+  if (axes.precision->prompt_format() != Format::kInt2) return std::nullopt;
+  if (config.page_tokens % spec.group != 0) {
+    return "precision " + set.precision + " packs keys in groups of " + std::to_string(spec.group) +
+           " tokens, which must not straddle pages of " + std::to_string(config.page_tokens) +
+           "; set page_tokens to a multiple of " + std::to_string(spec.group);
+  }
+  if (set.precision == "kivi_int2" && (spec.residual_tokens == 0 || spec.residual_tokens % spec.group != 0)) {
+    return "precision_options.residual_tokens is " + std::to_string(spec.residual_tokens) +
+           ", but must be a multiple of the group, " + std::to_string(spec.group);
+  }
+  // Before packing, rows may move; packed keys share scales with their neighbours.
+  const bool moves_packed = axes.scorer->moment() != Moment::kAtNoTime &&
+                            axes.scorer->moment() != Moment::kChunkEnd && !axes.layout->keeps_slots();
+  if (moves_packed) {
+    return "layout " + set.layout + " moves cells after precision " + set.precision +
+           " has packed them in groups, which would quantise them twice; use a layout that keeps slots "
+           "(page_mask_dead), a scorer that works at chunk ends, or precision int4";
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::span<const PolicyInfo> all_policies() { return kPolicies; }
 
 PolicyAxes make_axes(const PolicySet& set) {
-  return {make_scorer(set.scorer, set.scorer_spec),
-          make(kBudgets, set.budget),
-          make(kLayouts, set.layout),
-          make(kPrecisions, set.precision),
-          make(kPlacements, set.placement),
-          make(kRetrievals, set.retrieval),
-          make(kPartitions, set.partition),
-          make(kIdentities, set.identity)};
+  PolicyAxes axes{make_scorer(set.scorer, set.scorer_spec),
+                  make(kBudgets, set.budget),
+                  make(kLayouts, set.layout),
+                  make_precision(set.precision, set.precision_spec),
+                  make(kPlacements, set.placement),
+                  make(kRetrievals, set.retrieval),
+                  make_partition(set.partition),
+                  make(kIdentities, set.identity)};
+  KVT_CHECK(axes.precision != nullptr);
+  KVT_CHECK(axes.partition != nullptr);
+  return axes;
 }
 
 std::unique_ptr<PrefixEviction> make_prefix_eviction(std::string_view name) { return make(kEvictions, name); }
@@ -145,6 +197,7 @@ std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreC
     return "layout " + set.layout +
            " moves cells, so a cached prefix cannot be reused; set prefix_cache: false";
   }
+  if (auto wrong = validate_precision(set, axes, config)) return wrong;
   if (axes.scorer->causality() == Causality::kSuffixDependent && axes.identity->shares_across_sessions()) {
     return "scorer " + set.scorer +
            " keeps cells by what follows them, which would leak one session's view into "

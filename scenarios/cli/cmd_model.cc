@@ -10,6 +10,7 @@
 
 #include "models/catalog.h"
 #include "models/hf_config.h"
+#include "models/retention_stats.h"
 #include "models/textproto.h"
 
 namespace kvtwin {
@@ -20,6 +21,14 @@ constexpr int kStatusWrongInput = 2, kStatusEnvironment = 3;
 int complain(const Mistake& mistake, int status = kStatusWrongInput) {
   fmt::print(stderr, "{}\n", mistake.text());
   return status;
+}
+
+int write_out(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return 0;
+  return complain({path, "cannot be written", "check the folder and its permissions"}, kStatusEnvironment);
 }
 
 struct ImportOptions {
@@ -39,13 +48,57 @@ int run_import(const ImportOptions& options) {
     std::fputs(text.c_str(), stdout);
     return 0;
   }
-  std::ofstream file(options.out, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file)
-    return complain({options.out, "cannot be written", "check the folder and its permissions"},
-                    kStatusEnvironment);
-  return 0;
+  return write_out(options.out, text);
+}
+
+struct ProfileOptions {
+  std::string npz, name, out;
+  double alpha = 2;
+  uint32_t group = 4;
+};
+
+void show_profile(const RetentionProfile& p, const ProfileOptions& options) {
+  const std::vector<double> b = budgets(p.mu, p.sigma, options.alpha);
+  double kept = 0;
+  for (const double x : p.mu) kept += x / p.heads();
+  const RankStability ranks = rank_stability(p, Ties::kAverage);
+  fmt::print("{}: {}, {}, {} of {} x {} heads, {} contexts\n\n", p.name, p.model, p.scorer, p.level, p.layers,
+             p.kv_heads, p.context_tokens.size());
+  fmt::print("  kept fraction, mean    {:>8.3f}   beside a window of {}; {} was asked for in all\n", kept,
+             p.window_tokens, p.base_ratio);
+  fmt::print("  reserved / kept        {:>8.2f}   mu + {} sigma\n", inflation(p.mu, b), options.alpha);
+  fmt::print("  covered                {:>8.1f} %\n", 100 * coverage(p, b));
+  fmt::print("  rank stability         {:>8.3f}   lowest {:.3f}\n", ranks.mean, ranks.lowest);
+  const struct {
+    const char* name;
+    GroupScope scope;
+    uint32_t group;
+  } rows[] = {{"one group", GroupScope::kAdjacent, p.heads()},
+              {"adjacent", GroupScope::kAdjacent, options.group},
+              {"per layer", GroupScope::kPerLayer, options.group},
+              {"across layers", GroupScope::kCrossLayer, options.group},
+              {"each head", GroupScope::kAdjacent, 1}};
+  fmt::print("\nreserved of the full context, by groups of {} heads\n", options.group);
+  for (const auto& row : rows) {
+    fmt::print("  {:<22} {:>8.3f}\n", row.name,
+               allocated_fraction(b, group_order(p, b, row.scope), row.group));
+  }
+}
+
+int run_import_profile(const ProfileOptions& options) {
+  if (!(options.alpha >= 0 && options.alpha <= 100))
+    return complain({"--alpha", fmt::format("is {}", options.alpha), "0 to 100"});
+  if (options.group == 0) return complain({"--group", "is 0", "1 or more heads"});
+  Result<RetentionProfile> profile = import_retention_npz_file(options.npz);
+  if (!profile) return complain(profile.error());
+  if (!options.name.empty()) profile->name = options.name;
+  const std::string text = retention_textproto(*profile, options.alpha);
+  if (options.out.empty()) {
+    std::fputs(text.c_str(), stdout);
+    return 0;
+  }
+  show_profile(*profile, options);
+  return write_out(options.out, text);
 }
 
 struct ShowOptions {
@@ -112,6 +165,22 @@ void add_model_command(CLI::App& app, int* status) {
   cmd->add_option("--source", import->source, "where the config comes from (default: its path)");
   cmd->add_option("--out", import->out, "file to write (default: standard output)");
   cmd->callback([import, status] { *status = run_import(*import); });
+
+  auto profile = std::make_shared<ProfileOptions>();
+  cmd = model->add_subcommand(
+      "import-profile",
+      "Example: kvtwin model import-profile profile.npz --name=fastkvzip-llama "
+      "--out=fastkvzip-llama.textproto\n\n"
+      "Reads how much each KV head kept under a scorer (TANGRAM's .npz) and writes it as textproto, with "
+      "the\n"
+      "budgets mu + alpha * sigma. With --out it prints what reserving them would mean.");
+  cmd->add_option("npz", profile->npz, "path of the .npz")->required();
+  cmd->add_option("--alpha", profile->alpha, "standard deviations above the mean")->capture_default_str();
+  cmd->add_option("--name", profile->name, "the profile's name (default: the file's)");
+  cmd->add_option("--group", profile->group, "heads that share pages, for the summary")
+      ->capture_default_str();
+  cmd->add_option("--out", profile->out, "file to write (default: standard output)");
+  cmd->callback([profile, status] { *status = run_import_profile(*profile); });
 
   auto options = std::make_shared<ShowOptions>();
   cmd = model->add_subcommand("show",

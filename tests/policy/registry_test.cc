@@ -80,6 +80,43 @@ TEST_CASE("registry: what cannot work is refused, with the value") {
   CHECK(says(complaint([](CoreConfig* c) { c->pages_gpu = UINT32_MAX; }), "32-bit"));
 }
 
+TEST_CASE("registry: every precision and partition can be made, with its traits") {
+  for (const PolicyInfo& policy : all_policies()) {
+    PolicySet set;
+    if (policy.axis == "precision") set.precision = policy.name;
+    if (policy.axis == "partition") set.partition = policy.name;
+    if (policy.axis != "precision" && policy.axis != "partition") continue;
+    CAPTURE(policy.name);
+    const PolicyAxes axes = make_axes(set);
+    CHECK(axes.precision->by_tag() == (set.precision == "triaxial"));
+    CHECK(axes.precision->exact_tokens_max() == (set.precision == "kivi_int2"  ? 128
+                                                 : set.precision == "triaxial" ? 31
+                                                                               : 0));
+    CHECK(axes.partition->plans_on_host() == (set.partition == "flashinfer"));
+  }
+}
+
+TEST_CASE("registry: formats that cannot work are refused, with the way out") {
+  const auto with = [](const char* precision, uint32_t page_tokens, uint32_t group) {
+    return complaint([&](CoreConfig* c) {
+      c->policies.precision = precision;
+      c->page_tokens = c->unit_tokens = page_tokens;
+      c->policies.precision_spec.group = group;
+    });
+  };
+  CHECK(with("int4", 16, 32) == "");
+  CHECK(with("triaxial", 32, 32) == "");
+  CHECK(says(with("triaxial", 16, 32), "set page_tokens to a multiple of 32"));
+  CHECK(says(with("kivi_int2", 64, 128), "multiple of 128"));
+  CHECK(says(with("int4", 16, 48), "group is 48"));
+  CHECK(says(complaint([](CoreConfig* c) {
+               c->policies.precision = "kivi_int2";
+               c->page_tokens = c->unit_tokens = 32;
+               c->policies.precision_spec.residual_tokens = 100;
+             }),
+             "residual_tokens is 100"));
+}
+
 TEST_CASE("registry: combinations that contradict each other are refused, with the way out") {
   const auto host = [](uint32_t pages, const char* placement) {
     return complaint([&](CoreConfig* c) {

@@ -1,0 +1,90 @@
+// How cells are stored, and how many bytes that takes: integers only, so that kernels (which write the
+// bytes), policies (which count pages) and models (which price them) share one arithmetic.
+//
+// METHODS 4.3. "Cell" is K and V of one token in one KV head. A group of values shares one fp16 scale and
+// one fp16 zero point:
+//   int4     K and V: `group` channels of one token
+//   int2     K: `group` tokens of one channel; V: `group` channels of one token
+//   fp4      E2M1, 16 channels of one token share an 8-bit power of two
+//   fp8      E4M3; one scale per layer, too few to count
+
+#ifndef KVTWIN_ENGINE_BASE_KV_FORMAT_H_
+#define KVTWIN_ENGINE_BASE_KV_FORMAT_H_
+
+#include <cstdint>
+
+namespace kvtwin {
+
+enum class Format : uint8_t { kBf16, kFp8, kInt4, kInt2, kFp4 };
+
+constexpr uint32_t kScaleZeroBytes = 4;  // fp16 + fp16, per group
+constexpr uint32_t kFp4Block = 16;       // values that share a power of two
+
+constexpr const char* format_name(Format format) {
+  constexpr const char* kNames[] = {"bf16", "fp8", "int4", "int2", "fp4"};
+  return kNames[static_cast<uint8_t>(format)];
+}
+
+// A page's geometry. `group` matters to int4 and int2 only.
+// REQUIRES: group divides head_dim, or head_dim divides group (then a token's group is all its channels);
+// int2: group divides page_tokens, because its keys are grouped along tokens.
+struct PageShape {
+  uint32_t page_tokens = 32;
+  uint32_t head_dim = 128;
+  uint32_t group = 32;
+};
+
+constexpr bool page_shape_is_possible(const PageShape& s, Format format) {
+  if (s.page_tokens == 0 || s.head_dim == 0 || s.head_dim % 16 != 0) return false;
+  if (format != Format::kInt4 && format != Format::kInt2) return true;
+  if (s.group < 4 || s.group % 4 != 0) return false;
+  if (s.head_dim % s.group != 0 && s.group % s.head_dim != 0) return false;
+  return format != Format::kInt2 || s.page_tokens % s.group == 0;
+}
+
+// Groups that a token's channels fall into.
+constexpr uint32_t channel_groups(const PageShape& s) {
+  return s.group >= s.head_dim ? 1 : s.head_dim / s.group;
+}
+
+// V (and, but for int2, K) of one token in one KV head.
+constexpr uint32_t token_bytes(Format format, const PageShape& s) {
+  switch (format) {
+    case Format::kFp8:
+      return s.head_dim;
+    case Format::kFp4:
+      return s.head_dim / 2 + s.head_dim / kFp4Block;
+    case Format::kInt4:
+      return s.head_dim / 2 + kScaleZeroBytes * channel_groups(s);
+    case Format::kInt2:
+      return s.head_dim / 4 + kScaleZeroBytes * channel_groups(s);
+    case Format::kBf16:
+      break;
+  }
+  return 2 * s.head_dim;
+}
+
+// K of one group of tokens whose scales are per channel (int2, METHODS 4.3; int4 of the fast layout).
+constexpr uint32_t key_group_bytes(uint32_t bits, const PageShape& s) {
+  return s.head_dim * (s.group * bits / 8 + kScaleZeroBytes);
+}
+
+// K and V of a page of one KV head.
+constexpr uint64_t page_bytes(Format format, const PageShape& s) {
+  const uint64_t values = uint64_t{s.page_tokens} * token_bytes(format, s);
+  if (format != Format::kInt2) return 2 * values;
+  return values + uint64_t{s.page_tokens / s.group} * key_group_bytes(2, s);
+}
+
+// Of the fast layout (KERNELS 8): records of 128 tokens, keys per channel, values per token.
+constexpr uint32_t kRecordTokens = 128;
+constexpr uint64_t record_bytes(uint32_t bits, uint32_t head_dim) {
+  return uint64_t{kRecordTokens} * head_dim * bits / 8 + kScaleZeroBytes * uint64_t{head_dim};
+}
+constexpr uint64_t value_record_bytes(uint32_t bits, uint32_t head_dim) {
+  return uint64_t{kRecordTokens} * head_dim * bits / 8 + kScaleZeroBytes * uint64_t{kRecordTokens};
+}
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_BASE_KV_FORMAT_H_

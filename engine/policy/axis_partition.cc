@@ -1,0 +1,31 @@
+#include "engine/policy/axis_factories.h"
+
+namespace kvtwin {
+namespace {
+
+class Planned final : public Partition {
+ public:
+  explicit Planned(PartitionKind kind) : kind_(kind) {}
+  PartitionKind kind() const override { return kind_; }
+  // Lengths that differ by layer want cuts that do; uniform and FlashDecoding look at the longest alone.
+  bool per_layer() const override {
+    return kind_ != PartitionKind::kUniform && kind_ != PartitionKind::kFlashDecoding;
+  }
+  bool plans_on_host() const override { return kind_ == PartitionKind::kFlashInfer; }
+
+ private:
+  const PartitionKind kind_;
+};
+
+}  // namespace
+
+std::unique_ptr<Partition> make_partition(std::string_view name) {
+  if (name == "uniform") return std::make_unique<Planned>(PartitionKind::kUniform);
+  if (name == "flash_decoding") return std::make_unique<Planned>(PartitionKind::kFlashDecoding);
+  if (name == "flashinfer") return std::make_unique<Planned>(PartitionKind::kFlashInfer);
+  if (name == "stream_k") return std::make_unique<Planned>(PartitionKind::kStreamK);
+  if (name == "aot") return std::make_unique<Planned>(PartitionKind::kAotShares);
+  return nullptr;
+}
+
+}  // namespace kvtwin

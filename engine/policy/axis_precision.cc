@@ -1,0 +1,59 @@
+#include "engine/policy/axis_factories.h"
+
+namespace kvtwin {
+namespace {
+
+// One format for all cells.
+class Uniform final : public Precision {
+ public:
+  explicit Uniform(Format format) : format_(format) {}
+  Format prompt_format() const override { return format_; }
+  Format decode_format() const override { return format_; }
+
+ private:
+  const Format format_;
+};
+
+// int2 but for the newest cells (METHODS 4.7).
+class Kivi final : public Precision {
+ public:
+  explicit Kivi(const PrecisionSpec& spec) : spec_(spec) {}
+  Format prompt_format() const override { return Format::kInt2; }
+  Format decode_format() const override { return Format::kInt2; }
+  uint32_t group_tokens() const override { return spec_.group; }
+  uint32_t exact_tokens_max() const override { return spec_.residual_tokens; }
+
+ private:
+  const PrecisionSpec spec_;
+};
+
+// int2 or int4 by tag; what is decoded is int4 (METHODS 4.6).
+class TriAxial final : public Precision {
+ public:
+  explicit TriAxial(const PrecisionSpec& spec) : spec_(spec) {}
+  Format prompt_format() const override { return Format::kInt2; }
+  Format decode_format() const override { return Format::kInt4; }
+  bool by_tag() const override { return true; }
+  Format format_of(const TokenRole& role, uint32_t last_turn) const override {
+    return gets_four_bits(spec_, role, last_turn) ? Format::kInt4 : Format::kInt2;
+  }
+  uint32_t group_tokens() const override { return spec_.group; }
+  uint32_t exact_tokens_max() const override { return spec_.group - 1; }
+
+ private:
+  const PrecisionSpec spec_;
+};
+
+}  // namespace
+
+std::unique_ptr<Precision> make_precision(std::string_view name, const PrecisionSpec& spec) {
+  if (name == "bf16") return std::make_unique<Uniform>(Format::kBf16);
+  if (name == "fp8") return std::make_unique<Uniform>(Format::kFp8);
+  if (name == "int4") return std::make_unique<Uniform>(Format::kInt4);
+  if (name == "fp4") return std::make_unique<Uniform>(Format::kFp4);
+  if (name == "kivi_int2") return std::make_unique<Kivi>(spec);
+  if (name == "triaxial") return std::make_unique<TriAxial>(spec);
+  return nullptr;
+}
+
+}  // namespace kvtwin

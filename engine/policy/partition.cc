@@ -1,0 +1,135 @@
+#include "engine/policy/partition.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "engine/base/check.h"
+#include "engine/base/units.h"
+
+namespace kvtwin {
+namespace {
+
+using Wide = unsigned __int128;
+
+uint32_t round_up(uint32_t value, uint32_t unit) { return div_ceil(value, unit) * unit; }
+
+// At most `splits` pieces of equal length, but for the last.
+void cut_row(uint32_t row, uint32_t cells, uint32_t splits, uint32_t tile, std::vector<SplitItem>* plan) {
+  if (cells == 0) return;
+  const uint32_t piece = round_up(div_ceil(cells, std::max(splits, 1u)), tile);
+  for (uint32_t begin = 0; begin < cells; begin += std::min(piece, cells - begin)) {
+    plan->push_back(
+        {row, begin, begin + std::min(piece, cells - begin), static_cast<uint32_t>(plan->size())});
+  }
+}
+
+uint32_t longest(std::span<const SplitRow> rows) {
+  uint32_t cells = 0;
+  for (const SplitRow& row : rows) cells = std::max(cells, row.cells);
+  return cells;
+}
+
+// Blocks are tiles, weighed by bytes. Block i ends at weight e_i of T: CTA ceil(e_i * W / T) - 1 owns it.
+// For equal weights that is block range [g * N / W, (g + 1) * N / W) of CTA g.
+void stream_k(std::span<const SplitRow> rows, const PartitionSpec& spec, const Grid& grid,
+              std::vector<SplitItem>* plan) {
+  uint64_t total = 0;
+  for (const SplitRow& row : rows) total += uint64_t{div_ceil(row.cells, spec.tile)} * row.cell_bytes;
+  uint64_t before = 0;  // weight of the rows before this one
+  for (uint32_t r = 0; r < rows.size(); ++r) {
+    const uint64_t weight = rows[r].cell_bytes, tiles = div_ceil(rows[r].cells, spec.tile);
+    for (uint64_t at = 0; at < tiles;) {
+      const Wide end_weight = before + (at + 1) * weight;
+      const auto cta = static_cast<uint64_t>((end_weight * grid.cta_count() + total - 1) / total - 1);
+      // Its last block of this row: e <= (cta + 1) * T / W.
+      const auto share_end = static_cast<uint64_t>(Wide{cta + 1} * total / grid.cta_count());
+      const uint64_t end = std::min(tiles, std::max(at + 1, (share_end - before) / weight));
+      plan->push_back({r, static_cast<uint32_t>(at) * spec.tile,
+                       std::min(static_cast<uint32_t>(end) * spec.tile, rows[r].cells),
+                       static_cast<uint32_t>(cta)});
+      at = end;
+    }
+    before += tiles * weight;
+  }
+}
+
+// METHODS 2.8 (4): splits of a group = round(ctas * its share), at least 1; then shared by its members.
+void aot(std::span<const SplitRow> rows, const PartitionSpec& spec, const Grid& grid,
+         std::vector<SplitItem>* plan) {
+  Wide sum = 0;
+  for (const SplitRow& row : rows) sum += row.planned_work;
+  for (uint32_t r = 0; r < rows.size(); ++r) {
+    const Wide work = Wide{rows[r].planned_work} * rows[r].group_rows;
+    const Wide rounded = sum == 0 ? 1 : (2 * work * grid.cta_count() + sum) / (2 * sum);
+    const auto group = static_cast<uint32_t>(std::clamp<Wide>(rounded, 1, UINT32_MAX / 4));
+    cut_row(r, rows[r].cells, aot_member_splits(group, rows[r].group_rows), spec.tile, plan);
+  }
+}
+
+}  // namespace
+
+uint32_t flash_decoding_splits(uint32_t blocks, uint32_t sms, uint32_t tiles, uint32_t splits_max) {
+  if (uint64_t{blocks} * 5 >= uint64_t{sms} * 4 || tiles <= 4) return 1;
+  const uint32_t most = std::max(1u, std::min({splits_max, sms, tiles}));
+  // Efficiency of s splits: waves / ceil(waves) with waves = blocks * s / sms, as used / slots.
+  const auto used = [&](uint32_t s) { return uint64_t{blocks} * s; };
+  const auto slots = [&](uint32_t s) { return div_ceil(used(s), uint64_t{sms}) * sms; };
+  uint32_t best = 1;
+  for (uint32_t s = 2; s <= most; ++s) {
+    if (used(s) * slots(best) > used(best) * slots(s)) best = s;
+  }
+  for (uint32_t s = 1; s < best; ++s) {
+    if (Wide{used(s)} * slots(best) * 20 >= Wide{used(best)} * slots(s) * 17) return s;  // 0.85
+  }
+  return best;
+}
+
+uint32_t flashinfer_chunk_pages(std::span<const SplitRow> rows, const Grid& grid) {
+  uint32_t live = 0;
+  for (const SplitRow& row : rows) live += row.cells > 0;
+  if (live >= grid.cta_count()) return 0;
+  const uint32_t most = div_ceil(longest(rows), grid.page_tokens);
+  uint32_t low = std::max(128 / grid.page_tokens, 1u), high = std::max(low, most);
+  const auto fits = [&](uint32_t chunk) {
+    uint64_t pieces = 0;
+    for (const SplitRow& row : rows) pieces += div_ceil(div_ceil(row.cells, grid.page_tokens), chunk);
+    return pieces <= grid.cta_count();
+  };
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (fits(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+void plan_partition(PartitionKind kind, const PartitionSpec& spec, const Grid& grid,
+                    std::span<const SplitRow> rows, std::vector<SplitItem>* plan) {
+  KVT_CHECK(spec.tile > 0 && grid.cta_count() > 0 && grid.page_tokens > 0);
+  plan->clear();
+  if (kind == PartitionKind::kStreamK) return stream_k(rows, spec, grid, plan);
+  if (kind == PartitionKind::kAotShares) return aot(rows, spec, grid, plan);
+  if (kind == PartitionKind::kFlashInfer) {
+    const uint32_t pages = flashinfer_chunk_pages(rows, grid);
+    for (uint32_t r = 0; r < rows.size(); ++r) {
+      if (pages == 0) {
+        cut_row(r, rows[r].cells, 1, 1, plan);
+        continue;
+      }
+      const uint32_t chunk = pages * grid.page_tokens;
+      cut_row(r, rows[r].cells, div_ceil(rows[r].cells, chunk), chunk, plan);
+    }
+    return;
+  }
+  uint32_t splits = spec.uniform_splits;
+  if (kind == PartitionKind::kFlashDecoding) {
+    splits = flash_decoding_splits(static_cast<uint32_t>(rows.size()), grid.sms,
+                                   div_ceil(longest(rows), spec.tile), spec.flash_splits_max);
+  }
+  for (uint32_t r = 0; r < rows.size(); ++r) cut_row(r, rows[r].cells, splits, spec.tile, plan);
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,58 @@
+// int4 and int2 cells: the quantiser of METHODS 4.2 and the byte layouts of METHODS 4.3 (TriAxialKV).
+//
+//   K2 page   (page of `group` tokens, head)   for each channel group/4 bytes of codes, token t in byte t/4,
+//                                              bits 2(t%4); then head_dim fp16 scales; then head_dim zeros
+//   V2 token  (token, head)                    channel c in byte c/4, bits 2(c%4); scales; zeros
+//   K4, V4 token (token, head)                 channel c in byte c/2, low nibble = even channel; scales;
+//   zeros
+//
+// fp16 are stored low byte first. Keys are those after RoPE. Sizes: engine/base/kv_format.h.
+// Reference: plain fp32 loops; O(values).
+
+#ifndef KVTWIN_KERNELS_PACK_H_
+#define KVTWIN_KERNELS_PACK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/base/kv_format.h"
+
+namespace kvtwin::kernels {
+
+// What the values of a group share. value = code * scale + zero, code in [0, 2^bits).
+// fp16 bits: codes are computed with the rounded pair, so that a value read back gets its code again.
+struct Affine {
+  uint16_t scale = 0;
+  uint16_t zero = 0;
+};
+
+// Of values x[0], x[stride], ... `count` of them. Values outside fp16's range count as its ends.
+// A group without spread (or with one too small for fp16) has scale 0, and all its codes are 0.
+// REQUIRES: no NaN.
+Affine affine_of(const float* x, size_t count, size_t stride, uint32_t bits);
+uint32_t code_of(float x, Affine shared, uint32_t bits);
+float value_of(uint32_t code, Affine shared);
+
+// x, out: [head_dim]. packed: token_bytes(int4 or int2). bits: 2 or 4.
+void pack_token(std::span<const float> x, uint32_t bits, const PageShape& shape, std::span<uint8_t> packed);
+void unpack_token(std::span<const uint8_t> packed, uint32_t bits, const PageShape& shape,
+                  std::span<float> out);
+
+// k, out: [group][head_dim]. packed: key_group_bytes(bits). bits: 2 (K2 page) or 4 (per-channel int4).
+void pack_key_group(std::span<const float> k, uint32_t bits, const PageShape& shape,
+                    std::span<uint8_t> packed);
+void unpack_key_group(std::span<const uint8_t> packed, uint32_t bits, const PageShape& shape,
+                      std::span<float> out);
+
+// Reading single parts of a packed key group; attention folds them (METHODS 4.6).
+uint32_t key_code(std::span<const uint8_t> packed, uint32_t bits, const PageShape& shape, uint32_t token,
+                  uint32_t channel);
+Affine key_affine(std::span<const uint8_t> packed, uint32_t bits, const PageShape& shape, uint32_t channel);
+
+uint16_t load_u16(const uint8_t* at);
+void store_u16(uint8_t* at, uint16_t value);
+
+}  // namespace kvtwin::kernels
+
+#endif  // KVTWIN_KERNELS_PACK_H_

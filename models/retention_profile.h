@@ -1,0 +1,78 @@
+// How much of its context each KV head keeps under a scorer, measured over some contexts; and what a policy
+// reserves from that (METHODS 2.2).
+//
+// A fraction is: cells kept beside the protected window and sinks, over all tokens of the context. Heads are numbered by layer, then
+// KV head: index = layer * kv_heads + head. Standard deviations are of the population (/ n).
+
+#ifndef KVTWIN_MODELS_RETENTION_PROFILE_H_
+#define KVTWIN_MODELS_RETENTION_PROFILE_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+
+namespace kvtwin {
+
+struct RetentionProfile {
+  std::string name, model, scorer, level, source;
+  double base_ratio = 0;  // asked for, window and sinks included
+  uint32_t layers = 0, kv_heads = 0;
+  uint32_t window_tokens = 0, sink_tokens = 0;
+  std::vector<uint32_t> layer_ids;            // [layers], of the model
+  std::vector<uint32_t> context_tokens;       // [samples]
+  std::vector<double> samples;                // [samples][heads]; empty when read from textproto
+  std::vector<double> mu, sigma;              // [heads]
+  std::vector<double> share_mu, share_sigma;  // of fraction / mean of its sample
+
+  uint32_t heads() const { return layers * kv_heads; }
+};
+
+// An .npz of TANGRAM's tools: raw_ratio [1, samples, layers, kv_heads], base_ratios [1], sample_meta
+// [samples, 4] (context, sinks, all, window), static_layer_ids [layers], meta (JSON as bytes).
+Result<RetentionProfile> import_retention_npz(std::string_view bytes, const std::string& where);
+Result<RetentionProfile> import_retention_npz_file(const std::string& path);
+
+// traces/proto/profile.proto, RetentionProfile. Budgets with `alpha` are written beside the tables.
+Result<RetentionProfile> parse_retention_profile(std::string_view text, const std::string& where);
+std::string retention_textproto(const RetentionProfile& profile, double alpha);
+
+// What to reserve, [heads]: min(1, mu + alpha sigma).
+std::vector<double> budgets(std::span<const double> mu, std::span<const double> sigma, double alpha);
+// From shares, for contexts whose mean kept fraction is `ratio`: min(1, ratio (mu~ + alpha sigma~)). A fixed
+// window makes the fraction depend on length, the shares hardly.
+std::vector<double> share_budgets(const RetentionProfile& profile, double ratio, double alpha);
+// The largest alpha' <= alpha with which budgets sum to at most (1 + epsilon) * sum of mu: the
+// renormalisation knob of METHODS 2.2. `mu` and `sigma` may be shares.
+double renormalised_alpha(std::span<const double> mu, std::span<const double> sigma, double alpha,
+                          double epsilon);
+
+// The mean kept fraction of a context of `tokens` when `ratio` of them is asked for and `window` are kept in
+// any case (METHODS 2.4, r_adj). tokens: without sinks.
+double adjusted_ratio(double ratio, uint64_t tokens, uint64_t window);
+// The mean fraction that a profile holds for such a context: as above, but the window stays in the
+// denominator and `sinks` are asked for too: (ratio (context + sinks) - window - sinks) / context, 0 to 1.
+double profile_mean(double ratio, uint64_t context, uint64_t window, uint64_t sinks);
+
+// The same heads at another mean kept fraction. Profiles exist at one ratio; a threshold that keeps more
+// moves every head's odds r / (1 - r) by one factor t, chosen so that the mean is exactly `target`:
+//   r' = t r / (1 - r + t r),   sigma' = sigma dr'/dr, at most sqrt(r' (1 - r'))
+// Order is kept, 0 <= r' <= 1, and r' grows with target. Heads that kept nothing or everything count as
+// kRatioEdge from the end, so that every target in (0, 1) is reached; the profile's own mean changes
+// nothing. This is an assumption, not a measurement: results that use it must say so.
+constexpr double kRatioEdge = 1e-4;
+struct Ratios {
+  std::vector<double> mu, sigma;
+};
+// REQUIRES: 0 <= target <= 1; mu is not empty.
+Ratios scaled_to_mean(std::span<const double> mu, std::span<const double> sigma, double target);
+
+// Rounded once, to nearest; 1 << 32 is 1.
+std::vector<uint64_t> to_q32(std::span<const double> fractions);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_RETENTION_PROFILE_H_

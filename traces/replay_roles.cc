@@ -1,0 +1,79 @@
+#include "traces/replay_roles.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace kvtwin {
+namespace {
+
+std::optional<Semantic> semantic_of(v1::Role role) {
+  switch (role) {
+    case v1::INST:
+      return Semantic::kInst;
+    case v1::USER:
+      return Semantic::kUser;
+    case v1::ASSISTANT:
+      return Semantic::kAssistant;
+    case v1::REASONING:
+      return Semantic::kReasoning;
+    case v1::TOOL_CALL:
+      return Semantic::kToolCall;
+    case v1::OBS:
+      return Semantic::kObs;
+    case v1::DELIM:
+      return Semantic::kDelim;
+    default:
+      return std::nullopt;
+  }
+}
+
+class Prompt {
+ public:
+  explicit Prompt(const v1::LlmCall& call) : turn_(call.turn()), left_(call.prompt_tokens()) {}
+
+  void add(const v1::Span& span, uint32_t tokens) {
+    const std::optional<Semantic> semantic = semantic_of(span.role());
+    const bool image = span.modality() == v1::IMAGE || span.modality() == v1::VIDEO;
+    put({std::min(span.turn(), turn_), image ? Modal::kImage : Modal::kText,
+         semantic.value_or(Semantic::kUser)},
+        tokens, !semantic);
+  }
+  PromptRoles finish() {
+    put({turn_, Modal::kText, Semantic::kUser}, left_, true);
+    return std::move(out_);
+  }
+
+ private:
+  void put(const TokenRole& role, uint32_t tokens, bool unknown) {
+    tokens = std::min(tokens, left_);
+    if (tokens == 0) return;
+    left_ -= tokens;
+    if (unknown) out_.unknown_tokens += tokens;
+    if (!out_.runs.empty() && out_.runs.back().role == role) {
+      out_.runs.back().count += tokens;
+    } else {
+      out_.runs.push_back({role, tokens});
+    }
+  }
+
+  const uint32_t turn_;
+  uint32_t left_;
+  PromptRoles out_;
+};
+
+}  // namespace
+
+PromptRoles prompt_roles(const v1::LlmCall& call, const FindSpan& find) {
+  Prompt prompt(call);
+  for (const v1::SpanRun& run : call.prompt()) {
+    for (uint32_t i = 0; i < run.count(); ++i) {
+      const v1::Span* const span = find(run.table(), run.first() + i);
+      if (span == nullptr) break;
+      const bool cut = i + 1 == run.count() && run.keep_tokens() != 0;
+      prompt.add(*span, cut ? std::min(span->tokens(), run.keep_tokens()) : span->tokens());
+    }
+  }
+  return prompt.finish();
+}
+
+}  // namespace kvtwin
