@@ -10,8 +10,8 @@
 namespace kvtwin {
 
 std::unique_ptr<Scorer> make_scorer_none();
-std::unique_ptr<Budget> make_budget_all();
-std::unique_ptr<Layout> make_layout_paged();
+std::unique_ptr<Budget> make_budget(const PolicySet& set);
+std::unique_ptr<Layout> make_layout(const PolicySet& set);
 std::unique_ptr<Precision> make_precision_bf16();
 std::unique_ptr<Placement> make_placement_gpu();
 std::unique_ptr<Placement> make_placement_host();

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/policy/budget_spec.h"
+#include "engine/policy/head_groups.h"
 
 namespace kvtwin {
 
@@ -42,6 +44,9 @@ struct PolicySet {
   std::string retrieval = "all";
   std::string partition = "uniform";
   std::string identity = "shared";
+
+  BudgetSpec budget_spec;
+  LayoutSpec layout_spec;
 };
 
 struct CoreConfig {
