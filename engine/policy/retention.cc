@@ -74,6 +74,10 @@ std::optional<std::string> validate_moment(const PolicyAxes& axes, const PolicyS
   if (moment == Moment::kTurnStart) {
     return "scorer " + set.scorer + " works at the start of a turn, which no layout follows yet";
   }
+  if (moment == Moment::kDecodeStep && !axes.budget->known_at_admission()) {
+    return "scorer " + set.scorer + " works at decode steps, where budget " + set.budget +
+           " does not say when there are too many cells; choose budget uniform, ratio or pyramid";
+  }
   if (axes.budget->reserves() && moment != Moment::kChunkEnd) {
     return "scorer " + set.scorer + " needs the whole prompt before it drops anything, but budget " +
            set.budget +
@@ -109,6 +113,11 @@ std::optional<std::string> validate_retention(const PolicyAxes& axes, const Poli
     if (set.budget != "uniform" && set.budget != "head_masks") {
       return "layout arena has a fixed number of pages per call, which budget " + set.budget +
              " does not say; choose budget uniform or head_masks";
+    }
+    const BudgetSpec& spec = set.budget_spec;
+    if (set.budget == "head_masks" && spec.sinks + spec.window == 0) {
+      return "layout arena gives the heads that budget head_masks names no room at all: sinks and window are "
+             "both 0; raise one of them";
     }
     return std::nullopt;
   }
