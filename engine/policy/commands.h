@@ -35,6 +35,7 @@ struct PlanEntry {
   uint32_t tokens = 0;   // computed in this step
   uint32_t context = 0;  // tokens computed before this step: the position of the first new one
   uint32_t live = 0;     // cells that a head can read before this step: mean over heads, rounded up
+  bool grows = true;     // each further single step of a stretch has one more of them
 };
 
 // `page` becomes the next page of head group `group` of entries[entry]'s call, before single step

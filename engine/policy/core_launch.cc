@@ -57,12 +57,13 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   const auto entry = static_cast<uint32_t>(launch->entries.size());
   const uint32_t context = call.kv;
   const uint32_t live = live_per_head(call);
+  const bool grows = !retention.ring_full(context);
   add_tokens(&call, planned_entry.tokens);
   const bool samples = call.kv == call.known() && call.sampled < call.output;
   if (samples) ++call.sampled;
   ++call.launches;
   launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk, call.admitted_now,
-                             samples, planned_entry.tokens, context, live});
+                             samples, planned_entry.tokens, context, live, grows});
   launch->members.push_back({planned_entry.slot, call.id, samples});
   for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
     launch->grants.push_back({0, entry, granted[i].page, granted[i].group});
@@ -90,7 +91,7 @@ uint32_t Core::State::quiet_steps(const Launch& launch) const {
     if (launch.entries[i].first) return 1;
     const CallState& call = calls[launch.members[i].slot];
     steps = std::min(steps, call.output - call.sampled + 1);
-    if (retention.at_decode()) steps = std::min(steps, quiet_steps_left(call));
+    if (!retention.keeps_all()) steps = std::min(steps, quiet_steps_left(call));
     for (size_t t = call.next_trigger; t < call.triggers.size(); ++t) {
       if (call.triggers[t] < call.sampled) continue;
       steps = std::min(steps, call.triggers[t] - call.sampled + 1);

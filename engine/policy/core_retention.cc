@@ -161,8 +161,11 @@ void Core::State::keep_cells(CallState* call, uint32_t tokens, std::span<const u
 
 // --- quiet stretches
 
-// Steps from this one on in which the call is certainly not compressed.
+// Steps from this one on in which the call is certainly not compressed, and reads one cell more in each, or
+// none.
 uint32_t Core::State::quiet_steps_left(const CallState& call) const {
+  if (retention.keeping() == Keeping::kRing) return retention.steps_until_full(call.kv - 1);
+  if (!retention.at_decode()) return UINT32_MAX;
   const uint32_t longest = retention.by_group() ? call.tables.longest(call.kv) : call.kv - call.dead;
   const uint32_t limit = retention.decode_limit(call.kv);
   return longest >= limit ? 1 : limit - longest;

@@ -57,6 +57,12 @@ uint32_t Retention::decode_limit(uint32_t tokens) const {
   return most + interval_;
 }
 
+uint32_t Retention::steps_until_full(uint32_t tokens) const {
+  const uint32_t full = shape_.ring_pages * shape_.page_tokens;
+  if (shape_.rings == 0 || ring_full(tokens)) return UINT32_MAX;
+  return tokens < full ? full - tokens + 1 : 1;  // rings among groups that grow: the mean grows unevenly
+}
+
 bool Retention::can_drop(uint32_t tokens, uint64_t live) const {
   if (!known_) return ranked(tokens) > 0;
   uint64_t after = 0;

@@ -58,6 +58,13 @@ class Retention {
   // Whether ranking `live` cells of `tokens` tokens can drop any.
   bool can_drop(uint32_t tokens, uint64_t live) const;
 
+  // With `tokens` tokens computed, every group is a ring that is full.
+  bool ring_full(uint32_t tokens) const {
+    return shape_.rings == shape_.groups && tokens >= shape_.ring_pages * shape_.page_tokens;
+  }
+  // Decode steps from `tokens` on in which the cells of a head grow evenly: by one, or not at all.
+  uint32_t steps_until_full(uint32_t tokens) const;
+
   uint32_t sinks() const { return sinks_; }
   uint32_t window() const { return window_; }
 
