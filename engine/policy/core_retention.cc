@@ -15,28 +15,7 @@ uint64_t Core::State::cells_of(const CallState& call, uint32_t tokens) const {
   return retention.by_group() ? call.tables.cells(tokens) : uint64_t{tokens} - call.dead;
 }
 
-void Core::State::add_tokens(CallState* call, uint32_t tokens) {
-  cells_held += cells_of(*call, call->kv + tokens) - cells_of(*call, call->kv);
-  call->kv += tokens;
-}
-
-uint32_t Core::State::live_per_head(const CallState& call) const {
-  const uint32_t groups = retention.by_group() ? call.tables.groups() : 1;
-  return static_cast<uint32_t>(div_ceil<uint64_t>(cells_of(call, call.kv), groups));
-}
-
 // --- what a step takes
-
-// Tokens of the call's next entry after `context` ones; 0: it waits for a step with more room. Chunks
-// that are compressed end at the same places whatever else runs (METHODS 7.10).
-uint32_t Core::State::entry_tokens(const CallState& call, uint32_t context, bool decode) const {
-  const uint32_t pending = call.known() - context;
-  const uint32_t limit = decode ? budget : prefill_budget();
-  if (!retention.by_chunk() || decode) return std::min(pending, limit);
-  const uint32_t chunk = retention.chunk_tokens();
-  const uint32_t whole = std::min(pending, chunk - context % chunk);
-  return whole <= limit ? whole : 0;
-}
 
 void Core::State::cells_after(const CallState& call, uint32_t tokens, std::vector<uint32_t>* cells) const {
   cells->clear();

@@ -7,6 +7,7 @@
 #ifndef KVTWIN_ENGINE_POLICY_CORE_STATE_H_
 #define KVTWIN_ENGINE_POLICY_CORE_STATE_H_
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -47,8 +48,12 @@ struct CallState {
   size_t next_trigger = 0;
   Lease lease;                // cached or inserted pages, from the start
   std::vector<PageId> pages;  // its own, behind the lease, by position; kNoPage: a hole
+  std::vector<UnitRun> identity;
+  std::vector<uint32_t> triggers;
+
+  // Retention: what has been dropped, or will be when every launched step has ended. At the end: a plain
+  // paged engine does not touch it.
   GroupTables tables;         // its own, where pages belong to head groups: `pages` is empty then
-  // Retention: what has been dropped, or will be when every launched step has ended.
   bool due = false;      // once its prompt is computed, it may be compressed
   uint32_t fill = 0;     // tokens that were known when it was admitted: its prompt, and what a preemption lost
   uint32_t ranked = 0;   // tokens that the last compression knew of
@@ -57,8 +62,6 @@ struct CallState {
   uint32_t dead = 0;     // tokens of which no cell is left, where cells keep their places
   uint32_t holes = 0;    // positions, in pages, that have no page any more
   std::vector<uint16_t> page_dead;  // likewise, by page position; may be shorter
-  std::vector<UnitRun> identity;
-  std::vector<uint32_t> triggers;
 
   // Page positions that are covered, and pages behind them.
   uint32_t pages_span() const { return lease.pages + static_cast<uint32_t>(pages.size()); }
@@ -145,9 +148,26 @@ struct Core::State {
 
   // core_retention.cc
   uint64_t cells_of(const CallState& call, uint32_t tokens) const;
-  void add_tokens(CallState* call, uint32_t tokens);
-  uint32_t live_per_head(const CallState& call) const;
-  uint32_t entry_tokens(const CallState& call, uint32_t context, bool decode) const;
+  void add_tokens(CallState* call, uint32_t tokens) {
+    const uint32_t before = call->kv;
+    call->kv += tokens;
+    cells_held += retention.keeps_all() ? tokens : cells_of(*call, call->kv) - cells_of(*call, before);
+  }
+  // Mean over heads, rounded up.
+  uint32_t live_per_head(const CallState& call) const {
+    if (retention.keeps_all()) return call.kv;
+    const uint32_t groups = retention.by_group() ? call.tables.groups() : 1;
+    return static_cast<uint32_t>(div_ceil<uint64_t>(cells_of(call, call.kv), groups));
+  }
+  // Tokens of the call's next entry after `context` ones; 0: it waits for a step with more room.
+  uint32_t entry_tokens(const CallState& call, uint32_t context, bool decode) const {
+    const uint32_t pending = call.known() - context;
+    const uint32_t limit = decode ? budget : prefill_budget();
+    if (!retention.by_chunk() || decode) return std::min(pending, limit);
+    // Chunks that are compressed end at the same places whatever else runs (METHODS 7.10).
+    const uint32_t whole = std::min(pending, retention.chunk_tokens() - context % retention.chunk_tokens());
+    return whole <= limit ? whole : 0;
+  }
   void cells_after(const CallState& call, uint32_t tokens, std::vector<uint32_t>* cells) const;
   bool grow_groups(CallState* call, uint32_t tokens);
   uint64_t pages_to_admit(const CallState& call, uint32_t cached, uint32_t tokens) const;
