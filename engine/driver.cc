@@ -30,7 +30,11 @@ class Loop {
     cores_.reserve(options.engines.size());
     for (const CoreConfig& config : options.engines) {
       KVT_CHECK(raw(config.engine) == cores_.size());
-      cores_.emplace_back(config);
+      if (options.make_axes) {
+        cores_.emplace_back(config, options.make_axes(config));
+      } else {
+        cores_.emplace_back(config);
+      }
     }
   }
 

@@ -4,6 +4,7 @@
 #define KVTWIN_ENGINE_DRIVER_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "engine/backend.h"
@@ -33,6 +34,8 @@ struct RunOptions {
   RoutingKind routing = RoutingKind::kRoundRobin;
   std::vector<CoreConfig> engines;  // at least one; engines[i].engine == EngineId{i}
   bool check_invariants = false;    // after every apply: tests
+  // What makes an engine's policies; null: the registry.
+  std::function<PolicyAxes(const CoreConfig&)> make_axes;
 };
 
 struct RunEnd {

@@ -38,17 +38,30 @@ class Budget {
  public:
   virtual ~Budget() = default;
   virtual bool keeps_all() const = 0;
+  // The counts follow from lengths alone; otherwise the world answers them (CellsKept).
   virtual bool known_at_admission() const = 0;
-  // Cells that `tokens` leave in the group that keeps the most.
-  virtual uint32_t kept_max(uint32_t tokens) const = 0;
+  // Admission sets pages aside for what is kept, so no page is ever given back (METHODS 2.5).
+  virtual bool reserves() const = 0;
+  // Of the first `ranked` ranked cells so many are left in `group`; never grows by more than `ranked` does.
+  // Where counts are not known: the most that can be.
+  virtual uint32_t quota(uint32_t group, uint32_t ranked) const = 0;
 };
 
 // How does a keep-set become pages?
+enum class Keeping : uint8_t {
+  kAll,    // nothing is dropped: one table, by position
+  kRing,   // a fixed number of pages per call and group, whose content the world chooses
+  kMove,   // what is kept moves together: as many pages as the cells need, in each group
+  kHoles,  // what is kept stays where it is: a page goes when nothing in it is left
+};
+
 class Layout {
  public:
   virtual ~Layout() = default;
-  virtual uint32_t pages_for(uint32_t cells, uint32_t page_tokens) const = 0;
+  virtual Keeping keeping() const = 0;
+  virtual bool has_groups() const = 0;   // more than one page table per call
   virtual bool keeps_slots() const = 0;  // a cached prefix keeps its slots: reusable (METHODS 7.4)
+  virtual bool keeps_phase() const = 0;  // keys keep the rotation of their position
   virtual bool needs_page_1() const = 0;
 };
 

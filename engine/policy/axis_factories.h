@@ -13,8 +13,8 @@ namespace kvtwin {
 
 // REQUIRES: the name is known, and validate_scorer() found nothing wrong.
 std::unique_ptr<Scorer> make_scorer(std::string_view name, const ScorerSpec& spec);
-std::unique_ptr<Budget> make_budget_all();
-std::unique_ptr<Layout> make_layout_paged();
+std::unique_ptr<Budget> make_budget(const PolicySet& set);
+std::unique_ptr<Layout> make_layout(const PolicySet& set);
 // nullptr: no such policy.
 std::unique_ptr<Precision> make_precision(std::string_view name, const PrecisionSpec& spec);
 std::unique_ptr<Placement> make_placement_gpu();

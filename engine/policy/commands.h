@@ -14,6 +14,9 @@
 
 namespace kvtwin {
 
+// Stands where there is no page.
+constexpr PageId kNoPage{UINT32_MAX};
+
 enum class Tier : uint8_t { kGpu, kHost, kDisk };
 
 enum class EntryKind : uint8_t {
@@ -30,24 +33,33 @@ struct PlanEntry {
   bool first = false;    // the call's first entry since it was admitted (or re-admitted): context was reused
   bool samples = false;  // the call's next output token leaves this step
   uint32_t tokens = 0;   // computed in this step
-  uint32_t context = 0;  // tokens whose KV is readable before this step
+  uint32_t context = 0;  // tokens computed before this step: the position of the first new one
+  uint32_t live = 0;     // cells that a head can read before this step: mean over heads, rounded up
+  bool grows = true;     // each further single step of a stretch has one more of them
 };
 
-// `page` becomes the next page of entries[entry]'s call, before single step `step + offset` runs.
+// `page` becomes the next page of head group `group` of entries[entry]'s call, before single step
+// `step + offset` runs.
 struct PageGrant {
   uint32_t offset = 0;
   uint32_t entry = 0;
   PageId page{};
+  uint32_t group = 0;
 };
 
-// The call starts with these pages already filled (a cached prefix), in order of position.
+// The call starts with these pages already filled (a cached prefix), in order of position. kNoPage stands
+// where nothing is left of a page.
 struct Adoption {
   CallId call{};
   std::span<const PageId> pages;
 };
 
 // After the rows of entries[entry] are computed, score cells with the engine's scorer and keep the best:
-// of the live cells at positions [begin, end), the forced ones and the `keep` best others of each KV head.
+// of the live cells at positions [begin, end), the forced ones and the keep[g] best others of each KV head
+// of group g. Cells before `begin` stay as they are.
+//
+// Layouts that move cells: afterwards each group's cells fill its table from the start, and pages of the
+// table that they do not reach are nobody's. Answered by CellsKept (events.h).
 struct Compression {
   // Positions [begin, end) that are kept whatever their score (sinks, window, template, query span).
   struct Forced {
@@ -57,6 +69,8 @@ struct Compression {
   uint32_t entry = 0;
   uint32_t begin = 0;
   uint32_t end = 0;
+  // The rows of this entry were never in pages (staging): only what is kept is written to them.
+  bool staged = false;
   std::span<const Forced> forced;  // ascending, disjoint, within [begin, end)
   std::span<const uint32_t> keep;  // by head group; empty: the world decides (a dynamic budget)
 };
@@ -71,7 +85,7 @@ struct LaunchStep {
   uint32_t tokens = 0;         // sum over entries
   uint32_t tokens_padded = 0;  // what dense kernels run on (CUDA-graph capture sizes)
   std::span<const PlanEntry> entries;
-  std::span<const PageGrant> grants;            // ascending by (offset, entry)
+  std::span<const PageGrant> grants;            // ascending by (offset, entry, group)
   std::span<const Adoption> adoptions;          // of entries with first == true
   std::span<const Compression> compressions{};  // ascending by entry; only with repeat == 1
 };

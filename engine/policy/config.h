@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/policy/budget_spec.h"
+#include "engine/policy/head_groups.h"
 #include "engine/policy/partition.h"
 #include "engine/policy/precision_spec.h"
 #include "engine/policy/scorer_spec.h"
@@ -45,7 +47,10 @@ struct PolicySet {
   std::string retrieval = "all";
   std::string partition = "uniform";
   std::string identity = "shared";
-  ScorerSpec scorer_spec;
+
+  BudgetSpec budget_spec{};
+  LayoutSpec layout_spec{};
+  ScorerSpec scorer_spec{};
   PrecisionSpec precision_spec{};
   PartitionSpec partition_spec{};
 };

@@ -10,7 +10,9 @@
 
 namespace kvtwin {
 
-Core::Core(const CoreConfig& config) : state_(std::make_unique<State>(config)) {}
+Core::Core(const CoreConfig& config) : Core(config, make_axes(config.policies)) {}
+Core::Core(const CoreConfig& config, PolicyAxes axes)
+    : state_(std::make_unique<State>(config, std::move(axes))) {}
 Core::~Core() = default;
 Core::Core(Core&&) noexcept = default;
 
@@ -24,15 +26,17 @@ bool Core::idle() const {
 
 uint64_t Core::digest() const { return draw({state_->digest, state_->done}); }
 
-Core::State::State(const CoreConfig& c)
+Core::State::State(const CoreConfig& c, PolicyAxes policies)
     : config(c),
-      axes(make_axes(c.policies)),
+      axes(std::move(policies)),
+      retention(c, axes),
       gpu(PageId{0}, c.pages_gpu, c.page_order),
       host(c.pages_host == 0
                ? nullptr
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
       index(c.page_tokens / c.unit_tokens, &gpu, host.get(), make_prefix_eviction(c.prefix_eviction)) {
-  KVT_CHECK(!validate_core_config(c).has_value());
+  KVT_CHECK(!validate_limits(c).has_value());
+  KVT_CHECK(!validate_axes(axes, c.policies, c).has_value());
 }
 
 void Core::State::apply(Instant at, const Event& event, std::vector<Command>* commands) {
@@ -92,7 +96,12 @@ bool Core::State::reject(const CallReady& event) {
   if (config.context_tokens_max != 0 && tokens > config.context_tokens_max) {
     return refuse(Reason::kLongerThanWindow, tokens, config.context_tokens_max);
   }
-  const uint64_t pages = div_ceil<uint64_t>(tokens, config.page_tokens);
+  // What the call can come to need, the worst of all the moments at which it might be preempted.
+  uint64_t pages = div_ceil<uint64_t>(tokens, config.page_tokens);
+  if (tokens <= UINT32_MAX && retention.by_group()) {
+    pages = retention.staged() ? retention.pages_kept(event.prompt_tokens, event.output_tokens)
+                               : retention.pages_raw(static_cast<uint32_t>(tokens));
+  }
   const uint64_t room = config.pages_gpu - config.watermark_pages;
   if (tokens > UINT32_MAX || pages > room) return refuse(Reason::kLargerThanPool, pages, room);
   return false;
@@ -143,28 +152,39 @@ void Core::State::end_call(Slot slot) {
 
 // A running call's pages go: what others may use into the index, the rest, last page first, to the pool.
 void Core::State::let_go(CallState* call, bool preempted) {
-  cells_held -= call->kv;
+  cells_held -= cells_of(*call, call->kv);
   pages_running -= call->pages_held();
   publish_pages(call,
                 std::min(call->kv / config.page_tokens, preempted ? call->pages_known : call->pages_public));
 #ifdef KVTWIN_PLANT_LEAK_ON_PREEMPT
   if (preempted && !call->pages.empty()) call->pages.pop_back();  // planted: tests/negative must catch it
 #endif
-  for (auto page = call->pages.rbegin(); page != call->pages.rend(); ++page) give_page(*page);
+  for (auto page = call->pages.rbegin(); page != call->pages.rend(); ++page) {
+    if (*page != kNoPage) give_page(*page);
+  }
   call->pages.clear();
+  spare_pages.clear();
+  call->tables.clear(&spare_pages);
+  for (const PageId page : spare_pages) give_page(page);
+  call->holes = call->dead = 0;
+  call->page_dead.clear();
 #ifdef KVTWIN_PLANT_STALE_LEASE
   if (!preempted)  // planted: tests/negative must catch it
 #endif
     index.release(call->lease, true);
   call->lease = {};
   reserved_total -= call->reserved;
-  call->reserved = 0;
+  call->reserved = call->beyond = 0;
 }
 
 void Core::State::publish_pages(CallState* call, uint32_t pages_limit) {
   if (call->insert_barred || pages_limit <= call->lease.pages) return;
   const std::span<const PageId> pages(call->pages.data(), pages_limit - call->lease.pages);
-  if (index.insert(call->name_space, call->identity, pages, &call->lease)) {
+  const size_t first = call->lease.pages;
+  const std::span<const uint16_t> dead =
+      call->page_dead.size() > first ? std::span(call->page_dead).subspan(first) : std::span<const uint16_t>{};
+  if (index.insert(call->name_space, call->identity, pages, &call->lease,
+                   dead.subspan(0, std::min(dead.size(), pages.size())))) {
     call->pages.erase(call->pages.begin(), call->pages.begin() + static_cast<ptrdiff_t>(pages.size()));
   } else {
     call->insert_barred = true;
@@ -183,6 +203,9 @@ Slot Core::State::take_slot() {
   fresh.pages = std::move(call.pages);  // keeps what it has allocated
   fresh.identity = std::move(call.identity);
   fresh.triggers = std::move(call.triggers);
+  fresh.tables = std::move(call.tables);
+  fresh.page_dead = std::move(call.page_dead);
+  fresh.page_dead.clear();
   call = std::move(fresh);
   return slot;
 }
@@ -201,7 +224,11 @@ CoreGauges Core::gauges() const {
     const Launch& last = s.launches.back();
     const uint64_t started = std::max(last.first + 1, s.done + s.config.steps_in_flight_max);
     if (started < last.end) {
-      cells_ahead = (last.end - started) * last.members.size();
+      const auto steps = static_cast<uint32_t>(last.end - started);
+      for (const Launch::Member& member : last.members) {
+        const CallState& call = s.calls[member.slot];
+        cells_ahead += s.cells_of(call, call.kv) - s.cells_of(call, call.kv - steps);
+      }
       const auto ahead =
           std::lower_bound(last.grants.begin(), last.grants.end(), started - last.first,
                            [](const PageGrant& grant, uint64_t offset) { return grant.offset < offset; });
@@ -238,14 +265,29 @@ void Core::State::check_invariants() const {
     reserved += call.reserved;
     if (call.phase != CallState::Phase::kRunning) {
       KVT_CHECK(call.pages.empty());
+      KVT_CHECK(call.tables.pages() == 0);
       KVT_CHECK(call.lease.pages == 0);
       continue;
     }
-    pages_own += call.pages.size();
-    cells += call.kv;
+    cells += cells_of(call, call.kv);
     held += call.pages_held();
-    KVT_CHECK(uint64_t{call.pages_held()} * config.page_tokens >= call.kv);
-    for (const PageId page : call.pages) KVT_CHECK(gpu.owned(page));
+    uint32_t holes = index.holes(call.lease);
+    for (const PageId page : call.pages) {
+      holes += page == kNoPage ? 1 : 0;
+      KVT_CHECK(page == kNoPage || gpu.owned(page));
+    }
+    KVT_CHECK(call.holes == holes);
+    pages_own += call.pages_held() - (call.lease.pages - index.holes(call.lease));
+    if (!retention.by_group()) {
+      KVT_CHECK(uint64_t{call.pages_span()} * config.page_tokens >= call.kv);
+      KVT_CHECK(cells_of(call, call.kv) <= uint64_t{call.pages_held()} * config.page_tokens);
+    } else {
+      KVT_CHECK(call.pages.empty());
+      call.tables.check(call.kv);
+      for (uint32_t g = 0; g < call.tables.groups(); ++g) {
+        for (uint32_t i = 0; i < call.tables.pages(g); ++i) KVT_CHECK(gpu.owned(call.tables.page(g, i)));
+      }
+    }
   }
   uint64_t gpu_in_flight = 0, host_in_flight = 0, waits = 0;
   for (const TransferState& transfer : transfers) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/policy/axes.h"
 #include "engine/policy/commands.h"
 #include "engine/policy/config.h"
 #include "engine/policy/events.h"
@@ -26,14 +27,19 @@ struct CoreGauges {
   uint32_t pages_gpu_held = 0;    // calls or transfers need them
   uint32_t pages_host_total = 0;
   uint32_t pages_host_free = 0;
-  uint64_t cells_held = 0;  // tokens of KV that running calls can read, shared ones once per call
-  uint64_t slots_held = 0;  // token slots in the pages of running calls, likewise
+  // Cells of KV that running calls can read, and slots in their pages; shared ones once per call. A cell
+  // is one token in all heads of one group.
+  uint64_t cells_held = 0;
+  uint64_t slots_held = 0;
 };
 
 class Core {
  public:
   // REQUIRES: validate_core_config(config) found nothing wrong.
   explicit Core(const CoreConfig& config);
+  // With policies of your own instead of those that config.policies names (its numbers still count).
+  // REQUIRES: validate_limits(config) and validate_axes(axes, ...) found nothing wrong.
+  Core(const CoreConfig& config, PolicyAxes axes);
   ~Core();
   Core(Core&&) noexcept;
 

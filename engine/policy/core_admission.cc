@@ -21,12 +21,9 @@ Core::State::Admitted Core::State::admit(Slot slot) {
     }
   }
   const uint32_t cached = match.lease.pages * config.page_tokens;
-  const uint32_t tokens = std::min(call.known() - cached, prefill_budget());
-  uint32_t covered = cached + tokens;  // tokens whose pages must be there
-  if (config.admission == AdmissionKind::kFullPrompt) covered = call.known();
-  if (config.admission == AdmissionKind::kFullReservation) covered = call.prompt + call.output;
-  const uint32_t pages = axes.layout->pages_for(covered, config.page_tokens) - match.lease.pages;
-  if (uint64_t{pages} + config.watermark_pages > pages_available(call)) {
+  const uint32_t tokens = entry_tokens(call, cached, false);
+  const uint64_t pages = pages_to_admit(call, cached, tokens);
+  if (tokens == 0 || pages + config.watermark_pages > pages_available(call)) {
     index.release(match.lease, false);
     return Admitted::kBlocked;
   }
@@ -37,10 +34,16 @@ Core::State::Admitted Core::State::admit(Slot slot) {
   call.kv = cached;
   call.admitted_now = true;
   call.insert_barred = call.recall_barred = false;
-  cells_held += cached;
-  pages_running += match.lease.pages;
-  if (config.admission == AdmissionKind::kFullReservation) {
-    call.reserved = pages;
+  call.due = true;
+  call.fill = call.known();
+  call.ranked = call.answers = 0;
+  ++call.attempt;
+  if (retention.by_group()) call.tables.open(&retention.shape());
+  if (!retention.keeps_all()) adopt_holes(&call);
+  cells_held += cells_of(call, cached);
+  pages_running += call.pages_held();
+  if (retention.reserves() || config.admission == AdmissionKind::kFullReservation) {
+    call.reserved = static_cast<uint32_t>(pages);
     reserved_total += pages;
   }
   const size_t granted_before = granted.size();

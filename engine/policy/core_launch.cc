@@ -23,6 +23,13 @@ void Core::State::launch_planned() {
     if (count == 0) continue;
     launch.adoptions.push_back({calls[entry.slot].id, {launch.adopted.data() + entry.adopted_begin, count}});
   }
+  size_t keep = 0, forced = 0;
+  for (Compression& compression : launch.compressions) {  // now that the lists no longer move
+    compression.keep = {launch.keep.data() + keep, compression.keep.size()};
+    compression.forced = {launch.forced.data() + forced, compression.forced.size()};
+    keep += compression.keep.size();
+    forced += compression.forced.size();
+  }
   // Before pages are taken ahead: an unfolded run would decide here, with this step's pages gone.
   start_cleaning();
 
@@ -30,9 +37,8 @@ void Core::State::launch_planned() {
   if (repeat > 1) repeat = grant_ahead(repeat, &launch);
   for (const Launch::Member& member : launch.members) {
     CallState& call = calls[member.slot];
-    call.kv += repeat - 1;
+    add_tokens(&call, repeat - 1);
     call.sampled += repeat - 1;
-    cells_held += repeat - 1;
     launch.decisive = launch.decisive || call.launched_out();
   }
   launch.end = launched + repeat;
@@ -41,7 +47,7 @@ void Core::State::launch_planned() {
   for (const PlanEntry& entry : launch.entries) tokens += entry.tokens;
   note_launch(launch, tokens);
   out->push_back(LaunchStep{config.engine, StepId{launch.first}, repeat, tokens, padded(tokens),
-                            launch.entries, launch.grants, launch.adoptions});
+                            launch.entries, launch.grants, launch.adoptions, launch.compressions});
 }
 
 void Core::State::commit_entry(size_t index_planned, Launch* launch) {
@@ -50,23 +56,29 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   const bool decode = call.decodes_next();
   const auto entry = static_cast<uint32_t>(launch->entries.size());
   const uint32_t context = call.kv;
-  call.kv += planned_entry.tokens;
-  cells_held += planned_entry.tokens;
+  const uint32_t live = live_per_head(call);
+  const bool grows = !retention.ring_full(context);
+  add_tokens(&call, planned_entry.tokens);
   const bool samples = call.kv == call.known() && call.sampled < call.output;
   if (samples) ++call.sampled;
   ++call.launches;
   launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk, call.admitted_now,
-                             samples, planned_entry.tokens, context});
+                             samples, planned_entry.tokens, context, live, grows});
   launch->members.push_back({planned_entry.slot, call.id, samples});
   for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
-    launch->grants.push_back({0, entry, granted[i]});
+    launch->grants.push_back({0, entry, granted[i].page, granted[i].group});
+  }
+  if (!retention.keeps_all()) {
+    if (compresses(call, context)) compress(&call, entry, launch);
+    if (call.kv >= call.fill) call.due = false;
+    return;
   }
   if (!decode) publish_pages(&call, std::min(call.kv / config.page_tokens, call.pages_public));
 }
 
 // How many steps, this one included, are certain to have these entries again, one token later each.
 uint32_t Core::State::quiet_steps(const Launch& launch) const {
-  if (preempted_now || evicted_now || admission_open) return 1;
+  if (preempted_now || evicted_now || admission_open || !launch.compressions.empty()) return 1;
   if (host && preempted_until > done) return 1;  // cleaning resumes when those steps have ended
   for (size_t i = 0; i + 1 < launches.size(); ++i) {
     if (launches[i].decisive) return 1;
@@ -79,6 +91,7 @@ uint32_t Core::State::quiet_steps(const Launch& launch) const {
     if (launch.entries[i].first) return 1;
     const CallState& call = calls[launch.members[i].slot];
     steps = std::min(steps, call.output - call.sampled + 1);
+    if (!retention.keeps_all()) steps = std::min(steps, quiet_steps_left(call));
     for (size_t t = call.next_trigger; t < call.triggers.size(); ++t) {
       if (call.triggers[t] < call.sampled) continue;
       steps = std::min(steps, call.triggers[t] - call.sampled + 1);
@@ -91,6 +104,7 @@ uint32_t Core::State::quiet_steps(const Launch& launch) const {
 // Takes the pages that steps 1 .. steps-1 of the launch will fill, in step-major order, as long as that
 // evicts nothing and does not call for cleaning. Returns how many steps have all they need.
 uint32_t Core::State::grant_ahead(uint32_t steps, Launch* launch) {
+  if (retention.by_group()) return grant_ahead_groups(steps, launch);
   const uint32_t page = config.page_tokens;
   const bool watch_clean = !below_clean_target(0);
   // Each call crosses into a new page once in every `page` steps; order the crossings once.
@@ -98,7 +112,7 @@ uint32_t Core::State::grant_ahead(uint32_t steps, Launch* launch) {
   for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
     const CallState& call = calls[launch->members[entry].slot];
     // kv counts this step already: step 1 writes position kv.
-    crossings.push_back({call.pages_held() * page - call.kv + 1, entry});
+    crossings.push_back({call.pages_span() * page - call.kv + 1, entry});
   }
   std::sort(crossings.begin(), crossings.end());
   for (uint32_t window = 0; window < steps; window += page) {
@@ -112,11 +126,7 @@ uint32_t Core::State::grant_ahead(uint32_t steps, Launch* launch) {
       CallState& call = calls[launch->members[entry].slot];
       const PageId taken = gpu.acquire();
       call.pages.push_back(taken);
-      ++pages_running;
-      if (call.reserved > 0) {
-        --call.reserved;
-        --reserved_total;
-      }
+      note_taken(&call, 1);
       launch->grants.push_back({offset, entry, taken});
     }
   }
@@ -137,6 +147,11 @@ void Core::State::note_launch(const Launch& launch, uint32_t tokens) {
   }
   entries_last = launch.entries.size();
   for (const PageGrant& grant : launch.grants) note_grant(launch, grant);
+  for (const Compression& c : launch.compressions) {
+    uint64_t hash = c.keep.size();
+    for (const uint32_t keep : c.keep) hash = hash * 0x9e3779b97f4a7c15u + keep + 1;
+    note({kCompressed, launch.first, raw(launch.members[c.entry].call), c.begin, c.end, hash});
+  }
   for (const Adoption& adoption : launch.adoptions) {
     note({kAdopted, launch.first, raw(adoption.call), digest_of(adoption.pages)});
   }

@@ -43,9 +43,10 @@ void Core::State::plan_running(bool decodes, bool prefills) {
     if (call.launched_out() || call.admitted_now) continue;  // admitted_now: it has its entry already
     const bool is_decode = call.decodes_next();
     if (is_decode ? !decodes : !prefills) continue;
-    const uint32_t pending = call.known() - call.kv;
-    const uint32_t tokens = std::min(pending, is_decode ? budget : prefill_budget());
-    KVT_CHECK(tokens > 0);
+    // Where its cells will lie is not known before the world has said how many are left.
+    if (call.answers > 0 && retention.by_group()) continue;
+    const uint32_t tokens = entry_tokens(call, call.kv, is_decode);
+    if (tokens == 0) continue;
     const size_t granted_before = granted.size();
     while (!grow(&call, tokens)) {
       // Alone, and what it lacks is being copied: those pages come back by themselves, and none of its own
@@ -80,20 +81,37 @@ uint32_t Core::State::prefill_budget() const {
 
 // Gives the call pages for `tokens` more tokens of KV; all or none.
 bool Core::State::grow(CallState* call, uint32_t tokens) {
-  const uint32_t pages = axes.layout->pages_for(call->kv + tokens, config.page_tokens);
-  if (pages <= call->pages_held()) return true;
-  const uint32_t more = pages - call->pages_held();
+  if (retention.by_group()) return grow_groups(call, tokens);
+  const uint32_t pages = div_ceil(call->kv + tokens, config.page_tokens);
+  if (pages <= call->pages_span()) return true;
+  const uint32_t more = pages - call->pages_span();
   if (more > pages_available(*call)) return false;
   for (uint32_t left = more; left > 0; --left) {
     const PageId page = take_page(left);
     call->pages.push_back(page);
-    granted.push_back(page);
+    granted.push_back({page, 0});
   }
-  const uint32_t from_reserve = std::min(call->reserved, more);
-  call->reserved -= from_reserve;
-  reserved_total -= from_reserve;
-  pages_running += more;
+  note_taken(call, more);
   return true;
+}
+
+// Pages became the call's: from what was set aside for it, as long as there is some.
+void Core::State::note_taken(CallState* call, uint32_t pages) {
+  const uint32_t from_reserve = std::min(call->reserved, pages);
+  call->reserved -= from_reserve;
+  call->beyond += pages - from_reserve;
+  reserved_total -= from_reserve;
+  pages_running += pages;
+}
+
+void Core::State::note_untaken(CallState* call) {
+  --pages_running;
+  if (call->beyond > 0) {
+    --call->beyond;
+  } else {
+    ++call->reserved;
+    ++reserved_total;
+  }
 }
 
 uint32_t Core::State::pages_available(const CallState& call) const {
@@ -150,7 +168,7 @@ void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
   budget -= tokens;
   // Within a step all KV is written before any is read, so a later call of the same step may share it.
   // Where a planned call can still be sent away, publishing must wait until the plan is final.
-  if (config.batch_order == BatchOrder::kDecodeFirst && !call.decodes_next()) {
+  if (config.batch_order == BatchOrder::kDecodeFirst && !call.decodes_next() && retention.keeps_all()) {
     publish_pages(&call, std::min((call.kv + tokens) / config.page_tokens, call.pages_public));
   }
 }

@@ -7,14 +7,17 @@
 #ifndef KVTWIN_ENGINE_POLICY_CORE_STATE_H_
 #define KVTWIN_ENGINE_POLICY_CORE_STATE_H_
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <vector>
 
 #include "engine/policy/axes.h"
 #include "engine/policy/core.h"
+#include "engine/policy/group_tables.h"
 #include "engine/policy/page_pool.h"
 #include "engine/policy/prefix_index.h"
+#include "engine/policy/retention.h"
 
 namespace kvtwin {
 
@@ -41,13 +44,28 @@ struct CallState {
   uint32_t pages_public = 0;  // leading pages that another call could ever match
   uint32_t pages_known = 0;   // leading pages with an identity at all
   uint32_t reserved = 0;      // pages set aside and not taken yet
+  uint32_t beyond = 0;        // pages taken when nothing was set aside any more
   size_t next_trigger = 0;
   Lease lease;                // cached or inserted pages, from the start
-  std::vector<PageId> pages;  // its own, behind the lease
+  std::vector<PageId> pages;  // its own, behind the lease, by position; kNoPage: a hole
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
 
-  uint32_t pages_held() const { return lease.pages + static_cast<uint32_t>(pages.size()); }
+  // Retention: what has been dropped, or will be when every launched step has ended. At the end: a plain
+  // paged engine does not touch it.
+  GroupTables tables;         // its own, where pages belong to head groups: `pages` is empty then
+  bool due = false;      // once its prompt is computed, it may be compressed
+  uint32_t fill = 0;     // tokens that were known when it was admitted: its prompt, and what a preemption lost
+  uint32_t ranked = 0;   // tokens that the last compression knew of
+  uint32_t answers = 0;  // compressions whose counts or holes the world has yet to say
+  uint32_t attempt = 0;  // admissions
+  uint32_t dead = 0;     // tokens of which no cell is left, where cells keep their places
+  uint32_t holes = 0;    // positions, in pages, that have no page any more
+  std::vector<uint16_t> page_dead;  // likewise, by page position; may be shorter
+
+  // Page positions that are covered, and pages behind them.
+  uint32_t pages_span() const { return lease.pages + static_cast<uint32_t>(pages.size()); }
+  uint32_t pages_held() const { return pages_span() - holes + tables.pages(); }
   uint32_t known() const { return prompt + sampled; }
   bool decodes_next() const { return kv >= prompt && kv + 1 == known(); }
   // Every step it needs has been launched.
@@ -68,6 +86,11 @@ struct Launch {
   std::vector<PageGrant> grants;
   std::vector<PageId> adopted;
   std::vector<Adoption> adoptions;  // parts of `adopted`
+  // Of compressions[i], which is the call's attempt number attempts[i]; parts of `keep` and `forced`.
+  std::vector<Compression> compressions;
+  std::vector<uint32_t> attempts;
+  std::vector<uint32_t> keep;
+  std::vector<Compression::Forced> forced;
 
   void clear(uint64_t step) {
     first = end = step;
@@ -77,6 +100,10 @@ struct Launch {
     grants.clear();
     adopted.clear();
     adoptions.clear();
+    compressions.clear();
+    attempts.clear();
+    keep.clear();
+    forced.clear();
   }
 };
 
@@ -92,7 +119,7 @@ struct TransferState {
 };
 
 struct Core::State {
-  explicit State(const CoreConfig& config);
+  State(const CoreConfig& config, PolicyAxes policies);
 
   // core.cc
   void apply(Instant now, const Event& event, std::vector<Command>* commands);
@@ -119,12 +146,49 @@ struct Core::State {
   void shorten_last(uint64_t end);
   void give_back_grants(Launch* launch, uint32_t offset);
 
+  // core_retention.cc
+  uint64_t cells_of(const CallState& call, uint32_t tokens) const;
+  void add_tokens(CallState* call, uint32_t tokens) {
+    const uint32_t before = call->kv;
+    call->kv += tokens;
+    cells_held += retention.keeps_all() ? tokens : cells_of(*call, call->kv) - cells_of(*call, before);
+  }
+  // Mean over heads, rounded up.
+  uint32_t live_per_head(const CallState& call) const {
+    if (retention.keeps_all()) return call.kv;
+    const uint32_t groups = retention.by_group() ? call.tables.groups() : 1;
+    return static_cast<uint32_t>(div_ceil<uint64_t>(cells_of(call, call.kv), groups));
+  }
+  // Tokens of the call's next entry after `context` ones; 0: it waits for a step with more room.
+  uint32_t entry_tokens(const CallState& call, uint32_t context, bool decode) const {
+    const uint32_t pending = call.known() - context;
+    const uint32_t limit = decode ? budget : prefill_budget();
+    if (!retention.by_chunk() || decode) return std::min(pending, limit);
+    // Chunks that are compressed end at the same places whatever else runs (METHODS 7.10).
+    const uint32_t whole = std::min(pending, retention.chunk_tokens() - context % retention.chunk_tokens());
+    return whole <= limit ? whole : 0;
+  }
+  void cells_after(const CallState& call, uint32_t tokens, std::vector<uint32_t>* cells) const;
+  bool grow_groups(CallState* call, uint32_t tokens);
+  uint64_t pages_to_admit(const CallState& call, uint32_t cached, uint32_t tokens) const;
+  bool compresses(const CallState& call, uint32_t context) const;
+  void compress(CallState* call, uint32_t entry, Launch* launch);
+  void keep_cells(CallState* call, uint32_t tokens, std::span<const uint32_t> cells);
+  uint32_t quiet_steps_left(const CallState& call) const;
+  uint32_t grant_ahead_groups(uint32_t steps, Launch* launch);
+  void apply_kept(const StepDone& event, const Launch& launch);
+  void apply_holes(CallState* call, const Compression& compression, const CellsKept& kept);
+  void drop_page(CallState* call, uint32_t position);
+  void adopt_holes(CallState* call);
+
   // core_plan.cc
   bool plan_step();
   void plan_running(bool decodes, bool prefills);
   void plan_waiting();
   uint32_t prefill_budget() const;
   bool grow(CallState* call, uint32_t tokens);
+  void note_taken(CallState* call, uint32_t pages);
+  void note_untaken(CallState* call);
   uint32_t pages_available(const CallState& call) const;
   bool free_page_is_next() const;
   PageId take_page(uint32_t more);
@@ -162,14 +226,18 @@ struct Core::State {
     kEnded,
     kRejected,
     kTransfer,
-    kTransferEnded
+    kTransferEnded,
+    kCompressed,
+    kKept
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
   void note(std::initializer_list<uint64_t> record) { digest += draw_record(record); }
   uint64_t grant_record(const Launch& launch, const PageGrant& grant) const {
-    return draw_record(
-        {kGrant, launch.first + grant.offset, raw(launch.members[grant.entry].call), raw(grant.page)});
+    const uint64_t step = launch.first + grant.offset;
+    const uint32_t call = raw(launch.members[grant.entry].call);
+    if (grant.group == 0) return draw_record({kGrant, step, call, raw(grant.page)});
+    return draw_record({kGrant, step, call, raw(grant.page), grant.group});
   }
   void note_grant(const Launch& launch, const PageGrant& grant) { digest += grant_record(launch, grant); }
   void note_launch(const Launch& launch, uint32_t tokens);
@@ -183,6 +251,7 @@ struct Core::State {
 
   const CoreConfig config;
   const PolicyAxes axes;
+  const Retention retention;
   PagePool gpu;
   std::unique_ptr<PagePool> host;
   PrefixIndex index;
@@ -211,7 +280,11 @@ struct Core::State {
   bool cleaning_barred = false;  // one failed: none until a call comes or goes
 
   std::vector<Planned> planned;  // of the step being planned
-  std::vector<PageId> granted;
+  struct Granted {
+    PageId page;
+    uint32_t group;
+  };
+  std::vector<Granted> granted;
   std::vector<PageId> adopted;  // of the step being planned
   uint32_t budget = 0;
   bool preempted_now = false;
@@ -220,9 +293,12 @@ struct Core::State {
   size_t entries_last = 0;      // of the step before
   std::vector<std::pair<uint32_t, uint32_t>> crossings;  // first step that needs a page, entry
   std::vector<Slot> ended;
+  std::vector<uint32_t> wanted;  // scratch: groups that lack a page
+  std::vector<uint32_t> after;   // scratch: cells by group
+  std::vector<PageId> spare_pages;
 
   uint64_t reserved_total = 0;
-  uint64_t cells_held = 0;     // of running calls: sum of kv
+  uint64_t cells_held = 0;     // of running calls: sum of cells_of()
   uint64_t pages_running = 0;  // of running calls: sum of pages_held()
   uint64_t digest = 0;
 };

@@ -15,6 +15,7 @@ void Core::State::on(const StepDone& event) {
   KVT_CHECK(steps > 0);
   KVT_CHECK(done + steps <= launch.end);
   done += steps;
+  if (!launch.compressions.empty()) apply_kept(event, launch);
   for (const Launch::Member& member : launch.members) {
     if (member.samples) emit(member, steps);
   }
@@ -84,9 +85,10 @@ void Core::State::shorten_last(uint64_t end) {
   }
   give_back_grants(&last, static_cast<uint32_t>(end - last.first));
   for (const Launch::Member& member : last.members) {
-    calls[member.slot].kv -= steps;
-    calls[member.slot].sampled -= steps;
-    cells_held -= steps;
+    CallState& call = calls[member.slot];
+    cells_held -= cells_of(call, call.kv) - cells_of(call, call.kv - steps);
+    call.kv -= steps;
+    call.sampled -= steps;
   }
   last.end = launched = end;
   last.decisive = false;
@@ -101,14 +103,15 @@ void Core::State::give_back_grants(Launch* launch, uint32_t offset) {
     const PageGrant grant = launch->grants.back();
     launch->grants.pop_back();
     CallState& call = calls[launch->members[grant.entry].slot];
-    KVT_CHECK(call.pages.back() == grant.page);
-    call.pages.pop_back();
-    gpu.unacquire(grant.page);
-    --pages_running;
-    if (config.admission == AdmissionKind::kFullReservation) {
-      ++call.reserved;
-      ++reserved_total;
+    if (retention.by_group()) {
+      const PageId page = call.tables.take_last(grant.group);
+      KVT_CHECK(page == grant.page);
+    } else {
+      KVT_CHECK(call.pages.back() == grant.page);
+      call.pages.pop_back();
     }
+    gpu.unacquire(grant.page);
+    note_untaken(&call);
   }
 }
 

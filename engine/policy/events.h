@@ -50,11 +50,12 @@ struct StepOutcome {
   uint64_t bytes_out = 0;  // gpu to host
 };
 
-// Answer to one Compression (commands.h): what is readable of the call's ranked positions from now on.
+// Answer to one Compression (commands.h): what is readable of the call from now on. A world may leave it
+// out where `keep` was given and the layout moves cells: then there is nothing that the policy does not know.
 struct CellsKept {
   CallId call{};
-  std::span<const uint32_t> counts;  // by head group: cells that are left in all of it
-  std::span<const uint64_t> live;    // layouts that keep slots: bit i says that ranked position i is left
+  std::span<const uint32_t> counts;  // by head group: cells that each head has left, of all it had
+  std::span<const uint64_t> live;    // layouts that keep slots: bit i says that position begin + i is left
 };
 
 // Single steps [step, step + ends.size()) of `engine` have ended, at the instants `ends`; the event's

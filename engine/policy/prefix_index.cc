@@ -63,7 +63,7 @@ void PrefixIndex::release(const Lease& lease, bool used) {
 void PrefixIndex::lock(uint32_t id) {
   Node& node = nodes_[id];
   if (node.locks++ == 0) {
-    evictable_ -= static_cast<uint32_t>(node.gpu.size());
+    evictable_ -= node.gpu_pages();
     evictable_clean_ -= node.clean_count;
     file(id);
   }
@@ -73,14 +73,15 @@ void PrefixIndex::unlock(uint32_t id) {
   Node& node = nodes_[id];
   KVT_CHECK(node.locks > 0);
   if (--node.locks == 0) {
-    evictable_ += static_cast<uint32_t>(node.gpu.size());
+    evictable_ += node.gpu_pages();
     evictable_clean_ += node.clean_count;
     file(id);
   }
 }
 
 bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
-                         std::span<const PageId> pages, Lease* lease) {
+                         std::span<const PageId> pages, Lease* lease,
+                         std::span<const uint16_t> dead) {
   if (pages.empty()) return true;
   const uint32_t parent = raw(lease->node);
   Cursor cursor{identity};
@@ -88,13 +89,20 @@ bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
   const auto count = static_cast<uint32_t>(pages.size());
   const uint64_t units = uint64_t{count} * units_per_page_;
   KVT_CHECK(has_units(cursor, units));
-  pages_gpu_ += count;
+  const auto holes = static_cast<uint32_t>(std::count(pages.begin(), pages.end(), kNoPage));
+  KVT_CHECK(holes == 0 || host_pool_ == nullptr);
+  pages_gpu_ += count - holes;
   if (parent != 0 && nodes_[parent].locks == 1 && nodes_[parent].first_child == 0) {
     // Nobody else stands on this leaf: it grows in place, and a session stays one node.
     Node& leaf = nodes_[parent];
     KVT_CHECK(leaf.gpu.size() == leaf.pages);
     append_runs(cursor, units, &leaf.runs);
     leaf.gpu.insert(leaf.gpu.end(), pages.begin(), pages.end());
+    leaf.holes += holes;
+    if (!dead.empty()) {
+      leaf.dead.resize(leaf.pages, 0);
+      leaf.dead.insert(leaf.dead.end(), dead.begin(), dead.end());
+    }
     leaf.pages += count;
     if (!leaf.host.empty()) leaf.host.resize(leaf.pages, kNoPage);
     if (!leaf.dead.empty()) leaf.dead.resize(leaf.pages, 0);
@@ -103,7 +111,7 @@ bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
   }
   const uint64_t hash = hash_first_page(parent, name_space, cursor);
   if (find_child(parent, name_space, hash, cursor) != 0) {
-    pages_gpu_ -= count;
+    pages_gpu_ -= count - holes;
     return false;
   }
   const uint32_t id = make_node();
@@ -116,6 +124,11 @@ bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
   node.locks = 1;
   append_runs(cursor, units, &node.runs);
   node.gpu.assign(pages.begin(), pages.end());
+  node.holes = holes;
+  if (!dead.empty()) {
+    node.dead.assign(dead.begin(), dead.end());
+    node.dead.resize(count, 0);
+  }
   Node& above = nodes_[parent];
   node.next_sibling = above.first_child;
   if (above.first_child != 0) nodes_[above.first_child].previous_sibling = id;
@@ -163,7 +176,7 @@ void PrefixIndex::host_pages(const Lease& lease, uint32_t first, std::vector<Pag
 uint32_t PrefixIndex::pages_on_gpu(const Lease& lease) const {
   uint32_t count = 0;
   for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
-    count += static_cast<uint32_t>(nodes_[id].gpu.size());
+    count += nodes_[id].gpu_pages();
   }
   return count;
 }
@@ -204,7 +217,10 @@ uint64_t PrefixIndex::next_eviction_rank() const {
 PageId PrefixIndex::evict_gpu_page() {
   KVT_CHECK(evictable_ > 0);
   KVT_CHECK(!clean_.empty() || !dirty_.empty());
-  return evict_tail(clean_.empty() ? dirty_.top() : clean_.top());
+  for (;;) {
+    const PageId page = evict_tail(clean_.empty() ? dirty_.top() : clean_.top());
+    if (page != kNoPage) return page;
+  }
 }
 
 PageId PrefixIndex::evict_tail(uint32_t id) {
@@ -212,8 +228,12 @@ PageId PrefixIndex::evict_tail(uint32_t id) {
   const bool keeps_copy = tail_is_clean(node);
   const PageId page = node.gpu.back();
   node.gpu.pop_back();
-  --evictable_;
-  --pages_gpu_;
+  if (page == kNoPage) {
+    --node.holes;
+  } else {
+    --evictable_;
+    --pages_gpu_;
+  }
   if (keeps_copy) {
     --node.clean_count;
     --evictable_clean_;
@@ -401,6 +421,42 @@ void PrefixIndex::mark_dead(const Lease& lease, uint32_t page, uint32_t cells) {
     Node& node = nodes_[id];
     if (node.dead.empty()) node.dead.resize(node.pages, 0);
     node.dead[from] = static_cast<uint16_t>(node.dead[from] + cells);
+  });
+}
+
+bool PrefixIndex::sole(const Lease& lease, uint32_t page) const {
+  bool alone = false;
+  visit_pages(lease, page, page + 1, [&](uint32_t id, uint32_t, uint32_t) { alone = nodes_[id].locks == 1; });
+  return alone;
+}
+
+PageId PrefixIndex::take_dead_page(const Lease& lease, uint32_t page) {
+  KVT_CHECK(host_pool_ == nullptr);
+  PageId taken = kNoPage;
+  visit_pages(lease, page, page + 1, [&](uint32_t id, uint32_t from, uint32_t) {
+    Node& node = nodes_[id];
+    if (node.locks != 1 || node.gpu[from] == kNoPage) return;
+    std::swap(taken, node.gpu[from]);
+    ++node.holes;
+    --pages_gpu_;
+  });
+  return taken;
+}
+
+uint32_t PrefixIndex::holes(const Lease& lease) const {
+  uint32_t count = 0;
+  for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) count += nodes_[id].holes;
+  return count;
+}
+
+void PrefixIndex::dead_cells(const Lease& lease, std::vector<uint16_t>* cells) const {
+  cells->clear();
+  visit_pages(lease, 0, lease.pages, [&](uint32_t id, uint32_t from, uint32_t to) {
+    const Node& node = nodes_[id];
+    if (node.dead.empty()) return;
+    cells->resize(node.pages_before + to, 0);
+    std::copy(node.dead.begin() + from, node.dead.begin() + to,
+              cells->begin() + node.pages_before + from);
   });
 }
 

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/policy/commands.h"
 #include "engine/policy/identity.h"
 #include "engine/policy/indexed_heap.h"
 #include "engine/policy/page_pool.h"
@@ -37,7 +38,6 @@ namespace kvtwin {
 
 enum class NodeId : uint32_t {};
 constexpr NodeId kNoNode{0};
-constexpr PageId kNoPage{UINT32_MAX};
 
 // Protection of the first `pages` pages of one identity.
 struct Lease {
@@ -66,11 +66,13 @@ class PrefixIndex {
 
   // Adds `pages`, which hold identity pages [lease->pages, lease->pages + pages.size()), behind the
   // lease and extends it over them. False, and nothing changed, if the index holds the same tokens
-  // already: then the caller keeps its own copy.
+  // already: then the caller keeps its own copy. kNoPage among them is a hole: a page of which nothing is
+  // left; dead[i] cells of pages[i] are (it may be shorter). Holes match like pages. REQUIRES: no host tier
+  // where there are holes.
   bool insert(uint64_t name_space, std::span<const UnitRun> identity, std::span<const PageId> pages,
-              Lease* lease);
+              Lease* lease, std::span<const uint16_t> dead = {});
 
-  // Appends the gpu pages [0, lease.pages) in order. REQUIRES: all are on the gpu.
+  // Appends the gpu pages [0, lease.pages) in order, kNoPage for holes. REQUIRES: all are on the gpu.
   void gpu_pages(const Lease& lease, std::vector<PageId>* pages) const;
   // Appends the host pages [first, lease.pages) in order. REQUIRES: all are on the host.
   void host_pages(const Lease& lease, uint32_t first, std::vector<PageId>* pages) const;
@@ -90,7 +92,7 @@ class PrefixIndex {
   Cleaning start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first, std::vector<PageId>* source,
                           std::vector<PageId>* target);
   // Takes the page that is next to be cleaned instead. REQUIRES: there is one (kHostHoldsNewer).
-  PageId evict_uncleaned_page() { return evict_tail(dirty_.top()); }
+  PageId evict_uncleaned_page() { return evict_tail(dirty_.top()); }  // no holes: see insert
   void cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host);
   void clean_failed(const Lease& lease, std::span<const PageId> host);
   // Pages [first, lease.pages) are being recalled by the transfer `recall`; ends with recalled() or
@@ -101,6 +103,14 @@ class PrefixIndex {
 
   // `cells` tokens of page `page` of the lease will never be read again (dead slots, METHODS 3.6).
   void mark_dead(const Lease& lease, uint32_t page, uint32_t cells);
+  // Takes page `page` of the lease out and leaves a hole, if no other lease stands on it; else, and where
+  // there is a hole already, kNoPage.
+  PageId take_dead_page(const Lease& lease, uint32_t page);
+  // No other lease stands on page `page`.
+  bool sole(const Lease& lease, uint32_t page) const;
+  uint32_t holes(const Lease& lease) const;
+  // Dead cells of each page of the lease, replacing *cells; all 0: empty.
+  void dead_cells(const Lease& lease, std::vector<uint16_t>* cells) const;
   // Tokens of the lease that are not dead, for pages of page_tokens.
   uint64_t live_tokens(const Lease& lease, uint32_t page_tokens) const;
 
@@ -122,15 +132,18 @@ class PrefixIndex {
     uint32_t pages_before = 0;  // on the path above
     uint32_t host_count = 0;
     uint32_t clean_count = 0;  // gpu pages with a host copy
+    uint32_t holes = 0;        // places in `gpu` that have no page
     uint32_t uses = 0;
     uint64_t stamp = 0;
     uint64_t recall = Match::kNoRecall;
     uint64_t name_space = 0;
     uint64_t hash = 0;  // of (parent, name space, first page)
     std::vector<UnitRun> runs;
-    std::vector<PageId> gpu;     // of the first gpu.size() pages
+    std::vector<PageId> gpu;     // of the first gpu.size() pages; kNoPage: a hole
     std::vector<PageId> host;    // kNoPage where there is none; empty: none at all
     std::vector<uint16_t> dead;  // cells per page; empty: none
+
+    uint32_t gpu_pages() const { return static_cast<uint32_t>(gpu.size()) - holes; }
   };
   // A place in an identity.
   struct Cursor {

@@ -173,6 +173,7 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
   split_list(&lower.host, &upper.host);
   split_list(&lower.dead, &upper.dead);
   const auto count_host = [](Node* node) {
+    node->holes = static_cast<uint32_t>(std::count(node->gpu.begin(), node->gpu.end(), kNoPage));
     node->host_count = node->clean_count = 0;
     for (size_t i = 0; i < node->host.size(); ++i) {
       if (node->host[i] == kNoPage) continue;
@@ -276,21 +277,24 @@ void PrefixIndex::check_invariants() const {
     uint64_t units = 0;
     for (const UnitRun& run : node.runs) units += run.count;
     KVT_CHECK(units == uint64_t{node.pages} * units_per_page_);
-    uint32_t hosted = 0, clean = 0;
+    uint32_t hosted = 0, clean = 0, holes = 0;
     for (uint32_t i = 0; i < node.pages; ++i) {
       const bool on_host = !node.host.empty() && node.host[i] != kNoPage;
       KVT_CHECK(i < node.gpu.size() || on_host);
       hosted += on_host ? 1 : 0;
       clean += on_host && i < node.gpu.size() ? 1 : 0;
-      if (i < node.gpu.size()) KVT_CHECK(gpu_pool_->owned(node.gpu[i]));
+      if (i < node.gpu.size() && node.gpu[i] == kNoPage) ++holes;
+      else if (i < node.gpu.size()) KVT_CHECK(gpu_pool_->owned(node.gpu[i]));
       if (on_host) KVT_CHECK(host_pool_->owned(node.host[i]));
     }
     KVT_CHECK(hosted == node.host_count);
     KVT_CHECK(clean == node.clean_count);
-    gpu += static_cast<uint32_t>(node.gpu.size());
+    KVT_CHECK(holes == node.holes);
+    KVT_CHECK(node.dead.empty() || node.dead.size() == node.pages);
+    gpu += node.gpu_pages();
     host += hosted;
     if (node.locks == 0) {
-      evictable += static_cast<uint32_t>(node.gpu.size());
+      evictable += node.gpu_pages();
       evictable_clean += clean;
     }
     const bool gpu_leaf = node.locks == 0 && !node.gpu.empty() && node.children_gpu == 0;

@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/policy/axis_factories.h"
+#include "engine/policy/retention.h"
 #include "engine/policy/scorer_spec.h"
 
 namespace kvtwin {
@@ -44,7 +45,32 @@ constexpr PolicyInfo kPolicies[] = {
      "SnapKV for half of the budget, then weighted by what a cell adds to the output (CriticalKV)."},
     {"scorer", "random", "A draw per cell: the floor that a scorer must beat."},
     {"budget", "all", "A head group may keep every cell."},
+    {"budget", "ratio", "Every head keeps the same share of the cells that are ranked."},
+    {"budget", "uniform", "Every head keeps the same number of cells, whatever the length."},
+    {"budget", "pyramid", "Lower layers keep more cells than higher ones; their sum is layers times cells."},
+    {"budget", "reserved",
+     "Each head keeps the share that calibration found for it, mean plus alpha standard deviations; pages for "
+     "what will be kept are set aside at admission (TANGRAM)."},
+    {"budget", "head_masks",
+     "Some heads keep everything, the others sinks and window only (DuoAttention, RazorAttention)."},
+    {"budget", "ada",
+     "A layer's heads share layers' worth of cells by their scores, with a floor each; counted by the world "
+     "(Ada-KV)."},
+    {"budget", "top_per_layer", "The best share of a layer's cells stays, whichever heads they are of."},
+    {"budget", "top_across_layers", "The best share of all layers' cells stays, whichever heads they are of."},
+    {"budget", "released",
+     "The dynamic chunk rule of TANGRAM's released code: counts by scores, rounded up to pages, pages given "
+     "back after each chunk."},
     {"layout", "paged", "Cells fill pages in order of position; a cached prefix keeps its slots."},
+    {"layout", "arena",
+     "A fixed number of pages per call and head group; the world chooses what they hold (StreamingLLM's and "
+     "RaaS's rings)."},
+    {"layout", "compact", "Kept cells move together and keep their rotation; pages behind them are freed."},
+    {"layout", "compact_rerotate", "As compact, with keys rotated to their new places: never shared."},
+    {"layout", "slot_dead", "Dropped cells leave holes; pages of one token are freed one by one (IntentKV)."},
+    {"layout", "page_mask_dead", "Dropped cells are masked; a page is freed when nothing in it is left."},
+    {"layout", "ragged",
+     "Groups of KV heads have page tables of their own, each as long as its heads need (TANGRAM)."},
     {"precision", "bf16", "Every cell is stored as the model computed it."},
     {"precision", "fp8", "E4M3, one byte per value; half of bf16's memory."},
     {"precision", "int4",
@@ -87,8 +113,6 @@ struct Choice {
   std::unique_ptr<T> (*make)();
 };
 
-constexpr Choice<Budget> kBudgets[] = {{"all", make_budget_all}};
-constexpr Choice<Layout> kLayouts[] = {{"paged", make_layout_paged}};
 constexpr Choice<Placement> kPlacements[] = {{"gpu", make_placement_gpu}, {"host", make_placement_host}};
 constexpr Choice<Retrieval> kRetrievals[] = {{"all", make_retrieval_all}};
 constexpr Choice<Identity> kIdentities[] = {
@@ -150,8 +174,8 @@ std::span<const PolicyInfo> all_policies() { return kPolicies; }
 
 PolicyAxes make_axes(const PolicySet& set) {
   PolicyAxes axes{make_scorer(set.scorer, set.scorer_spec),
-                  make(kBudgets, set.budget),
-                  make(kLayouts, set.layout),
+                  make_budget(set),
+                  make_layout(set),
                   make_precision(set.precision, set.precision_spec),
                   make(kPlacements, set.placement),
                   make(kRetrievals, set.retrieval),
@@ -178,20 +202,17 @@ std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreC
     if (auto wrong = unknown(axis, name)) return wrong;
   }
   if (auto wrong = validate_scorer(set.scorer, set.scorer_spec)) return wrong;
-  const PolicyAxes axes = make_axes(set);
-  const bool scores = axes.scorer->moment() != Moment::kAtNoTime;
-  if (!axes.budget->keeps_all() && !scores) {
-    return "budget " + set.budget +
-           " drops cells, but scorer none ranks nothing; choose a scorer, or budget all";
-  }
-  if (axes.scorer->moment() == Moment::kPromptEnd && !axes.budget->keeps_all() &&
-      axes.budget->known_at_admission() && config.admission != AdmissionKind::kFullReservation) {
-    return "scorer " + set.scorer + " needs the whole prompt before it drops anything, but budget " +
-           set.budget + " reserves only what is kept; set admission: FULL_RESERVATION";
-  }
+  if (auto wrong = validate_layout_spec(set.layout_spec)) return wrong;
+  if (auto wrong = validate_budget_spec(set.budget, set.budget_spec, set.layout_spec)) return wrong;
+  return validate_axes(make_axes(set), set, config);
+}
+
+std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet& set,
+                                         const CoreConfig& config) {
+  if (auto wrong = validate_retention(axes, set, config)) return wrong;
   if (axes.layout->needs_page_1() && config.page_tokens != 1) {
     return "layout " + set.layout + " frees single tokens and needs page_tokens 1, not " +
-           std::to_string(config.page_tokens);
+           std::to_string(config.page_tokens) + "; set it, or take layout page_mask_dead";
   }
   if (!axes.layout->keeps_slots() && config.prefix_cache) {
     return "layout " + set.layout +
@@ -215,6 +236,11 @@ std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreC
 }
 
 std::optional<std::string> validate_core_config(const CoreConfig& config) {
+  if (auto wrong = validate_limits(config)) return wrong;
+  return validate_policy_set(config.policies, config);
+}
+
+std::optional<std::string> validate_limits(const CoreConfig& config) {
   const auto number = [](uint64_t value) { return std::to_string(value); };
   if (config.page_tokens == 0 || config.page_tokens > 4096) {
     return "page_tokens is " + number(config.page_tokens) + ", but must be between 1 and 4096";
@@ -248,7 +274,7 @@ std::optional<std::string> validate_core_config(const CoreConfig& config) {
   if (!std::is_sorted(config.capture_sizes.begin(), config.capture_sizes.end())) {
     return "capture_sizes must ascend";
   }
-  return validate_policy_set(config.policies, config);
+  return std::nullopt;
 }
 
 }  // namespace kvtwin

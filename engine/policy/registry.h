@@ -30,7 +30,13 @@ std::span<const PolicyInfo> all_policies();
 // A sentence that says why these choices cannot work together, and the way out; nullopt: they can.
 std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreConfig& config);
 
-// Everything else that can be wrong with a configuration; includes validate_policy_set.
+// The part of it that asks the policies and not their names: for policies that are not in the registry.
+std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet& set,
+                                         const CoreConfig& config);
+// Numbers that make no sense whatever the policies.
+std::optional<std::string> validate_limits(const CoreConfig& config);
+
+// Everything that can be wrong with a configuration: validate_limits and validate_policy_set.
 std::optional<std::string> validate_core_config(const CoreConfig& config);
 
 // REQUIRES: the names are known (validate_policy_set).

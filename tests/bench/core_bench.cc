@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <deque>
+#include <string_view>
 #include <vector>
 
+#include "engine/policy/budget_groups.h"
 #include "engine/policy/core.h"
+#include "engine/policy/registry.h"
+#include "engine/policy/retention.h"
 
 namespace kvtwin {
 namespace {
@@ -15,7 +19,11 @@ namespace {
 class Steady {
  public:
   Steady(uint32_t calls, uint32_t repeat_max, uint32_t in_flight)
-      : config_(config(repeat_max, in_flight)), core_(config_) {
+      : Steady(calls, config(repeat_max, in_flight)) {}
+  Steady(uint32_t calls, const CoreConfig& config)
+      : Steady(calls, config, make_axes(config.policies)) {}
+  Steady(uint32_t calls, const CoreConfig& config, PolicyAxes axes)
+      : config_(config), core_(config_, std::move(axes)) {
     for (uint32_t i = 0; i < calls; ++i) arrive();
     while (warm_ < 4 * calls) warm_ += answer() > 1 ? 4 * calls : 1;
   }
@@ -28,14 +36,14 @@ class Steady {
     now_ = now_ + Duration{10};
     ends_.assign(piece, now_);
     commands_.clear();
-    core_.apply(now_, StepDone{config_.engine, StepId{done_}, ends_, {}, {}}, &commands_);
+    core_.apply(now_, StepDone{config_.engine, StepId{done_}, ends_, {}, {}, kept_}, &commands_);
+    kept_.clear();
     done_ += piece;
     take();
     return piece;
   }
   uint64_t digest() const { return core_.digest(); }
 
- private:
   static CoreConfig config(uint32_t repeat_max, uint32_t in_flight) {
     CoreConfig config;
     config.pages_gpu = 200'000;
@@ -44,6 +52,18 @@ class Steady {
     config.repeat_max = repeat_max;
     config.steps_in_flight_max = in_flight;
     return config;
+  }
+
+ private:
+  // What the world would answer: every third cell of what it counts, every token where cells keep places.
+  void keep(const LaunchStep& launch) {
+    counts_.assign(launch.compressions.size(), {});
+    for (size_t i = 0; i < launch.compressions.size(); ++i) {
+      const Compression& c = launch.compressions[i];
+      live_.assign(std::max<size_t>(live_.size(), c.end / 64 + 1), ~uint64_t{0});
+      if (c.keep.empty()) counts_[i].assign(groups_, 16 + c.end / 3 % 64);
+      kept_.push_back({launch.entries[c.entry].call, counts_[i], live_});
+    }
   }
 
   void arrive() {
@@ -67,6 +87,7 @@ class Steady {
       if (const auto* launch = std::get_if<LaunchStep>(&command)) {
         last_first_ = raw(launch->step);
         ends_of_launches_.push_back(last_first_ + launch->repeat);
+        keep(*launch);
       }
       finished += std::holds_alternative<FinishCall>(command) ? 1 : 0;
     }
@@ -77,6 +98,10 @@ class Steady {
   Core core_;
   std::vector<Command> commands_;
   std::vector<Instant> ends_;
+  std::vector<std::vector<uint32_t>> counts_;
+  std::vector<uint64_t> live_;
+  std::vector<CellsKept> kept_;
+  const uint32_t groups_ = make_groups(config_.policies).groups();
   std::deque<uint64_t> ends_of_launches_;
   uint64_t last_first_ = 0, done_ = 0;
   uint32_t call_next_ = 0, warm_ = 0;
@@ -96,6 +121,79 @@ BENCHMARK_CAPTURE(core_apply, every_step, 1, 1)->Arg(50)->Arg(256);
 BENCHMARK_CAPTURE(core_apply, every_step_two_in_flight, 1, 2)->Arg(50);
 BENCHMARK_CAPTURE(core_apply, folded, 1u << 20, 1)->Arg(50)->Arg(256);
 BENCHMARK_CAPTURE(core_apply, folded_two_in_flight, 1u << 20, 2)->Arg(50);
+
+// A scorer that works at one moment; what it ranks is the world's affair.
+class BenchScorer final : public Scorer {
+ public:
+  explicit BenchScorer(Moment moment) : moment_(moment) {}
+  Moment moment() const override { return moment_; }
+  Causality causality() const override { return Causality::kPrefixClosed; }
+  uint32_t probe_rows() const override { return 0; }
+  bool needs_all_layers() const override { return false; }
+
+ private:
+  const Moment moment_;
+};
+
+// 64 calls with 32 layers of 8 heads: prompts, compressions, decodes and ends, as they come.
+void core_retention(benchmark::State& state, const char* layout, const char* budget, Moment moment,
+                    uint32_t heads_per_group, uint32_t repeat_max) {
+  constexpr uint32_t kCalls = 64;
+  CoreConfig config = Steady::config(repeat_max, 1);
+  config.pages_gpu = 4'000'000;
+  config.prefix_cache = false;
+  config.policies.identity = "none";
+  config.policies.layout = layout;
+  config.policies.budget = budget;
+  if (std::string_view(layout) == "slot_dead") config.page_tokens = config.unit_tokens = 1;
+  config.policies.layout_spec = {32, 8, heads_per_group, Clustering::kAcrossLayers};
+  BudgetSpec& spec = config.policies.budget_spec;
+  spec.cells = 256;
+  spec.ratio = kWhole / 3;
+  spec.interval = 16;
+  for (uint32_t head = 0; head < 256; ++head) {
+    spec.mu.push_back(kWhole / 256 * head / 2);
+    spec.sigma.push_back(kWhole / 64);
+  }
+  PolicyAxes axes = make_axes(config.policies);
+  axes.scorer = std::make_unique<BenchScorer>(moment);
+  Steady steady(kCalls, config, std::move(axes));
+  uint64_t steps = 0;
+  for (auto _ : state) steps += steady.answer();
+  using benchmark::Counter;
+  const auto call_steps = static_cast<double>(steps * kCalls);
+  state.counters["per_call_step"] = Counter(call_steps, Counter::kIsRate | Counter::kInvert);
+}
+constexpr uint32_t kFold = 1u << 20;
+BENCHMARK_CAPTURE(core_retention, paged, "paged", "all", Moment::kAtNoTime, 0, 1);
+BENCHMARK_CAPTURE(core_retention, compact, "compact", "uniform", Moment::kPromptEnd, 0, 1);
+BENCHMARK_CAPTURE(core_retention, compact_decode, "compact", "uniform", Moment::kDecodeStep, 0, 1);
+BENCHMARK_CAPTURE(core_retention, ragged_4, "ragged", "reserved", Moment::kChunkEnd, 4, 1);
+BENCHMARK_CAPTURE(core_retention, ragged_1, "ragged", "reserved", Moment::kChunkEnd, 1, 1);
+BENCHMARK_CAPTURE(core_retention, ragged_1_folded, "ragged", "reserved", Moment::kChunkEnd, 1, kFold);
+BENCHMARK_CAPTURE(core_retention, released_4, "ragged", "released", Moment::kChunkEnd, 4, 1);
+BENCHMARK_CAPTURE(core_retention, ada_1, "ragged", "ada", Moment::kPromptEnd, 1, 1);
+BENCHMARK_CAPTURE(core_retention, slot_dead, "slot_dead", "uniform", Moment::kPromptEnd, 0, 1);
+BENCHMARK_CAPTURE(core_retention, page_mask_dead, "page_mask_dead", "uniform", Moment::kPromptEnd, 0, 1);
+BENCHMARK_CAPTURE(core_retention, arena, "arena", "uniform", Moment::kAtNoTime, 0, 1);
+
+// Admission of one call: O(layers * heads / heads_per_group).
+void reservation(benchmark::State& state) {
+  CoreConfig config = Steady::config(1, 1);
+  config.policies.layout = "ragged";
+  config.policies.budget = "reserved";
+  config.policies.layout_spec = {32, 8, static_cast<uint32_t>(state.range(0)), Clustering::kAcrossLayers};
+  config.policies.budget_spec.mu.assign(256, kWhole / 3);
+  config.policies.budget_spec.sigma.assign(256, kWhole / 32);
+  const PolicyAxes axes = make_axes(config.policies);
+  const Retention retention(config, axes);
+  uint64_t pages = 0;
+  uint32_t tokens = 10'000;
+  for (auto _ : state) pages += retention.pages_kept(tokens++, 16);
+  state.counters["out"] = static_cast<double>(pages % 65'536);
+  state.SetComplexityN(256 / state.range(0));
+}
+BENCHMARK(reservation)->RangeMultiplier(2)->Range(1, 32)->Complexity(benchmark::oN);
 
 }  // namespace
 }  // namespace kvtwin

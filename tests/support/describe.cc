@@ -33,6 +33,10 @@ std::string text_of(const LaunchStep& c) {
     text += fmt::format(" r{}:{}", raw(entry.call), entry.tokens);
     if (entry.first && entry.context > 0) text += fmt::format("+{}", entry.context);
   }
+  for (const Compression& cut : c.compressions) {
+    text += fmt::format(" cut r{}:{}-{}:", raw(c.entries[cut.entry].call), cut.begin, cut.end);
+    text += cut.keep.empty() ? "?" : fmt::format("{}", fmt::join(cut.keep, ","));
+  }
   if (c.tokens_padded != c.tokens) text += fmt::format(" pad={}", c.tokens_padded);
   return text;
 }

@@ -1,6 +1,8 @@
 // PageChecker knows what every page holds and what every call should read. It is told what really ran,
 // in the order in which it ran, and fails on the first read of a wrong token: a page freed too early,
 // shared wrongly, adopted before it was written, or copied while somebody wrote to it.
+//
+// It plays the world's part in compressions too: which cells are kept is drawn, within what was asked for.
 
 #ifndef KVTWIN_TESTS_SUPPORT_PAGE_CHECKER_H_
 #define KVTWIN_TESTS_SUPPORT_PAGE_CHECKER_H_
@@ -10,7 +12,9 @@
 #include <span>
 #include <vector>
 
+#include "engine/policy/axes.h"
 #include "engine/policy/commands.h"
+#include "engine/policy/group_tables.h"
 
 namespace kvtwin::testing {
 
@@ -21,17 +25,26 @@ class TokenSource {
   virtual uint64_t token(CallId call, uint32_t position) const = 0;
 };
 
+// What one compression left.
+struct KeptCells {
+  CallId call{};
+  std::vector<uint32_t> counts;
+  std::vector<uint64_t> live;
+};
+
 // One engine's pages. REQUIRES: `tokens` outlives it.
 class PageChecker {
  public:
-  PageChecker(uint32_t page_tokens, const TokenSource* tokens) : page_tokens_(page_tokens), tokens_(tokens) {}
+  PageChecker(uint64_t seed, Keeping keeping, const GroupShape& shape, const TokenSource* tokens)
+      : seed_(seed), keeping_(keeping), shape_(shape), tokens_(tokens) {}
 
   void adopted(const Adoption& adoption);
-  void granted(CallId call, PageId page) { tables_[call].push_back(page); }
-  void begins(CallId call) { tables_[call].clear(); }
-  // One entry of one step ran: writes its tokens, then reads everything up to them.
-  void wrote(const PlanEntry& entry);
-  void reads(const PlanEntry& entry) const;
+  void granted(CallId call, uint32_t group, PageId page);
+  void begins(CallId call);
+  // One entry of one step ran: writes its tokens (`staged`: not to pages), then reads everything up to them.
+  void wrote(const PlanEntry& entry, bool staged);
+  void reads(const PlanEntry& entry, bool staged) const;
+  KeptCells compressed(const PlanEntry& entry, const Compression& compression);
 
   void transfer_started(TransferId transfer, std::span<const PageId> source, std::span<const PageId> target);
   void transfer_ended(TransferId transfer, bool arrived);
@@ -42,11 +55,25 @@ class PageChecker {
     std::vector<PageId> source, target;
     std::vector<Content> at_start;
   };
+  // One call's cells in one head group: cell i is the token of positions[i], in slot i of the table. Where
+  // cells keep their places, positions[i] is i or kDead.
+  struct Table {
+    std::vector<PageId> pages;
+    std::vector<uint32_t> positions;
+  };
+  static constexpr uint32_t kDead = UINT32_MAX;
 
-  const uint32_t page_tokens_;
+  std::vector<Table>& tables(CallId call);
+  void write(Table* table, uint32_t slot, CallId call, uint32_t position);
+  // Of `candidates`, which ones stay: `count` of them, drawn.
+  void choose(CallId call, uint32_t end, uint32_t group, uint32_t count, std::vector<uint32_t>* candidates) const;
+
+  const uint64_t seed_;
+  const Keeping keeping_;
+  const GroupShape shape_;
   const TokenSource* const tokens_;
   std::map<PageId, Content> pages_;
-  std::map<CallId, std::vector<PageId>> tables_;
+  std::map<CallId, std::vector<Table>> tables_;
   std::map<TransferId, Copy> copies_;
 };
 

@@ -5,6 +5,8 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
+#include "engine/policy/registry.h"
+#include "engine/policy/retention.h"
 
 namespace kvtwin::testing {
 namespace {
@@ -26,6 +28,12 @@ struct ScriptBackend::Launch {
   std::vector<PlanEntry> entries;
   std::vector<PageGrant> grants;
   std::vector<std::pair<CallId, std::vector<PageId>>> adoptions;
+  struct Cut {
+    Compression compression;
+    std::vector<Compression::Forced> forced;
+    std::vector<uint32_t> keep;
+  };
+  std::vector<Cut> cuts;
 
   uint64_t end() const { return first + ends.size(); }
 };
@@ -41,6 +49,8 @@ struct ScriptBackend::Engine {
   std::map<CallId, uint32_t> sampled;  // tokens, by the steps that ran
   std::vector<Instant> told_ends;      // what the last StepDone points to
   std::vector<CallId> told_eos;
+  std::vector<KeptCells> kept;  // what told_kept points to
+  std::vector<CellsKept> told_kept;
 };
 
 ScriptBackend::ScriptBackend(const ScriptWorldOptions& options, const std::vector<CoreConfig>& engines,
@@ -50,7 +60,12 @@ ScriptBackend::ScriptBackend(const ScriptWorldOptions& options, const std::vecto
     auto engine = std::make_unique<Engine>();
     engine->id = config.engine;
     engine->config = config;
-    if (tokens != nullptr) engine->checker = std::make_unique<PageChecker>(config.page_tokens, tokens);
+    if (tokens != nullptr) {
+      const PolicyAxes axes = make_axes(config.policies);
+      const Retention retention(config, axes);
+      engine->checker =
+          std::make_unique<PageChecker>(options.seed, retention.keeping(), retention.shape(), tokens);
+    }
     engines_.push_back(std::move(engine));
   }
 }
@@ -98,6 +113,11 @@ void ScriptBackend::launch(const LaunchStep& command) {
   for (const Adoption& adoption : command.adoptions) {
     launch.adoptions.emplace_back(adoption.call,
                                   std::vector<PageId>(adoption.pages.begin(), adoption.pages.end()));
+  }
+  KVT_CHECK(command.compressions.empty() || command.repeat == 1);
+  for (const Compression& c : command.compressions) {
+    KVT_CHECK(c.entry < command.entries.size());
+    launch.cuts.push_back({c, {c.forced.begin(), c.forced.end()}, {c.keep.begin(), c.keep.end()}});
   }
   Instant at = engine.launches.empty() ? std::max(now_, engine.free_at) : engine.launches.back().ends.back();
   for (uint64_t step = launch.first; step < launch.first + command.repeat; ++step) {
@@ -202,6 +222,8 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   Launch& launch = engine->launches.front();
   engine->told_ends.clear();
   engine->told_eos.clear();
+  engine->kept.clear();
+  engine->told_kept.clear();
   for (uint32_t i = 0; i < steps; ++i) {
     KVT_CHECK(engine->told_eos.empty());  // a stretch stops there
     run_step(engine, launch, launch.told + i);
@@ -209,7 +231,11 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   }
   StepOutcome outcome;
   outcome.host = Duration{static_cast<int64_t>(steps)};
-  *event = StepDone{engine->id, StepId{engine->done}, engine->told_ends, outcome, engine->told_eos};
+  for (const KeptCells& kept : engine->kept) {
+    engine->told_kept.push_back({kept.call, kept.counts, kept.live});
+  }
+  *event = StepDone{engine->id, StepId{engine->done}, engine->told_ends, outcome, engine->told_eos,
+                    engine->told_kept};
   launch.told += steps;
   engine->done += steps;
   engine->free_at = engine->told_ends.back();
@@ -229,15 +255,26 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
   std::vector<PlanEntry> entries = launch.entries;
   for (PlanEntry& entry : entries) {
     entry.context += offset;
+    entry.live += entry.grows ? offset : 0;
     if (offset > 0) entry.first = false;
   }
   if (checker != nullptr) {
     for (const PageGrant& grant : launch.grants) {
-      if (grant.offset == offset) checker->granted(launch.entries[grant.entry].call, grant.page);
+      if (grant.offset == offset) {
+        checker->granted(launch.entries[grant.entry].call, grant.group, grant.page);
+      }
     }
-    // Within a step all KV is written before any is read.
-    for (const PlanEntry& entry : entries) checker->wrote(entry);
-    for (const PlanEntry& entry : entries) checker->reads(entry);
+    std::vector<bool> staged(entries.size(), false);
+    for (const Launch::Cut& cut : launch.cuts) staged[cut.compression.entry] = cut.compression.staged;
+    // Within a step all KV is written before any is read, and all is read before any is dropped.
+    for (size_t i = 0; i < entries.size(); ++i) checker->wrote(entries[i], staged[i]);
+    for (size_t i = 0; i < entries.size(); ++i) checker->reads(entries[i], staged[i]);
+    for (const Launch::Cut& cut : launch.cuts) {
+      Compression c = cut.compression;
+      c.forced = cut.forced;
+      c.keep = cut.keep;
+      engine->kept.push_back(checker->compressed(entries[c.entry], c));
+    }
   }
   for (const PlanEntry& entry : entries) {
     if (!entry.samples) continue;

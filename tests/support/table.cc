@@ -12,13 +12,14 @@
 
 #include "engine/base/check.h"
 #include "engine/policy/core.h"
+#include "engine/policy/registry.h"
 #include "tests/support/describe.h"
 
 namespace kvtwin::testing {
 namespace {
 
 const std::set<std::string> kCommandWords = {"launch", "preempt", "finish", "cancelled", "told",
-                                             "reject", "recall",  "demote", "forget",    "-"};
+                                             "reject", "recall",  "demote", "forget",    "-", "held"};
 
 uint32_t number(const std::string& text, size_t from = 0) {
   uint32_t value = 0;
@@ -37,17 +38,18 @@ std::vector<std::string> split(const std::string& text, char at) {
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, " ")); }
 
-// Some line, apart from its comment, expects the word `told`.
-bool tells(const std::string& table) {
+// Some line, apart from its comment, expects the word.
+bool mentions(const std::string& table, const std::string& word) {
   for (const std::string& line : split(table, '\n')) {
-    if (line.substr(0, line.find('#')).find(" told ") != std::string::npos) return true;
+    if (line.substr(0, line.find('#')).find(word) != std::string::npos) return true;
   }
   return false;
 }
 
 class Runner {
  public:
-  Runner(const CoreConfig& config, bool tells) : config_(config), core_(config), tells_(tells) {}
+  Runner(const CoreConfig& config, PolicyAxes axes, bool tells, bool held)
+      : config_(config), core_(config, std::move(axes)), tells_(tells), held_(held) {}
 
   // What the words of one event lead to, in the words of the table.
   std::string happen(const std::vector<std::string>& words) {
@@ -61,8 +63,13 @@ class Runner {
       const auto* drop = std::get_if<DropCallState>(&command);  // said by finish and cancelled already
       if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) continue;
       told.push_back(describe(command));
+      const auto* launch = std::get_if<LaunchStep>(&command);
+      if (launch == nullptr || launch->compressions.empty()) continue;
+      cut_[raw(launch->step) + 1] = launch->entries[launch->compressions.front().entry].call;
     }
-    return told.empty() ? "-" : joined(told);
+    if (told.empty()) told.emplace_back("-");
+    if (held_) told.push_back(fmt::format("held {}", core_.gauges().pages_gpu_held));
+    return joined(told);
   }
 
  private:
@@ -109,24 +116,44 @@ class Runner {
     ends_.assign(last - first + 1, now_);
     eos_.clear();
     for (const std::string& call : split(options["eos"], ',')) eos_.push_back(CallId{number(call, 1)});
-    return StepDone{config_.engine, StepId{first - 1}, ends_, {}, eos_};
+    counts_.clear();
+    live_.assign(16, 0);
+    for (const std::string& count : split(options["kept"], ',')) counts_.push_back(number(count));
+    for (const std::string& range : split(options["live"], ',')) {
+      const size_t dash = range.find('-');
+      const uint32_t last_live = number(range, dash + 1);
+      for (uint32_t p = number(range.substr(0, dash)); p <= last_live; ++p) live_[p / 64] |= uint64_t{1} << (p % 64);
+    }
+    kept_.clear();
+    if (!options["kept"].empty() || !options["live"].empty()) {
+      kept_.push_back({cut_.at(last), counts_, live_});
+    }
+    return StepDone{config_.engine, StepId{first - 1}, ends_, {}, eos_, kept_};
   }
 
   const CoreConfig config_;
   Core core_;
-  const bool tells_;
+  const bool tells_, held_;
   Instant now_{};
   std::vector<Command> commands_;
   std::vector<UnitRun> identity_;
   std::vector<uint32_t> triggers_;
   std::vector<Instant> ends_;
   std::vector<CallId> eos_;
+  std::vector<uint32_t> counts_;
+  std::vector<uint64_t> live_;
+  std::vector<CellsKept> kept_;
+  std::map<uint64_t, CallId> cut_;  // by step
 };
 
 }  // namespace
 
 void check_table(const CoreConfig& config, const std::string& table) {
-  Runner runner(config, tells(table));
+  check_table(config, make_axes(config.policies), table);
+}
+
+void check_table(const CoreConfig& config, PolicyAxes axes, const std::string& table) {
+  Runner runner(config, std::move(axes), mentions(table, " told "), mentions(table, " held "));
   std::istringstream lines(table);
   std::string line;
   while (std::getline(lines, line)) {

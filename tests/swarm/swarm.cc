@@ -11,6 +11,7 @@
 #include "tests/support/describe.h"
 #include "tests/support/script_backend.h"
 #include "tests/support/script_client.h"
+#include "tests/support/test_policies.h"
 #include "tests/swarm/swarm_probes.h"
 
 namespace kvtwin::testing {
@@ -65,14 +66,88 @@ void draw_scheduling(CoreConfig* config, Prng* prng) {
   for (uint32_t size = 1; prng->chance(1, 2) && size < 64; size *= 2) config->capture_sizes.push_back(size);
 }
 
+void draw_budget(CoreConfig* config, Moment moment, Prng* prng) {
+  PolicySet& set = config->policies;
+  BudgetSpec& spec = set.budget_spec;
+  spec.sinks = number(prng, 0, 3);
+  spec.window = number(prng, set.layout == "arena" ? 1 : 0, 4);
+  spec.interval = number(prng, 1, 4);
+  spec.ratio = prng->chance(1, 8) ? kWhole : prng->range(0, kWhole);
+  spec.cells = spec.sinks + spec.window + number(prng, 1, 24);
+  spec.sinks_free = prng->chance(1, 4);
+  const bool groups = set.layout == "ragged";
+  const bool chunks = moment == Moment::kChunkEnd, decodes = moment == Moment::kDecodeStep;
+  set.budget = one_of({"ratio", "uniform"}, prng);
+  if (groups && prng->chance(1, 2)) set.budget = chunks ? "reserved" : "pyramid";
+  if (groups && prng->chance(1, 5)) set.budget = "head_masks";
+  if (groups && !decodes && prng->chance(1, 3)) {
+    set.budget = one_of({"ada", "top_per_layer", "top_across_layers", "released"}, prng);
+    spec.uniform_depth = prng->chance(1, 3);
+  }
+  if (set.layout == "arena") set.budget = one_of({"uniform", "head_masks"}, prng);
+  for (uint32_t head = 0; head < set.layout_spec.heads(); ++head) {
+    spec.mu.push_back(prng->range(0, kWhole));
+    spec.sigma.push_back(prng->range(0, kWhole / 4));
+    spec.keeps_all.push_back(prng->chance(1, 2));
+  }
+  if (prng->chance(1, 3)) spec.inflation = prng->range(0, kWhole);
+  spec.shares = prng->chance(1, 3);
+  spec.decode_reserve = number(prng, 0, 20);
+}
+
+// A policy set that drops cells. Returns when its scorer works.
+Moment draw_retention(CoreConfig* config, Prng* prng) {
+  PolicySet& set = config->policies;
+  LayoutSpec& layout = set.layout_spec;
+  layout.layers = number(prng, 1, 3);
+  layout.kv_heads = one_of({1u, 2u, 4u}, prng);
+  layout.heads_per_group = one_of({0u, 1u, layout.kv_heads, layout.heads()}, prng);
+  layout.clustering = one_of({Clustering::kAdjacent, Clustering::kPerLayer, Clustering::kAcrossLayers}, prng);
+  if (layout.heads_per_group == layout.heads()) layout.clustering = Clustering::kAcrossLayers;
+  set.layout = one_of({"ragged", "ragged", "ragged", "compact", "compact_rerotate", "slot_dead",
+                       "page_mask_dead", "page_mask_dead", "arena"},
+                      prng);
+  const bool holes = set.layout == "slot_dead" || set.layout == "page_mask_dead";
+  Moment moment = one_of({Moment::kChunkEnd, Moment::kPromptEnd, Moment::kDecodeStep}, prng);
+  if (holes && moment == Moment::kChunkEnd) moment = Moment::kPromptEnd;
+  if (set.layout == "slot_dead") config->page_tokens = config->unit_tokens = 1;
+  config->prefix_cache = holes && prng->chance(5, 6);
+  set.identity = one_of({"session", "session", "none"}, prng);
+  set.placement = "gpu";
+  config->pages_host = config->clean_pages_target = 0;
+  if (set.layout == "slot_dead" || prng->chance(2, 3)) {
+    config->pages_gpu *= number(prng, 1, set.layout == "slot_dead" ? 16 : layout.heads());
+  }
+  draw_budget(config, moment, prng);
+  return moment;
+}
+
+// Chunks that are compressed must fit into a step.
+void draw_chunk(CoreConfig* config, Prng* prng) {
+  uint32_t room = config->step_tokens_max;
+  if (config->batch_order == BatchOrder::kMixed && room == 1) config->batch_order = BatchOrder::kDecodeFirst;
+  if (config->batch_order == BatchOrder::kMixed) room /= 2;
+  if (config->chunk_tokens_max > 0) room = std::min(room, config->chunk_tokens_max);
+  config->policies.budget_spec.chunk_tokens = number(prng, 1, room);
+}
+
 Setting draw_setting(uint64_t seed) {
   Prng prng(draw({seed, 0x5a4}));
   Setting setting;
   CoreConfig config;
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
-  const auto wrong = validate_core_config(config);
-  KVT_CHECK(!wrong.has_value());
+  if (seed >= kRetentionSeeds) {
+    const Moment moment = draw_retention(&config, &prng);
+    draw_chunk(&config, &prng);
+    setting.run.make_axes = [moment](const CoreConfig& c) { return axes_with_scorer(c, moment); };
+    const auto wrong = validate_axes(setting.run.make_axes(config), config.policies, config);
+    if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
+    KVT_CHECK(!wrong.has_value());
+  } else {
+    const auto wrong = validate_core_config(config);
+    KVT_CHECK(!wrong.has_value());
+  }
   setting.run.routing =
       one_of({RoutingKind::kRoundRobin, RoutingKind::kLeastLoaded, RoutingKind::kSessionAffine}, &prng);
   setting.run.check_invariants = true;
@@ -189,7 +264,15 @@ void print_swarm(uint64_t seed, bool folded) {
       c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max, static_cast<int>(c.batch_order),
       static_cast<int>(c.admission), c.watermark_pages, static_cast<int>(c.page_order), c.prefix_cache,
       c.prefix_eviction, c.policies.identity, c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
-  Probes probes = all_probes();
+  if (seed >= kRetentionSeeds) {
+    const BudgetSpec& spec = c.policies.budget_spec;
+    const LayoutSpec& layout = c.policies.layout_spec;
+    fmt::print("layout {} of {}x{} heads by {}, budget {}, sinks {}, window {}, chunk {}, cells {}, {:.3f}\n",
+               c.policies.layout, layout.layers, layout.kv_heads, layout.heads_per_group, c.policies.budget,
+               spec.sinks, spec.window, spec.chunk_tokens, spec.cells,
+               static_cast<double>(spec.ratio) / static_cast<double>(kWhole));
+  }
+  Probes probes = all_probes(seed);
   run_once(setting, &probes, true);
   fmt::print("\n");
 }

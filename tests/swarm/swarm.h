@@ -17,7 +17,11 @@ namespace kvtwin::testing {
 // How often each rare situation was met. Every name is listed before the first run, so that one that is
 // never met is seen.
 using Probes = std::map<std::string, uint64_t>;
-Probes all_probes();
+// Those that the seeds up to `last` must meet.
+Probes all_probes(uint64_t last);
+
+// From this seed on, policy sets drop cells: head groups, rings, holes, and counts that the world answers.
+constexpr uint64_t kRetentionSeeds = 1'000'000;
 
 struct SwarmResult {
   uint64_t digest = 0;

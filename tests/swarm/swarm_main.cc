@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "kvtwin_swarm FIRST [LAST]: two seeds, the first not above the last\n");
     return 2;
   }
-  kvtwin::testing::Probes probes = kvtwin::testing::all_probes();
+  kvtwin::testing::Probes probes = kvtwin::testing::all_probes(last);
   uint64_t failed = 0, events = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     const auto result = kvtwin::testing::run_swarm(seed, &probes);

@@ -6,8 +6,25 @@
 
 namespace kvtwin::testing {
 
-Probes all_probes() {
+namespace {
+
+Probes retention_probes() {
   Probes probes;
+  for (const char* name : {"a compression with known counts", "a compression that the world counts",
+                           "a staged chunk", "a compression while two steps are in flight",
+                           "a preempted call was compressed again", "a page full of dropped cells was freed",
+                           "a prefix with holes was adopted", "pages of several groups in one step of a stretch",
+                           "a compression between decode steps", "a call was cancelled before its counts came"}) {
+    probes[name] = 0;
+  }
+  return probes;
+}
+
+}  // namespace
+
+Probes all_probes(uint64_t last) {
+  Probes probes;
+  if (last >= kRetentionSeeds) return retention_probes();
   for (const char* name : {"a call of no output",
                            "a call was preempted",
                            "a call was preempted twice",
@@ -48,9 +65,7 @@ ProbeObserver::ProbeObserver(const std::vector<CoreConfig>& engines, Probes* pro
     : configs_(engines), probes_(probes), engines_(engines.size()) {}
 
 void ProbeObserver::hit(const std::string& name) {
-  const auto probe = probes_->find(name);
-  KVT_CHECK(probe != probes_->end());
-  ++probe->second;
+  ++(*probes_)[name];
 }
 
 bool ProbeObserver::recalling(const Engine& engine) const {
@@ -86,6 +101,7 @@ void ProbeObserver::saw(const CallCancelled& event, Engine* engine) {
   } else if (call.launched) {
     hit("cancelled while it ran");
     if (engine->launched - engine->done >= 2) hit("cancelled with two steps in flight");
+    if (engine->unanswered.contains(event.call)) hit("a call was cancelled before its counts came");
   } else {
     hit("cancelled before its first step");
     if (recalling(*engine)) hit("cancelled while a recall was under way, before its first step");
@@ -94,6 +110,15 @@ void ProbeObserver::saw(const CallCancelled& event, Engine* engine) {
 
 void ProbeObserver::saw(const StepDone& event, Engine* engine) {
   engine->done += event.ends.size();
+  const uint32_t page = configs_[raw(event.engine)].page_tokens;
+  for (const CellsKept& kept : event.kept) {
+    for (uint32_t first = 0; !kept.live.empty() && first + page <= kept.live.size() * 64 - 64; first += page) {
+      bool any = false;
+      for (uint32_t p = first; p < first + page; ++p) any = any || ((kept.live[p / 64] >> (p % 64)) & 1) != 0;
+      if (!any) hit("a page full of dropped cells was freed");
+    }
+    engine->unanswered.erase(kept.call);
+  }
   if (!event.eos.empty() && engine->launched > engine->done + 1) hit("end-of-sequence ended a stretch");
 }
 
@@ -131,6 +156,7 @@ void ProbeObserver::told(const LaunchStep& c) {
     if (entry.first && entry.context > 0 && call.preempted > 0)
       hit("a preempted call found its prefix again");
   }
+  saw_compressions(c, &engine);
   std::set<PageId> now;
   for (const PageGrant& grant : c.grants) {
     now.insert(grant.page);
@@ -138,11 +164,31 @@ void ProbeObserver::told(const LaunchStep& c) {
   }
   for (const Adoption& adoption : c.adoptions) {
     for (const PageId page : adoption.pages) {
+      if (page == kNoPage) hit("a prefix with holes was adopted");
       const auto writer = engine.writer.find(page);
       const bool other = writer != engine.writer.end() && writer->second != calls_.at(adoption.call).session;
       if (other) hit("a prefix from another session");
       if (now.contains(page)) hit("a prefix from a call of the same step");
     }
+  }
+}
+
+void ProbeObserver::saw_compressions(const LaunchStep& c, Engine* engine) {
+  for (size_t i = 1; i < c.grants.size(); ++i) {
+    const PageGrant &a = c.grants[i - 1], &b = c.grants[i];
+    if (b.offset > 0 && a.offset == b.offset && a.entry == b.entry) {
+      hit("pages of several groups in one step of a stretch");
+    }
+  }
+  engine->unanswered.clear();
+  for (const Compression& compression : c.compressions) {
+    const PlanEntry& entry = c.entries[compression.entry];
+    hit(compression.keep.empty() ? "a compression that the world counts" : "a compression with known counts");
+    if (compression.staged) hit("a staged chunk");
+    if (raw(c.step) > engine->done) hit("a compression while two steps are in flight");
+    if (calls_.at(entry.call).preempted > 0) hit("a preempted call was compressed again");
+    if (entry.kind == EntryKind::kDecode) hit("a compression between decode steps");
+    if (compression.keep.empty()) engine->unanswered.insert(entry.call);
   }
 }
 

@@ -33,6 +33,7 @@ class ProbeObserver final : public Observer {
     uint64_t last_first = 0;
     std::map<TransferId, TransferKind> transfers;
     std::map<PageId, SessionId> writer;  // whose call a page was granted to last
+    std::set<CallId> unanswered;         // whose counts the world has yet to say
   };
 
   void hit(const std::string& name);
@@ -44,6 +45,7 @@ class ProbeObserver final : public Observer {
   void saw(const TransferFailed& event, Engine* engine);
   void saw(const Timer&, Engine*) {}
   void told(const LaunchStep& command);
+  void saw_compressions(const LaunchStep& command, Engine* engine);
   void told(const StartTransfer& command);
   void told(const SetTimer&) {}
   void told(const TokensEmitted&) {}

@@ -5,8 +5,17 @@
 using namespace kvtwin::testing;
 
 TEST_CASE("swarm: whatever the limits, every call is answered, and folding changes nothing") {
-  Probes probes = all_probes();
+  Probes probes = all_probes(200);
   for (uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}
+
+TEST_CASE("X-3 X-4 X-6 swarm: policy sets that drop cells") {
+  Probes probes = all_probes(kRetentionSeeds);
+  for (uint64_t seed = kRetentionSeeds; seed < kRetentionSeeds + 300; ++seed) {
     CAPTURE(seed);
     const SwarmResult result = run_swarm(seed, &probes);
     for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);

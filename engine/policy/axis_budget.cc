@@ -1,0 +1,82 @@
+// All budgets: a number per head group where counts follow from lengths, nothing but its name where the
+// world counts.
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/policy/axis_factories.h"
+#include "engine/policy/budget_groups.h"
+
+namespace kvtwin {
+namespace {
+
+class All final : public Budget {
+ public:
+  bool keeps_all() const override { return true; }
+  bool known_at_admission() const override { return true; }
+  bool reserves() const override { return false; }
+  uint32_t quota(uint32_t, uint32_t ranked) const override { return ranked; }
+};
+
+// Of `ranked` cells a share of them, and never more than a limit; both by group.
+class Known final : public Budget {
+ public:
+  Known(std::vector<Share> shares, std::vector<uint32_t> limits, bool up, bool reserves)
+      : shares_(std::move(shares)), limits_(std::move(limits)), up_(up), reserves_(reserves) {}
+  bool keeps_all() const override { return false; }
+  bool known_at_admission() const override { return true; }
+  bool reserves() const override { return reserves_; }
+  uint32_t quota(uint32_t group, uint32_t ranked) const override {
+    const uint32_t part =
+        up_ ? part_up(shares_[group], ranked) : part_down(shares_[group], ranked);
+    return std::min(part, limits_[group]);
+  }
+
+ private:
+  const std::vector<Share> shares_;
+  const std::vector<uint32_t> limits_;
+  const bool up_, reserves_;
+};
+
+// The world ranks across heads and answers how many each group keeps (METHODS 2.1, 2.4).
+class Dynamic final : public Budget {
+ public:
+  bool keeps_all() const override { return false; }
+  bool known_at_admission() const override { return false; }
+  bool reserves() const override { return false; }
+  uint32_t quota(uint32_t, uint32_t ranked) const override { return ranked; }
+};
+
+}  // namespace
+
+std::unique_ptr<Budget> make_budget(const PolicySet& set) {
+  constexpr uint32_t kNoLimit = UINT32_MAX;
+  const BudgetSpec& spec = set.budget_spec;
+  const GroupMap map = make_groups(set);
+  const uint32_t forced = spec.window + (spec.sinks_free ? 0 : spec.sinks);
+  const uint32_t ranked_cells = spec.cells > forced ? spec.cells - forced : 0;
+  std::vector<Share> shares(map.groups(), kWhole);
+  std::vector<uint32_t> limits(map.groups(), kNoLimit);
+  if (set.budget == "all") return std::make_unique<All>();
+  if (set.budget == "ratio") {
+    shares.assign(map.groups(), spec.ratio);
+    return std::make_unique<Known>(std::move(shares), std::move(limits), false, false);
+  }
+  if (set.budget == "uniform") {
+    limits.assign(map.groups(), ranked_cells);
+    return std::make_unique<Known>(std::move(shares), std::move(limits), false, false);
+  }
+  if (set.budget == "pyramid") {
+    const std::vector<Share> of_groups = map.largest(clustering_budgets(set));
+    std::transform(of_groups.begin(), of_groups.end(), limits.begin(),
+                   [](Share cells) { return static_cast<uint32_t>(cells); });
+    return std::make_unique<Known>(std::move(shares), std::move(limits), false, false);
+  }
+  if (set.budget == "reserved" || set.budget == "head_masks") {
+    const bool reserved = set.budget == "reserved";
+    return std::make_unique<Known>(map.largest(clustering_budgets(set)), std::move(limits), true, reserved);
+  }
+  return std::make_unique<Dynamic>();
+}
+
+}  // namespace kvtwin

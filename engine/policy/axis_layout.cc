@@ -1,0 +1,49 @@
+// All layouts (METHODS 7.4).
+
+#include "engine/base/check.h"
+#include "engine/policy/axis_factories.h"
+#include "engine/policy/budget_groups.h"
+
+namespace kvtwin {
+namespace {
+
+struct Kind {
+  const char* name;
+  Keeping keeping;
+  bool keeps_slots, keeps_phase, needs_page_1;
+};
+
+constexpr Kind kKinds[] = {
+    {"paged", Keeping::kAll, true, true, false},
+    {"arena", Keeping::kRing, false, true, false},
+    {"compact", Keeping::kMove, false, true, false},
+    {"compact_rerotate", Keeping::kMove, false, false, false},
+    {"slot_dead", Keeping::kHoles, true, true, true},
+    {"page_mask_dead", Keeping::kHoles, true, true, false},
+    {"ragged", Keeping::kMove, false, true, false},
+};
+
+class Tabled final : public Layout {
+ public:
+  explicit Tabled(const Kind& kind) : kind_(kind) {}
+  Keeping keeping() const override { return kind_.keeping; }
+  bool has_groups() const override { return layout_has_groups(kind_.name); }
+  bool keeps_slots() const override { return kind_.keeps_slots; }
+  bool keeps_phase() const override { return kind_.keeps_phase; }
+  bool needs_page_1() const override { return kind_.needs_page_1; }
+
+ private:
+  const Kind& kind_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layout> make_layout(const PolicySet& set) {
+  for (const Kind& kind : kKinds) {
+    if (set.layout == kind.name) return std::make_unique<Tabled>(kind);
+  }
+  KVT_CHECK(!"a layout that validate_policy_set() lets pass and no table knows");
+  return nullptr;
+}
+
+}  // namespace kvtwin

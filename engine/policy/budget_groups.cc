@@ -1,0 +1,31 @@
+#include "engine/policy/budget_groups.h"
+
+namespace kvtwin {
+
+bool layout_has_groups(const std::string& layout) { return layout == "ragged" || layout == "arena"; }
+
+std::vector<Share> clustering_budgets(const PolicySet& set) {
+  const BudgetSpec& spec = set.budget_spec;
+  const LayoutSpec& layout = set.layout_spec;
+  std::vector<Share> out;
+  if (set.budget == "reserved") return reserved_shares(spec);
+  if (set.budget == "head_masks") {
+    for (const bool all : spec.keeps_all) out.push_back(all ? kWhole : 0);
+  }
+  if (set.budget == "pyramid") {
+    const uint32_t forced = spec.window + (spec.sinks_free ? 0 : spec.sinks);
+    const uint32_t base = spec.cells > forced ? spec.cells - forced : 0;
+    const std::vector<uint32_t> cells = pyramid_cells(layout.layers, base, spec.pyramid_beta, UINT32_MAX);
+    for (const uint32_t of_layer : cells) out.insert(out.end(), layout.kv_heads, of_layer);
+  }
+  return out;
+}
+
+GroupMap make_groups(const PolicySet& set) {
+  LayoutSpec spec = set.layout_spec;
+  if (!layout_has_groups(set.layout)) spec.heads_per_group = 0;
+  const std::vector<Share> budgets = clustering_budgets(set);
+  return GroupMap(spec, budgets.size() == spec.heads() ? budgets : std::vector<Share>{});
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,107 @@
+#include "engine/policy/budget_spec.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+
+namespace kvtwin {
+namespace {
+
+using Wide = unsigned __int128;
+
+// alpha * sigma + mu, times ratio for shares; clipped.
+Share head_share(const BudgetSpec& spec, size_t head, Share alpha) {
+  Wide share = Wide{spec.mu[head]} + ((Wide{alpha} * spec.sigma[head]) >> 32);
+  if (spec.shares) share = (share * spec.ratio) >> 32;
+  return static_cast<Share>(std::min<Wide>(share, kWhole));
+}
+
+Wide sum_of_shares(const BudgetSpec& spec, Share alpha) {
+  Wide sum = 0;
+  for (size_t head = 0; head < spec.mu.size(); ++head) sum += head_share(spec, head, alpha);
+  return sum;
+}
+
+}  // namespace
+
+std::vector<Share> reserved_shares(const BudgetSpec& spec) {
+  KVT_CHECK(spec.mu.size() == spec.sigma.size());
+  Share alpha = spec.alpha;
+  if (spec.inflation.has_value()) {
+    const Wide limit = ((Wide{kWhole} + *spec.inflation) * spec.ratio >> 32) * spec.mu.size();
+    // The sum grows with alpha: the largest alpha that fits, to the last bit. None may fit: 0 then.
+    Share low = 0, high = spec.alpha;
+    while (low < high) {
+      const Share middle = low + (high - low + 1) / 2;
+      if (sum_of_shares(spec, middle) <= limit) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    alpha = low;
+  }
+  std::vector<Share> out(spec.mu.size());
+  for (size_t head = 0; head < out.size(); ++head) out[head] = head_share(spec, head, alpha);
+  return out;
+}
+
+std::vector<uint32_t> pyramid_cells(uint32_t layers, uint32_t base, uint32_t beta, uint32_t most) {
+  KVT_CHECK(layers > 0 && beta > 0);
+  base = std::min(base, most);
+  // In units of 1 / (beta * (layers - 1)) cells, so that every layer's value is a whole number.
+  const int64_t steps = std::max<int64_t>(layers - 1, 1);
+  const int64_t unit = int64_t{beta} * steps;
+  int64_t low = int64_t{base} * steps;  // base / beta
+  int64_t high = 2 * int64_t{base} * unit - low;
+  if (high > int64_t{most} * unit) {
+    high = int64_t{most} * unit;
+    low = 2 * int64_t{base} * unit - high;
+  }
+  std::vector<uint32_t> out(layers);
+  int64_t ideal = 0, given = 0;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    ideal += layers == 1 ? int64_t{base} * unit : high - layer * ((high - low) / steps);
+    if (layer + 1 == layers) ideal = int64_t{layers} * base * unit;  // what the division above cut off
+    const int64_t cells = std::clamp<int64_t>((ideal + unit / 2) / unit - given, 0, most);
+    out[static_cast<size_t>(layer)] = static_cast<uint32_t>(cells);
+    given += cells;
+  }
+  return out;
+}
+
+std::optional<std::string> validate_budget_spec(const std::string& budget, const BudgetSpec& spec,
+                                                const LayoutSpec& layout) {
+  const auto number = [](uint64_t value) { return std::to_string(value); };
+  const std::string heads = number(layout.heads());
+  if (budget == "all") return std::nullopt;
+  if (spec.ratio > kWhole) return "the ratio of budget " + budget + " is above 1";
+  if (spec.interval == 0) return "the interval of budget " + budget + " is 0 decode steps; 1 is the least";
+  if (spec.chunk_tokens == 0) return "the chunk of budget " + budget + " has 0 tokens; 1 is the least";
+  const bool absolute = budget == "uniform" || budget == "pyramid" || budget == "ada";
+  const uint64_t forced = uint64_t{spec.window} + (spec.sinks_free ? 0 : spec.sinks);
+  if (absolute && spec.cells < std::max<uint64_t>(forced, 1)) {
+    return "budget " + budget + " keeps " + number(spec.cells) + " cells, but sinks and window alone are " +
+           number(forced) + "; raise cells, or shrink them";
+  }
+  if (budget == "reserved") {
+    if (spec.mu.size() != layout.heads() || spec.sigma.size() != layout.heads()) {
+      return "budget reserved has kept shares of " + number(spec.mu.size()) + " heads and their spread for " +
+             number(spec.sigma.size()) + ", but the layout has " + heads + " heads";
+    }
+    if (spec.alpha > (kWhole << 12)) return "the alpha of budget reserved is above 4096";
+    for (const std::vector<Share>* table : {&spec.mu, &spec.sigma}) {
+      const bool wild = std::any_of(table->begin(), table->end(),
+                                    [](Share share) { return share > (kWhole << 12); });
+      if (wild) return "a kept share of budget reserved is above 4096; shares of a whole are at most 1";
+    }
+  }
+  if (budget == "head_masks" && spec.keeps_all.size() != layout.heads()) {
+    return "budget head_masks says what " + number(spec.keeps_all.size()) +
+           " heads keep, but the layout has " + heads + " heads";
+  }
+  if (budget == "pyramid" && spec.pyramid_beta == 0) return "the beta of budget pyramid is 0; 20 is usual";
+  return std::nullopt;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,68 @@
+// How many cells may be kept: the numbers behind the budgets of registry.cc. Plain integers, filled by
+// scenarios/ and by `calibrate policy`; all shares are Q0.32 and were rounded once, where they were made.
+//
+// Of n tokens, the first `sinks` and the last `window` are kept whatever happens; the n - sinks - window
+// others are *ranked*, and a budget says how many of them stay (METHODS 0.2, 2.3).
+
+#ifndef KVTWIN_ENGINE_POLICY_BUDGET_SPEC_H_
+#define KVTWIN_ENGINE_POLICY_BUDGET_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/policy/head_groups.h"
+
+namespace kvtwin {
+
+struct BudgetSpec {
+  uint32_t sinks = 4;             // first tokens of a prompt (or its template prefix)
+  uint32_t window = 32;           // last tokens, kept as they are
+  uint32_t chunk_tokens = 2'048;  // scorers that work at chunk ends: one chunk
+  uint32_t interval = 1;          // scorers that work at decode steps: steps between two compressions
+
+  Share ratio = kWhole;    // ratio, reserved by shares, and the dynamic budgets
+  uint32_t cells = 0;      // uniform, pyramid, arena: cells of one head, sinks and window included
+  bool sinks_free = false;  // cells does not count the sinks (IntentKV's budget_counts_prefix = false)
+  uint32_t pyramid_beta = 20;
+
+  // reserved: kept share of each head, by layer * kv_heads + head (METHODS 2.2). B = min(1, mu + alpha sigma).
+  std::vector<Share> mu, sigma;
+  Share alpha = 2 * kWhole;
+  bool shares = false;             // mu and sigma are relative to the mean: B = min(1, ratio (mu + alpha sigma))
+  std::optional<Share> inflation;  // largest alpha' <= alpha with sum B <= (1 + inflation) ratio heads
+  uint32_t decode_reserve = 0;     // tokens of output that admission sets pages aside for
+
+  // head_masks: heads (likewise) that keep everything; the others keep sinks and window.
+  std::vector<bool> keeps_all;
+
+  // released (METHODS 2.4).
+  uint32_t kept_min = 512;    // a group is never cut below this, or the tokens there are
+  bool uniform_depth = false;  // tops every group up to the deepest one, as the release does
+};
+
+// B of each head (METHODS 2.2): both calibrations, clipped to kWhole, renormalised if `inflation` is set.
+// REQUIRES: mu and sigma have equal size.
+std::vector<Share> reserved_shares(const BudgetSpec& spec);
+
+// share * count, rounded up | down. REQUIRES: share <= kWhole.
+constexpr uint32_t part_up(Share share, uint32_t count) {
+  return static_cast<uint32_t>((share * count + (kWhole - 1)) >> 32);
+}
+constexpr uint32_t part_down(Share share, uint32_t count) {
+  return static_cast<uint32_t>((share * count) >> 32);
+}
+
+// Cells of each of `layers` layers: a line from the top layer down whose sum is exactly layers * base
+// (METHODS 1.4, the real-valued line with its error carried on). No layer gets more than `most`.
+std::vector<uint32_t> pyramid_cells(uint32_t layers, uint32_t base, uint32_t beta, uint32_t most);
+
+// A sentence that says what is wrong with the numbers that the budget named `budget` reads.
+std::optional<std::string> validate_budget_spec(const std::string& budget, const BudgetSpec& spec,
+                                                const LayoutSpec& layout);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_BUDGET_SPEC_H_

@@ -1,0 +1,128 @@
+#include "engine/policy/group_tables.h"
+
+#include "engine/base/check.h"
+
+namespace kvtwin {
+
+void GroupTables::open(const GroupShape* shape) {
+  KVT_CHECK(pages_all_ == 0);
+  shape_ = shape;
+  settled_ = true;
+  ordered_ = false;
+  gone_least_ = 0;
+  gone_all_ = 0;
+  gone_.assign(shape->groups, 0);
+  pages_.assign(shape->groups, 0);
+  stride_ = static_cast<uint32_t>(table_.size() / shape->groups);  // what it has allocated serves again
+}
+
+uint32_t GroupTables::needs(uint32_t group, uint32_t tokens) const {
+  const uint32_t cells_of = shape_->even ? longest(tokens) : cells(group, tokens);
+  return div_ceil(cells_of, shape_->page_tokens);
+}
+
+void GroupTables::wanted(uint32_t from, uint32_t tokens, std::vector<uint32_t>* groups_out) {
+  if (settled_ && tokens == from + 1) {
+    for (const uint32_t g : crossing(from)) {
+      if (!ring_full(g)) groups_out->push_back(g);
+    }
+    return;
+  }
+  for (uint32_t g = 0; g < groups(); ++g) {
+    for (uint32_t page = pages_[g], need = needs(g, tokens); page < need; ++page) groups_out->push_back(g);
+  }
+}
+
+void GroupTables::wanted(std::span<const uint32_t> after, std::vector<uint32_t>* groups_out) const {
+  for (uint32_t g = 0; g < groups(); ++g) {
+    const uint32_t need = div_ceil(after[g], shape_->page_tokens);
+    for (uint32_t page = pages_[g]; page < need; ++page) groups_out->push_back(g);
+  }
+}
+
+// A counting sort, after lengths have changed.
+void GroupTables::order() {
+  ordered_ = true;
+  const uint32_t page = shape_->page_tokens;
+  starts_.assign(page + 1, 0);
+  order_.resize(gone_.size());
+  const auto residue = [&](uint32_t g) { return (shape_->even ? gone_least_ : gone_[g]) % page; };
+  for (uint32_t g = 0; g < groups(); ++g) ++starts_[residue(g) + 1];
+  for (uint32_t r = 0; r < page; ++r) starts_[r + 1] += starts_[r];
+  for (uint32_t g = groups(); g-- > 0;) order_[--starts_[residue(g) + 1]] = g;
+  // starts_[r + 1] has moved from the end of residue r to its start.
+  for (uint32_t r = 0; r < page; ++r) starts_[r] = starts_[r + 1];
+  starts_[page] = groups();
+}
+
+std::span<const uint32_t> GroupTables::crossing(uint32_t token) {
+  if (!ordered_) order();
+  const uint32_t residue = token % shape_->page_tokens;
+  return {order_.data() + starts_[residue], starts_[residue + 1] - starts_[residue]};
+}
+
+void GroupTables::widen() {
+  const uint32_t wider = std::max(2 * stride_, 4u);
+  std::vector<PageId> table(size_t{wider} * groups());
+  for (uint32_t g = 0; g < groups(); ++g) {
+    std::copy_n(table_.data() + size_t{g} * stride_, pages_[g], table.data() + size_t{g} * wider);
+  }
+  table_ = std::move(table);
+  stride_ = wider;
+}
+
+void GroupTables::give(uint32_t group, PageId page) {
+  if (pages_[group] == stride_) widen();
+  table_[size_t{group} * stride_ + pages_[group]++] = page;
+  ++pages_all_;
+}
+
+PageId GroupTables::take_last(uint32_t group) {
+  KVT_CHECK(pages_[group] > 0);
+  --pages_all_;
+  return table_[size_t{group} * stride_ + --pages_[group]];
+}
+
+void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> cells_left) {
+  KVT_CHECK(shape_->rings == 0);
+  KVT_CHECK(cells_left.size() == groups());
+  gone_all_ = 0;
+  gone_least_ = UINT32_MAX;
+  for (uint32_t g = 0; g < groups(); ++g) {
+    KVT_CHECK(cells_left[g] <= tokens - gone_[g]);
+    gone_[g] = tokens - cells_left[g];
+    gone_all_ += gone_[g];
+    gone_least_ = std::min(gone_least_, gone_[g]);
+  }
+  ordered_ = false;
+}
+
+void GroupTables::trim(uint32_t tokens, std::vector<PageId>* pages) {
+  for (uint32_t g = groups(); g-- > 0;) {
+    // What the group itself needs: topping up to an even depth happens when pages are given next.
+    const uint32_t own = div_ceil(cells(g, tokens), shape_->page_tokens);
+    while (pages_[g] > own) pages->push_back(take_last(g));
+  }
+  settled_ = !shape_->even;
+}
+
+void GroupTables::clear(std::vector<PageId>* pages) {
+  for (size_t g = pages_.size(); g-- > 0;) {
+    while (pages_[g] > 0) pages->push_back(take_last(static_cast<uint32_t>(g)));
+  }
+}
+
+void GroupTables::check(uint32_t tokens) const {
+  uint64_t sum = 0, all = 0;
+  for (uint32_t g = 0; g < groups(); ++g) {
+    KVT_CHECK(gone_[g] <= tokens);
+    KVT_CHECK(uint64_t{pages_[g]} * shape_->page_tokens >= cells(g, tokens));  // T-2
+    KVT_CHECK(!is_ring(g) || pages_[g] <= shape_->ring_pages);
+    sum += pages_[g];
+    all += cells(g, tokens);
+  }
+  KVT_CHECK(sum == pages_all_);
+  KVT_CHECK(all == cells(tokens));
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,95 @@
+// GroupTables is one call's KV by head group: how many cells each group holds, and in which pages.
+//
+// Every token computed adds one cell to every group, so a group's length is tokens - gone: nothing is
+// counted per step. Group g's table is dense: cell i lies in page i / page_tokens of it. A new page is
+// needed when tokens - gone is a multiple of page_tokens, so groups are kept ordered by gone modulo
+// page_tokens, and a decode step touches only the groups that cross (METHODS 2.5, 2.6).
+//
+// Structure of arrays. A group may be a ring of ring_pages pages, whose content the world chooses.
+//
+// Invariants (check): cells <= page_tokens * pages in every group (T-2); the counts are the sums.
+
+#ifndef KVTWIN_ENGINE_POLICY_GROUP_TABLES_H_
+#define KVTWIN_ENGINE_POLICY_GROUP_TABLES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/base/units.h"
+
+namespace kvtwin {
+
+// What is the same for every call of an engine.
+struct GroupShape {
+  uint32_t groups = 1;
+  uint32_t page_tokens = 1;
+  uint32_t ring_pages = 0;     // of a group that is a ring
+  std::vector<bool> ring;      // by group; empty: none is
+  uint32_t rings = 0;          // how many are
+  bool even = false;           // every group gets as many pages as the longest one needs
+};
+
+class GroupTables {
+ public:
+  // Empty tables. `shape` must outlive them.
+  void open(const GroupShape* shape);
+  uint32_t groups() const { return shape_->groups; }
+
+  // With `tokens` tokens computed: cells of one group | of all.
+  uint32_t cells(uint32_t group, uint32_t tokens) const {
+    const uint32_t held = tokens - gone_[group];
+    return is_ring(group) ? std::min(held, shape_->ring_pages * shape_->page_tokens) : held;
+  }
+  uint64_t cells(uint32_t tokens) const {
+    const uint64_t in_ring = std::min(tokens, shape_->ring_pages * shape_->page_tokens);
+    return uint64_t{groups() - shape_->rings} * tokens - gone_all_ + shape_->rings * in_ring;
+  }
+  uint32_t longest(uint32_t tokens) const { return tokens - gone_least_; }
+  uint32_t pages(uint32_t group) const { return pages_[group]; }
+  uint32_t pages() const { return pages_all_; }
+  PageId page(uint32_t group, uint32_t index) const { return table_[size_t{group} * stride_ + index]; }
+
+  // Appends each group that lacks a page for `tokens` tokens, once per page, in order. `from`: the
+  // tokens it had when everything wanted was last given (settle).
+  void wanted(uint32_t from, uint32_t tokens, std::vector<uint32_t>* groups);
+  // Likewise once group g holds after[g] cells.
+  void wanted(std::span<const uint32_t> after, std::vector<uint32_t>* groups) const;
+  // Groups whose token number `token` (from 0) opens a page, rings included that are full.
+  // REQUIRES: everything wanted was given since the last keep() and trim().
+  std::span<const uint32_t> crossing(uint32_t token);
+  bool ring_full(uint32_t group) const { return is_ring(group) && pages_[group] == shape_->ring_pages; }
+
+  void give(uint32_t group, PageId page);
+  PageId take_last(uint32_t group);
+  // All that was wanted has been given.
+  void settle() { settled_ = true; }
+  // Of `tokens` tokens cells[g] are left in group g. REQUIRES: not more than before; no group is a ring.
+  void keep(uint32_t tokens, std::span<const uint32_t> cells);
+  // Appends the pages that `tokens` tokens do not need, and takes them: last groups, last pages first.
+  void trim(uint32_t tokens, std::vector<PageId>* pages);
+  void clear(std::vector<PageId>* pages);
+  void check(uint32_t tokens) const;
+
+ private:
+  bool is_ring(uint32_t group) const { return shape_->rings > 0 && shape_->ring[group]; }
+  uint32_t needs(uint32_t group, uint32_t tokens) const;
+  void widen();
+  void order();
+
+  const GroupShape* shape_ = nullptr;
+  bool settled_ = false;  // every group has what it needs, and no more
+  bool ordered_ = false;
+  uint32_t stride_ = 0;   // places per group in table_
+  uint32_t pages_all_ = 0;
+  uint32_t gone_least_ = 0;
+  uint64_t gone_all_ = 0;
+  std::vector<uint32_t> gone_, pages_;    // by group
+  std::vector<PageId> table_;             // group-major
+  std::vector<uint32_t> order_, starts_;  // groups by gone % page_tokens; where each residue starts
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_GROUP_TABLES_H_

@@ -1,0 +1,163 @@
+#include "engine/policy/retention.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/policy/budget_groups.h"
+
+namespace kvtwin {
+
+Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
+    : budget_(*axes.budget),
+      keeping_(axes.layout->keeping()),
+      moment_(axes.budget->keeps_all() ? Moment::kAtNoTime : axes.scorer->moment()),
+      sinks_(config.policies.budget_spec.sinks),
+      window_(config.policies.budget_spec.window),
+      forced_(sinks_ + window_),
+      chunk_tokens_(config.policies.budget_spec.chunk_tokens),
+      interval_(config.policies.budget_spec.interval) {
+  const BudgetSpec& spec = config.policies.budget_spec;
+  known_ = axes.budget->known_at_admission();
+  by_chunk_ = keeping_ == Keeping::kMove && moment_ == Moment::kChunkEnd;
+  staged_ = by_chunk_ && known_;
+  reserves_ = axes.budget->reserves() && staged_;
+  const GroupMap groups = make_groups(config.policies);
+  shape_.groups = groups.groups();
+  shape_.page_tokens = config.page_tokens;
+  shape_.even = spec.uniform_depth;
+  if (keeping_ != Keeping::kRing) return;
+  const bool masks = !spec.keeps_all.empty() && config.policies.budget == "head_masks";
+  const uint32_t cells = masks ? forced_ : spec.cells;
+  shape_.ring_pages = div_ceil(cells, config.page_tokens);
+  for (uint32_t g = 0; g < shape_.groups; ++g) {
+    // A ring keeps none of what it ranks; whoever keeps it all is none.
+    const bool ring = !masks || budget_.quota(g, 1'000) == 0;
+    shape_.ring.push_back(ring);
+    shape_.rings += ring ? 1 : 0;
+  }
+}
+
+uint64_t Retention::pages_kept(uint32_t tokens, uint32_t raw) const {
+  uint64_t pages = 0;
+  for (uint32_t g = 0; g < shape_.groups; ++g) {
+    pages += div_ceil<uint64_t>(uint64_t{cells_after(g, tokens)} + raw, shape_.page_tokens);
+  }
+  return pages;
+}
+
+uint64_t Retention::pages_raw(uint32_t tokens) const {
+  const uint64_t pages = div_ceil<uint64_t>(tokens, shape_.page_tokens);
+  const uint64_t ring = std::min<uint64_t>(pages, shape_.ring_pages);
+  return (shape_.groups - shape_.rings) * pages + shape_.rings * ring;
+}
+
+uint32_t Retention::decode_limit(uint32_t tokens) const {
+  uint32_t most = 0;
+  for (uint32_t g = 0; g < shape_.groups; ++g) most = std::max(most, cells_after(g, tokens));
+  return most + interval_;
+}
+
+uint32_t Retention::steps_until_full(uint32_t tokens) const {
+  const uint32_t full = shape_.ring_pages * shape_.page_tokens;
+  if (shape_.rings == 0 || ring_full(tokens)) return UINT32_MAX;
+  return tokens < full ? full - tokens + 1 : 1;  // rings among groups that grow: the mean grows unevenly
+}
+
+bool Retention::can_drop(uint32_t tokens, uint64_t live) const {
+  if (!known_) return ranked(tokens) > 0;
+  uint64_t after = 0;
+  for (uint32_t g = 0; g < shape_.groups; ++g) after += cells_after(g, tokens);
+  return after < live;
+}
+
+namespace {
+
+std::optional<std::string> validate_moment(const PolicyAxes& axes, const PolicySet& set,
+                                           const CoreConfig& config) {
+  const auto number = [](uint64_t value) { return std::to_string(value); };
+  const Moment moment = axes.scorer->moment();
+  const BudgetSpec& spec = set.budget_spec;
+  if (moment == Moment::kTurnStart) {
+    return "scorer " + set.scorer + " works at the start of a turn, which no layout follows yet";
+  }
+  if (moment == Moment::kDecodeStep && !axes.budget->known_at_admission()) {
+    return "scorer " + set.scorer + " works at decode steps, where budget " + set.budget +
+           " does not say when there are too many cells; choose budget uniform, ratio or pyramid";
+  }
+  if (axes.budget->reserves() && moment != Moment::kChunkEnd) {
+    return "scorer " + set.scorer + " needs the whole prompt before it drops anything, but budget " +
+           set.budget +
+           " sets aside pages only for what is kept; choose a scorer that works at chunk ends, or budget ratio";
+  }
+  if (moment == Moment::kChunkEnd) {
+    if (axes.layout->keeping() == Keeping::kHoles) {
+      return "layout " + set.layout + " drops cells where they are once the prompt is known, but scorer " +
+             set.scorer + " works at chunk ends; choose layout compact or ragged";
+    }
+    uint32_t room = config.step_tokens_max;
+    if (config.batch_order == BatchOrder::kMixed) room /= 2;
+    if (config.chunk_tokens_max > 0) room = std::min(room, config.chunk_tokens_max);
+    if (spec.chunk_tokens > room) {
+      return "chunks of " + number(spec.chunk_tokens) + " tokens are compressed whole, but a step takes only " +
+             number(room) + " tokens of a prompt; set chunk_tokens to that or less, or raise the step's limit";
+    }
+  }
+  if (spec.uniform_depth && moment == Moment::kChunkEnd && axes.budget->known_at_admission()) {
+    return "uniform_depth tops up what a dynamic budget has given back, but budget " + set.budget +
+           " gives nothing back; choose budget released, or uniform_depth: false";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> validate_retention(const PolicyAxes& axes, const PolicySet& set,
+                                              const CoreConfig& config) {
+  const Keeping keeping = axes.layout->keeping();
+  const bool keeps_all = axes.budget->keeps_all();
+  if (keeping == Keeping::kRing) {
+    if (set.budget != "uniform" && set.budget != "head_masks") {
+      return "layout arena has a fixed number of pages per call, which budget " + set.budget +
+             " does not say; choose budget uniform or head_masks";
+    }
+    const BudgetSpec& spec = set.budget_spec;
+    if (set.budget == "head_masks" && spec.sinks + spec.window == 0) {
+      return "layout arena gives the heads that budget head_masks names no room at all: sinks and window are "
+             "both 0; raise one of them";
+    }
+    return std::nullopt;
+  }
+  if (keeps_all) {
+    if (keeping == Keeping::kAll) return std::nullopt;
+    return "layout " + set.layout + " has nothing to do while budget all keeps every cell; choose layout "
+           "paged, or another budget";
+  }
+  if (axes.scorer->moment() == Moment::kAtNoTime) {
+    return "budget " + set.budget +
+           " drops cells, but scorer " + set.scorer + " ranks nothing; choose a scorer, or budget all";
+  }
+  if (keeping == Keeping::kAll) {
+    return "budget " + set.budget + " drops cells, but layout " + set.layout +
+           " has no way to let go of them; choose layout compact, ragged, slot_dead or page_mask_dead";
+  }
+  if (axes.placement->uses_host()) {
+    return "placement " + set.placement + " copies whole pages of a prefix, which layout " + set.layout +
+           " does not keep; use placement gpu";
+  }
+  if (keeping == Keeping::kHoles && axes.identity->shares_across_sessions()) {
+    return "layout " + set.layout +
+           " leaves holes where a prompt ended, which would leak one session's view into another; set "
+           "identity: session or none";
+  }
+  if (keeping == Keeping::kHoles && !axes.budget->known_at_admission()) {
+    return "budget " + set.budget + " gives heads different counts, but layout " + set.layout +
+           " drops a token from all heads at once; choose layout ragged, or budget uniform or ratio";
+  }
+  if (!axes.layout->has_groups() && set.budget != "ratio" && set.budget != "uniform") {
+    return "budget " + set.budget + " gives heads different counts, but layout " + set.layout +
+           " has one page table for all of them; choose layout ragged, or budget uniform or ratio";
+  }
+  return validate_moment(axes, set, config);
+}
+
+}  // namespace kvtwin

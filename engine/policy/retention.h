@@ -1,0 +1,86 @@
+// Retention says when a call's KV is compressed and how much each head group holds afterwards: budget,
+// layout and scorer of an engine, joined into numbers. It keeps no state of calls.
+//
+// With n tokens computed, the forced ones are the first `sinks` and the last `window`; the others are
+// ranked, and a group is left with sinks + window + quota(ranked) cells (METHODS 2.3, 2.5).
+
+#ifndef KVTWIN_ENGINE_POLICY_RETENTION_H_
+#define KVTWIN_ENGINE_POLICY_RETENTION_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/policy/axes.h"
+#include "engine/policy/commands.h"
+#include "engine/policy/config.h"
+#include "engine/policy/group_tables.h"
+
+namespace kvtwin {
+
+class Retention {
+ public:
+  // REQUIRES: validate_retention() found nothing. `axes` must outlive it.
+  Retention(const CoreConfig& config, const PolicyAxes& axes);
+
+  Keeping keeping() const { return keeping_; }
+  bool keeps_all() const { return keeping_ == Keeping::kAll; }
+  // Pages belong to (call, group), not to positions.
+  bool by_group() const { return keeping_ == Keeping::kMove || keeping_ == Keeping::kRing; }
+  // Prompt chunks end at multiples of chunk_tokens() and are never cut.
+  bool by_chunk() const { return by_chunk_; }
+  uint32_t chunk_tokens() const { return chunk_tokens_; }
+  // Counts of every compression are known when it is asked for.
+  bool known() const { return known_; }
+  // Rows of a chunk are staged, so that only what is kept ever has pages.
+  bool staged() const { return staged_; }
+  // Admission sets aside the pages of what is kept.
+  bool reserves() const { return reserves_; }
+  // Sinks and the like follow one another: at decode steps too.
+  bool at_decode() const { return moment_ == Moment::kDecodeStep; }
+  bool at_prompt_end() const { return moment_ == Moment::kPromptEnd || moment_ == Moment::kDecodeStep; }
+  const GroupShape& shape() const { return shape_; }
+
+  uint32_t ranked(uint32_t tokens) const { return tokens > forced_ ? tokens - forced_ : 0; }
+  uint32_t quota(uint32_t group, uint32_t ranked_tokens) const { return budget_.quota(group, ranked_tokens); }
+  // Cells of a group when `tokens` tokens have been ranked, for budgets that are known.
+  uint32_t cells_after(uint32_t group, uint32_t tokens) const {
+    return tokens <= forced_ ? tokens : forced_ + budget_.quota(group, tokens - forced_);
+  }
+  // Pages of all groups for prompt tokens that were ranked and `raw` tokens behind them.
+  uint64_t pages_kept(uint32_t tokens, uint32_t raw) const;
+  // Pages of all groups for tokens that nothing was dropped of.
+  uint64_t pages_raw(uint32_t tokens) const;
+
+  // At decode steps: a group of `cells` cells is cut once it holds so many.
+  uint32_t decode_limit(uint32_t tokens) const;
+  // Whether ranking `live` cells of `tokens` tokens can drop any.
+  bool can_drop(uint32_t tokens, uint64_t live) const;
+
+  // With `tokens` tokens computed, every group is a ring that is full.
+  bool ring_full(uint32_t tokens) const {
+    return shape_.rings == shape_.groups && tokens >= shape_.ring_pages * shape_.page_tokens;
+  }
+  // Decode steps from `tokens` on in which the cells of a head grow evenly: by one, or not at all.
+  uint32_t steps_until_full(uint32_t tokens) const;
+
+  uint32_t sinks() const { return sinks_; }
+  uint32_t window() const { return window_; }
+
+ private:
+  const Budget& budget_;
+  const Keeping keeping_;
+  const Moment moment_;
+  const uint32_t sinks_, window_, forced_, chunk_tokens_, interval_;
+  bool by_chunk_ = false, known_ = false, staged_ = false, reserves_ = false;
+  GroupShape shape_;
+};
+
+// A sentence that says why budget, layout and scorer cannot work together, and the way out.
+std::optional<std::string> validate_retention(const PolicyAxes& axes, const PolicySet& set,
+                                              const CoreConfig& config);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_RETENTION_H_

@@ -1,0 +1,209 @@
+#include "engine/policy/budget_spec.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "engine/base/prng.h"
+#include "engine/policy/axis_factories.h"
+#include "engine/policy/budget_groups.h"
+#include "engine/policy/registry.h"
+#include "engine/policy/retention.h"
+
+using namespace kvtwin;
+
+namespace {
+
+Share share(double value) { return static_cast<Share>(std::llround(value * 4294967296.0)); }
+
+PolicySet ragged(uint32_t layers, uint32_t kv_heads, uint32_t size) {
+  PolicySet set;
+  set.layout = "ragged";
+  set.layout_spec.layers = layers;
+  set.layout_spec.kv_heads = kv_heads;
+  set.layout_spec.heads_per_group = size;
+  return set;
+}
+
+}  // namespace
+
+TEST_CASE("budget: parts of a whole round as they say, to the last cell") {
+  CHECK(part_up(kWhole, 4'000'000'000u) == 4'000'000'000u);
+  CHECK(part_down(kWhole, 4'000'000'000u) == 4'000'000'000u);
+  CHECK(part_up(1, 4'000'000'000u) == 1);
+  CHECK(part_down(1, 4'000'000'000u) == 0);
+  CHECK(part_up(kWhole / 2, 7) == 4);
+  CHECK(part_down(kWhole / 2, 7) == 3);
+}
+
+TEST_CASE("budget pyramid: layers sum to exactly layers times base and fall from the first to the last") {
+  Prng prng(3);
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto layers = static_cast<uint32_t>(prng.range(1, 90));
+    const auto base = static_cast<uint32_t>(prng.range(1, 4'000));
+    const auto beta = static_cast<uint32_t>(prng.range(1, 40));
+    const auto most = static_cast<uint32_t>(prng.chance(1, 2) ? UINT32_MAX : prng.range(base, 2 * base));
+    const std::vector<uint32_t> cells = pyramid_cells(layers, base, beta, most);
+    CAPTURE(layers);
+    CAPTURE(base);
+    CAPTURE(beta);
+    CHECK(std::accumulate(cells.begin(), cells.end(), uint64_t{0}) == uint64_t{layers} * base);
+    for (size_t l = 1; l < cells.size(); ++l) CHECK(cells[l] <= cells[l - 1] + 1);  // rounding is carried on
+    for (const uint32_t c : cells) CHECK(c <= most);
+  }
+  // METHODS 1.4 by hand: base 96, beta 20, 4 layers: 187.2, 126.4, 65.6, 4.8.
+  CHECK(pyramid_cells(4, 96, 20, UINT32_MAX) == std::vector<uint32_t>{187, 127, 65, 5});
+}
+
+TEST_CASE("budget reserved: B = min(1, mu + alpha sigma), absolute and by shares") {
+  BudgetSpec spec;
+  spec.mu = {share(0.1), share(0.5), share(0.9)};
+  spec.sigma = {share(0.05), share(0.1), share(0.2)};
+  const std::vector<Share> absolute = reserved_shares(spec);
+  CHECK(std::abs(static_cast<double>(absolute[0]) / kWhole - 0.2) < 1e-9);
+  CHECK(std::abs(static_cast<double>(absolute[1]) / kWhole - 0.7) < 1e-9);
+  CHECK(absolute[2] == kWhole);
+  spec.shares = true;
+  spec.ratio = share(0.5);
+  const std::vector<Share> shares = reserved_shares(spec);
+  CHECK(std::abs(static_cast<double>(shares[0]) / kWhole - 0.1) < 1e-9);
+  CHECK(std::abs(static_cast<double>(shares[2]) / kWhole - 0.65) < 1e-9);
+}
+
+TEST_CASE("budget reserved: renormalised, it takes the largest alpha whose sum fits") {
+  Prng prng(5);
+  for (int trial = 0; trial < 100; ++trial) {
+    BudgetSpec spec;
+    for (int head = 0; head < 16; ++head) {
+      spec.mu.push_back(prng.range(0, kWhole / 4));
+      spec.sigma.push_back(prng.range(0, kWhole / 8));
+    }
+    uint64_t mean = std::accumulate(spec.mu.begin(), spec.mu.end(), uint64_t{0}) / 16;
+    spec.ratio = mean + 1;
+    spec.inflation = prng.range(0, kWhole);
+    const auto sum = [](const std::vector<Share>& shares) {
+      return std::accumulate(shares.begin(), shares.end(), uint64_t{0});
+    };
+    const uint64_t got = sum(reserved_shares(spec));
+    const double limit = (1.0 + static_cast<double>(*spec.inflation) / kWhole) * static_cast<double>(spec.ratio) * 16;
+    CHECK(static_cast<double>(got) <= limit);
+    spec.inflation.reset();
+    const uint64_t unlimited = sum(reserved_shares(spec));
+    // Either the knob did not bite, or nothing is left over but rounding.
+    if (got < unlimited) CHECK(static_cast<double>(got) > limit * (1 - 1e-6));
+  }
+}
+
+TEST_CASE("T-5 budget reserved: the pages of a reservation grow with alpha") {
+  PolicySet set = ragged(4, 8, 4);
+  set.budget = "reserved";
+  set.layout_spec.clustering = Clustering::kAcrossLayers;
+  Prng prng(9);
+  for (int head = 0; head < 32; ++head) {
+    set.budget_spec.mu.push_back(prng.range(0, kWhole));
+    set.budget_spec.sigma.push_back(prng.range(0, kWhole / 4));
+  }
+  CoreConfig config;
+  uint64_t before = 0;
+  for (int alpha = 0; alpha <= 12; ++alpha) {
+    set.budget_spec.alpha = static_cast<Share>(alpha) * kWhole / 2;
+    // Clusters follow B, which alpha changes: compare with groups that stay.
+    PolicySet fixed = set;
+    fixed.layout_spec.clustering = Clustering::kAdjacent;
+    config.policies = fixed;
+    const PolicyAxes axes = make_axes(fixed);
+    const uint64_t pages = Retention(config, axes).pages_kept(20'000, 0);
+    CHECK(pages >= before);
+    before = pages;
+  }
+  // T-3: with B = 1 everywhere, everything is kept.
+  CHECK(before <= 8 * div_ceil(20'000u, 16u));
+}
+
+TEST_CASE("T-3 budget reserved: alpha without limit keeps every cell") {
+  PolicySet set = ragged(2, 4, 2);
+  set.budget = "reserved";
+  set.budget_spec.mu.assign(8, kWhole / 8);
+  set.budget_spec.sigma.assign(8, kWhole / 8);
+  set.budget_spec.alpha = 4'096 * kWhole;
+  CoreConfig config;
+  config.policies = set;
+  const PolicyAxes axes = make_axes(set);
+  const Retention retention(config, axes);
+  for (const uint32_t tokens : {0u, 1u, 35u, 36u, 37u, 2'048u, 100'001u}) {
+    for (uint32_t g = 0; g < 4; ++g) CHECK(retention.cells_after(g, tokens) == tokens);
+  }
+}
+
+TEST_CASE("budget: quotas are cumulative, so chunks add up to the whole (METHODS 2.3)") {
+  Prng prng(21);
+  for (int trial = 0; trial < 100; ++trial) {
+    PolicySet set = ragged(2, 4, 2);
+    set.budget = "reserved";
+    for (int head = 0; head < 8; ++head) {
+      set.budget_spec.mu.push_back(prng.range(0, kWhole));
+      set.budget_spec.sigma.push_back(0);
+    }
+    const auto budget = make_budget(set);
+    const auto chunk = static_cast<uint32_t>(prng.range(1, 300));
+    for (uint32_t g = 0; g < 4; ++g) {
+      for (uint32_t n = 0; n < 5'000; n += chunk) {
+        const uint32_t grows = budget->quota(g, n + chunk) - budget->quota(g, n);
+        CHECK(grows <= chunk);  // never more than there is to choose from
+      }
+    }
+  }
+}
+
+TEST_CASE("budget: what each kind leaves in each group") {
+  CoreConfig config;
+  const auto cells = [&](PolicySet set, uint32_t tokens) {
+    set.budget_spec.sinks = 2;
+    set.budget_spec.window = 8;
+    config.policies = set;
+    const PolicyAxes axes = make_axes(set);
+    const Retention retention(config, axes);
+    std::vector<uint32_t> out;
+    for (uint32_t g = 0; g < retention.shape().groups; ++g) out.push_back(retention.cells_after(g, tokens));
+    return out;
+  };
+  using Cells = std::vector<uint32_t>;
+  PolicySet set = ragged(2, 2, 2);
+  set.budget = "ratio";
+  set.budget_spec.ratio = kWhole / 4;
+  CHECK(cells(set, 8) == Cells{8, 8});
+  CHECK(cells(set, 10) == Cells{10, 10});
+  CHECK(cells(set, 110) == Cells{35, 35});
+  set.budget = "uniform";
+  set.budget_spec.cells = 50;
+  CHECK(cells(set, 49) == Cells{49, 49});
+  CHECK(cells(set, 110) == Cells{50, 50});
+  set.budget_spec.sinks_free = true;
+  CHECK(cells(set, 110) == Cells{52, 52});
+  set.budget_spec.sinks_free = false;
+  set.budget = "pyramid";  // base 40, beta 20: 78 and 2 beside the forced ones
+  CHECK(cells(set, 1'000) == Cells{88, 12});
+  set.budget = "head_masks";
+  set.budget_spec.keeps_all = {false, true, false, false};
+  CHECK(cells(set, 110) == Cells{110, 10});
+  set.budget = "reserved";
+  set.budget_spec.mu = {kWhole / 2, kWhole / 4, kWhole / 10, 0};
+  set.budget_spec.sigma.assign(4, 0);
+  CHECK(cells(set, 110) == Cells{60, 20});
+}
+
+TEST_CASE("budget: numbers that cannot be are refused with the way out") {
+  const LayoutSpec layout{.layers = 2, .kv_heads = 4, .heads_per_group = 2};
+  BudgetSpec spec;
+  CHECK(!validate_budget_spec("ratio", spec, layout).has_value());
+  spec.ratio = kWhole + 1;
+  CHECK(validate_budget_spec("ratio", spec, layout).has_value());
+  spec.ratio = kWhole;
+  spec.cells = 35;
+  CHECK(validate_budget_spec("uniform", spec, layout)->find("raise cells") != std::string::npos);
+  CHECK(validate_budget_spec("reserved", spec, layout)->find("8 heads") != std::string::npos);
+  CHECK(validate_budget_spec("head_masks", spec, layout)->find("8 heads") != std::string::npos);
+  spec.interval = 0;
+  CHECK(validate_budget_spec("ratio", spec, layout).has_value());
+}

@@ -1,0 +1,257 @@
+// What the Core does with calls that keep part of their KV, as pages one can read.
+
+#include <doctest/doctest.h>
+
+#include "tests/support/policy_configs.h"
+#include "tests/support/table.h"
+#include "tests/support/test_policies.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+// Pages of 4 tokens, one sink, a window of one.
+CoreConfig small(const char* layout, const char* budget) {
+  CoreConfig config = table_config();
+  config.page_tokens = config.unit_tokens = 4;
+  config.policies.identity = "none";
+  config.policies.layout = layout;
+  config.policies.budget = budget;
+  config.policies.budget_spec.sinks = 1;
+  config.policies.budget_spec.window = 1;
+  config.policies.budget_spec.chunk_tokens = 8;
+  return config;
+}
+
+// Two groups of one head each; of what is ranked, one keeps a half and the other a quarter.
+CoreConfig tangram() {
+  CoreConfig config = small("ragged", "reserved");
+  config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
+  config.policies.budget_spec.mu = {kWhole / 2, kWhole / 4};
+  config.policies.budget_spec.sigma = {0, 0};
+  return config;
+}
+
+void check(const CoreConfig& config, Moment moment, const char* table) {
+  check_table(config, axes_with_scorer(config, moment), table);
+}
+
+}  // namespace
+
+// 16 tokens: 14 ranked, 7 and 4 of them kept, 9 and 6 cells in all: 3 + 2 pages is the reservation.
+TEST_CASE("T-1 reserved: pages until the first decode step are exactly what was set aside") {
+  check(tangram(), Moment::kChunkEnd, R"(
+    arrive r1 prompt=16 output=6      launch s1 r1:8 cut r1:0-8:3,2   held 3
+    done s1                           launch s2 r1:8 cut r1:7-16:4,2  held 5
+    done s2                           launch s3 r1:1                  held 5   # 10 and 7 cells
+    done s3                           launch s4 r1:1                  held 5   # 11 and 8
+    done s4                           launch s5 r1:1                  held 6   # 12 and 9
+    done s5                           launch s6 r1:1                  held 7   # 13 and 10
+    done s6                           launch s7 r1:1                  held 7
+    done s7                           finish r1:6                     held 0
+  )");
+}
+
+// 5 pages each: with 12, two calls are let in; the third waits though 6 pages are still free.
+TEST_CASE("X-4 reserved: admission counts what will be kept, and nobody is preempted before decodes grow") {
+  CoreConfig config = tangram();
+  config.pages_gpu = 12;
+  check(config, Moment::kChunkEnd, R"(
+    arrive r1 prompt=16 output=1      launch s1 r1:8 cut r1:0-8:3,2   held 3
+    arrive r2 prompt=16 output=1      -                               held 3
+    arrive r3 prompt=16 output=1      -                               held 3
+    done s1                           launch s2 r1:8 r2:8 cut r1:7-16:4,2 cut r2:0-8:3,2   held 8
+    done s2                           finish r1:1 launch s3 r2:8 r3:8 cut r2:7-16:4,2 cut r3:0-8:3,2   held 8
+    done s3                           finish r2:1 launch s4 r3:8 cut r3:7-16:4,2   held 5
+    done s4                           finish r3:1                     held 0
+  )");
+}
+
+TEST_CASE("reserved: pages can be set aside for some of the output too") {
+  CoreConfig config = tangram();
+  config.pages_gpu = 12;
+  config.policies.budget_spec.decode_reserve = 4;  // 13 and 10 cells: 4 + 3 pages each
+  check(config, Moment::kChunkEnd, R"(
+    arrive r1 prompt=16 output=9      launch s1 r1:8 cut r1:0-8:3,2   held 3
+    arrive r2 prompt=16 output=9      -                               held 3
+    done s1                           launch s2 r1:8 cut r1:7-16:4,2  held 5   # 7 are set aside: 5 left for r2
+  )");
+}
+
+TEST_CASE("chunks that are compressed are never cut: they wait for a step with room") {
+  CoreConfig config = tangram();
+  config.step_tokens_max = 9;
+  check(config, Moment::kChunkEnd, R"(
+    arrive r1 prompt=8 output=9       launch s1 r1:8 cut r1:0-8:3,2
+    arrive r2 prompt=12 output=1      -
+    done s1                           launch s2 r1:1 r2:8 cut r2:0-8:3,2
+    arrive r3 prompt=1 output=9       -
+    done s2                           launch s3 r1:1 r2:4 r3:1 cut r2:7-12:2,1 cut r3:0-1:0,0
+    arrive r4 prompt=8 output=1       -
+    done s3                           finish r2:1 launch s4 r1:1 r3:1  # 7 tokens of room are too few for r4
+  )");
+}
+
+TEST_CASE("two groups cross into new pages at different steps of one stretch") {
+  CoreConfig config = tangram();
+  config.repeat_max = 100;
+  check(config, Moment::kChunkEnd, R"(
+    arrive r1 prompt=16 output=6      launch s1 r1:8 cut r1:0-8:3,2   held 3
+    done s1                           launch s2 r1:8 cut r1:7-16:4,2  held 5
+    done s2                           launch s3..s7 r1:1              held 5
+    done s3..s7                       finish r1:6                     held 0
+  )");
+}
+
+TEST_CASE("prompt end: the whole prompt has pages, what is not kept gives them back with the step") {
+  CoreConfig config = small("compact", "uniform");
+  config.policies.budget_spec.cells = 8;
+  check(config, Moment::kPromptEnd, R"(
+    arrive r1 prompt=20 output=2      launch s1 r1:20 cut r1:0-20:6   held 2
+    done s1                           launch s2 r1:1                  held 3
+    done s2                           finish r1:2                     held 0
+    arrive r2 prompt=8 output=1       launch s3 r2:8                  held 2   # nothing to drop
+    done s3                           finish r2:1                     held 0
+  )");
+}
+
+TEST_CASE("prompt end in chunks: only the last one compresses") {
+  CoreConfig config = small("compact", "ratio");
+  config.policies.budget_spec.ratio = kWhole / 2;
+  config.step_tokens_max = 8;
+  check(config, Moment::kPromptEnd, R"(
+    arrive r1 prompt=20 output=1      launch s1 r1:8                  held 2
+    done s1                           launch s2 r1:8                  held 4
+    done s2                           launch s3 r1:4 cut r1:0-20:9    held 3
+    done s3                           finish r1:1                     held 0
+  )");
+}
+
+TEST_CASE("dynamic: pages go when the world has counted, each group its own") {
+  CoreConfig config = small("ragged", "top_per_layer");
+  config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
+  check(config, Moment::kPromptEnd, R"(
+    arrive r1 prompt=16 output=3      launch s1 r1:16 cut r1:0-16:?   held 8
+    done s1 kept=12,3                 launch s2 r1:1                  held 5   # 13 and 4 cells
+    done s2                           launch s3 r1:1                  held 6   # 14 and 5
+    done s3                           finish r1:3                     held 0
+  )");
+}
+
+TEST_CASE("dynamic with two steps in flight: the call sits out the step that its counts are not there for") {
+  CoreConfig config = small("ragged", "released");
+  config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
+  config.steps_in_flight_max = 2;
+  check(config, Moment::kChunkEnd, R"(
+    arrive r1 prompt=16 output=1      launch s1 r1:8 cut r1:0-8:?     held 4
+    arrive r2 prompt=3 output=2       launch s2 r2:3 cut r2:0-3:?     held 6
+    done s1 kept=5,4                  launch s3 r1:8 cut r1:7-16:?    held 9   # 13 and 12 cells beside r2's 2 pages
+    done s2 kept=3,3                  launch s4 r2:1                  held 9
+    done s3 kept=9,6                  finish r1:1                     held 2
+    done s4                           finish r2:2                     held 0
+  )");
+}
+
+TEST_CASE("dynamic: the released code's even depth takes back what was freed") {
+  CoreConfig config = small("ragged", "released");
+  config.policies.layout_spec = {.layers = 1, .kv_heads = 2, .heads_per_group = 1};
+  config.policies.budget_spec.uniform_depth = true;
+  check(config, Moment::kChunkEnd, R"(
+    arrive r1 prompt=8 output=3       launch s1 r1:8 cut r1:0-8:?     held 4
+    done s1 kept=8,2                  launch s2 r1:1                  held 6   # 9 and 3 cells, 3 pages each
+  )");
+}
+
+TEST_CASE("decode steps: a call is cut back when it is `interval` above its budget") {
+  CoreConfig config = small("compact", "uniform");
+  config.policies.budget_spec.cells = 6;
+  config.policies.budget_spec.interval = 3;
+  config.repeat_max = 100;
+  check(config, Moment::kDecodeStep, R"(
+    arrive r1 prompt=5 output=9       launch s1 r1:5                  held 2
+    done s1                           launch s2..s4 r1:1              held 2   # up to 8 cells
+    done s2..s4                       launch s5 r1:1 cut r1:0-9:4     held 2   # 9: back to 6
+    done s5                           launch s6..s7 r1:1              held 2
+    done s6..s7                       launch s8 r1:1 cut r1:0-12:4    held 2
+    done s8                           launch s9 r1:1                  held 2
+    done s9                           finish r1:9                     held 0
+  )");
+}
+
+TEST_CASE("I-3 slot dead: dropped tokens free their slots, lengths and matches stay as they were") {
+  CoreConfig config = small("slot_dead", "uniform");
+  config.page_tokens = config.unit_tokens = 1;
+  config.policies.identity = "session";
+  config.prefix_cache = true;
+  config.policies.budget_spec.cells = 6;  // 4 of the ranked ones
+  check(config, Moment::kPromptEnd, R"(
+    arrive r1 prompt=10 output=2 session=1 is=a:12         launch s1 r1:10 cut r1:0-10:4   held 10
+    done s1 live=0-0,4-7,9-9                               launch s2 r1:1                  held 7
+    done s2                                                finish r1:2                     held 0
+    arrive r2 prompt=14 output=1 session=1 is=a:11,b:4     launch s3 r2:3+11 cut r2:0-14:4 held 10  # 7 live and 3 new
+    done s3 live=0-0,7-7,9-11,13-13                        finish r2:1                     held 0
+  )");
+}
+
+TEST_CASE("X-6 page mask dead: a page goes when nothing in it is left, and still matches") {
+  CoreConfig config = small("page_mask_dead", "uniform");
+  config.policies.identity = "session";
+  config.prefix_cache = true;
+  config.policies.budget_spec.cells = 6;
+  check(config, Moment::kPromptEnd, R"(
+    arrive r1 prompt=16 output=2 session=1 is=a:16         launch s1 r1:16 cut r1:0-16:4   held 4
+    done s1 live=0-0,3-3,8-8,11-11,12-12,15-15             launch s2 r1:1                  held 4  # 4..7 are gone
+    done s2                                                finish r1:2                     held 0
+    arrive r2 prompt=20 output=1 session=1 is=a:16,b:4     launch s3 r2:4+16 cut r2:0-20:4 held 4
+    done s3 live=0-0,16-18,19-19                           finish r2:1                     held 0
+  )");
+}
+
+TEST_CASE("page mask dead: another call of the session keeps a shared page alive") {
+  CoreConfig config = small("page_mask_dead", "uniform");
+  config.policies.identity = "session";
+  config.prefix_cache = true;
+  config.policies.budget_spec.cells = 6;
+  check(config, Moment::kPromptEnd, R"(
+    arrive r1 prompt=5 output=1 session=1 is=a:8           launch s1 r1:5                  held 2
+    done s1                                                finish r1:1                     held 0
+    arrive r2 prompt=12 output=9 session=1 is=a:4,b:8      launch s2 r2:8+4 cut r2:0-12:4  held 3
+    arrive r3 prompt=6 output=9 session=1 is=a:4,c:4       -                               held 3
+    done s2 live=0-0,8-11                                  launch s3 r2:1 r3:2+4           held 4   # 4..7 went at once
+  )");
+}
+
+TEST_CASE("arena: a call never has more pages than its ring") {
+  CoreConfig config = small("arena", "uniform");
+  config.policies.budget_spec.cells = 7;
+  config.repeat_max = 100;
+  check(config, Moment::kAtNoTime, R"(
+    arrive r1 prompt=20 output=20     launch s1 r1:20                 held 2
+    done s1                           launch s2..s20 r1:1             held 2
+    done s2..s20                      finish r1:20                    held 0
+    arrive r2 prompt=3 output=20      launch s21 r2:3                 held 1
+    done s21                          launch s22..s27 r2:1            held 1   # until the ring is full
+    done s22..s27                     launch s28..s40 r2:1            held 2
+    done s28..s40                     finish r2:20                    held 0
+  )");
+}
+
+TEST_CASE("a preempted call starts its compressions again") {
+  CoreConfig config = tangram();
+  config.pages_gpu = 9;
+  config.step_tokens_max = 32;
+  check(config, Moment::kChunkEnd, R"(
+    arrive r1 prompt=8 output=8       launch s1 r1:8 cut r1:0-8:3,2        held 3
+    arrive r2 prompt=8 output=8       -                                    held 3
+    done s1                           launch s2 r1:1 r2:8 cut r2:0-8:3,2   held 7
+    done s2                           launch s3 r1:1 r2:1                  held 8
+    done s3                           launch s4 r1:1 r2:1                  held 8
+    done s4                           launch s5 r1:1 r2:1                  held 9
+    done s5                           preempt r2 launch s6 r1:1            held 6   # r1: 10 and 9 cells
+    done s6                           launch s7 r1:1                       held 6   # r2 needs 4 pages for 12 tokens
+    done s7                           launch s8 r1:1                       held 6
+    done s8                           finish r1:8 launch s9 r2:8 cut r2:0-8:3,2   held 3
+    done s9                           launch s10 r2:4 cut r2:7-12:2,1      held 4
+  )");
+}

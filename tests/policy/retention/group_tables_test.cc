@@ -1,0 +1,124 @@
+#include "engine/policy/group_tables.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "engine/base/prng.h"
+
+using namespace kvtwin;
+
+namespace {
+
+// The same, kept cell by cell.
+struct Naive {
+  std::vector<uint32_t> cells;
+  std::vector<std::vector<PageId>> pages;
+};
+
+}  // namespace
+
+TEST_CASE("T-2 group tables: against plain lists, 200 seeds of growing, cutting and trimming") {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    Prng prng(seed);
+    GroupShape shape;
+    shape.groups = static_cast<uint32_t>(prng.range(1, 9));
+    shape.page_tokens = static_cast<uint32_t>(prng.range(1, 7));
+    GroupTables tables;
+    tables.open(&shape);
+    Naive naive{std::vector<uint32_t>(shape.groups, 0), std::vector<std::vector<PageId>>(shape.groups)};
+    uint32_t tokens = 0, page_next = 0;
+    std::vector<uint32_t> wanted, cells;
+    std::vector<PageId> spare;
+    for (int operation = 0; operation < 200; ++operation) {
+      if (prng.chance(4, 5)) {  // mostly decode steps
+        const auto more = static_cast<uint32_t>(prng.chance(3, 4) ? 1 : prng.range(1, 20));
+        wanted.clear();
+        tables.wanted(tokens, tokens + more, &wanted);
+        std::vector<uint32_t> expected;
+        for (uint32_t g = 0; g < shape.groups; ++g) {
+          naive.cells[g] += more;
+          const size_t needs = div_ceil(naive.cells[g], shape.page_tokens);
+          for (size_t page = naive.pages[g].size(); page < needs; ++page) expected.push_back(g);
+        }
+        CHECK(wanted == expected);
+        for (const uint32_t g : wanted) {
+          tables.give(g, PageId{page_next});
+          naive.pages[g].push_back(PageId{page_next++});
+        }
+        tables.settle();
+        tokens += more;
+      } else {
+        cells.clear();
+        for (uint32_t g = 0; g < shape.groups; ++g) {
+          naive.cells[g] -= static_cast<uint32_t>(prng.range(0, naive.cells[g]));
+          cells.push_back(naive.cells[g]);
+        }
+        tables.keep(tokens, cells);
+        spare.clear();
+        tables.trim(tokens, &spare);
+        std::vector<PageId> expected;
+        for (uint32_t g = shape.groups; g-- > 0;) {
+          while (naive.pages[g].size() > div_ceil(naive.cells[g], shape.page_tokens)) {
+            expected.push_back(naive.pages[g].back());
+            naive.pages[g].pop_back();
+          }
+        }
+        CHECK(spare == expected);
+      }
+      tables.check(tokens);
+      for (uint32_t g = 0; g < shape.groups; ++g) {
+        CHECK(tables.cells(g, tokens) == naive.cells[g]);
+        REQUIRE(tables.pages(g) == naive.pages[g].size());
+        for (uint32_t i = 0; i < tables.pages(g); ++i) CHECK(tables.page(g, i) == naive.pages[g][i]);
+      }
+    }
+    spare.clear();
+    tables.clear(&spare);
+    CHECK(tables.pages() == 0);
+  }
+}
+
+TEST_CASE("group tables: rings stop growing, the others do not") {
+  GroupShape shape;
+  shape.groups = 3;
+  shape.page_tokens = 4;
+  shape.ring_pages = 2;
+  shape.ring = {true, false, true};
+  shape.rings = 2;
+  GroupTables tables;
+  tables.open(&shape);
+  std::vector<uint32_t> wanted;
+  for (uint32_t tokens = 0; tokens < 40; ++tokens) {
+    wanted.clear();
+    tables.wanted(tokens, tokens + 1, &wanted);
+    for (const uint32_t g : wanted) tables.give(g, PageId{tokens * 4 + g});
+    tables.check(tokens + 1);
+  }
+  CHECK(tables.pages(0) == 2);
+  CHECK(tables.pages(1) == 10);
+  CHECK(tables.cells(0, 40) == 8);
+  CHECK(tables.cells(40) == 8 + 40 + 8);
+}
+
+TEST_CASE("group tables: even depth tops short groups up when the longest crosses") {
+  GroupShape shape;
+  shape.groups = 2;
+  shape.page_tokens = 4;
+  shape.even = true;
+  GroupTables tables;
+  tables.open(&shape);
+  std::vector<uint32_t> wanted;
+  tables.wanted(0, 16, &wanted);
+  for (const uint32_t g : wanted) tables.give(g, PageId{g});
+  tables.settle();
+  std::vector<PageId> spare;
+  tables.keep(16, std::vector<uint32_t>{12, 3});
+  tables.trim(16, &spare);
+  CHECK(spare.size() == 4);  // 4 + 4 pages, 3 + 1 are needed
+  wanted.clear();
+  tables.wanted(16, 17, &wanted);
+  // The longest holds 13 then: four pages for both.
+  CHECK(wanted == std::vector<uint32_t>{0, 1, 1, 1});
+}

@@ -1,0 +1,99 @@
+// Choices that cannot work together are refused, and the sentence names the way out (METHODS 7.5).
+
+#include <doctest/doctest.h>
+
+#include <functional>
+
+#include "tests/support/test_policies.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+struct Case {
+  const char* name;
+  Moment moment;
+  std::function<void(CoreConfig*)> spoil;
+  const char* way_out;  // "": it is right
+};
+
+CoreConfig right() {
+  CoreConfig config;
+  config.pages_gpu = 100;
+  config.prefix_cache = false;
+  config.policies.identity = "none";
+  config.policies.layout = "ragged";
+  config.policies.layout_spec = {.layers = 2, .kv_heads = 4, .heads_per_group = 2};
+  config.policies.budget = "reserved";
+  config.policies.budget_spec.mu.assign(8, kWhole / 4);
+  config.policies.budget_spec.sigma.assign(8, kWhole / 16);
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("validate: retention") {
+  const Case cases[] = {
+      {"right", Moment::kChunkEnd, [](CoreConfig*) {}, ""},
+      {"no scorer", Moment::kAtNoTime, [](CoreConfig*) {}, "choose a scorer, or budget all"},
+      {"reserved at prompt end", Moment::kPromptEnd, [](CoreConfig*) {}, "or budget ratio"},
+      {"chunk larger than a step", Moment::kChunkEnd,
+       [](CoreConfig* c) { c->policies.budget_spec.chunk_tokens = 4'096; }, "set chunk_tokens"},
+      {"half a step under mixed batching", Moment::kChunkEnd,
+       [](CoreConfig* c) { c->batch_order = BatchOrder::kMixed; }, "set chunk_tokens"},
+      {"paged drops nothing", Moment::kChunkEnd, [](CoreConfig* c) { c->policies.layout = "paged"; },
+       "choose layout compact, ragged"},
+      {"budget all with a layout", Moment::kChunkEnd, [](CoreConfig* c) { c->policies.budget = "all"; },
+       "choose layout paged"},
+      {"one table, different counts", Moment::kChunkEnd, [](CoreConfig* c) { c->policies.layout = "compact"; },
+       "choose layout ragged"},
+      {"prefix cache of moved cells", Moment::kChunkEnd, [](CoreConfig* c) { c->prefix_cache = true; },
+       "set prefix_cache: false"},
+      {"slots of one token", Moment::kPromptEnd,
+       [](CoreConfig* c) {
+         c->policies.layout = "slot_dead";
+         c->policies.budget = "ratio";
+       },
+       "page_mask_dead"},
+      {"holes that others see", Moment::kPromptEnd,
+       [](CoreConfig* c) {
+         c->policies.layout = "page_mask_dead";
+         c->policies.budget = "ratio";
+         c->policies.identity = "shared";
+       },
+       "identity: session or none"},
+      {"holes at chunk ends", Moment::kChunkEnd,
+       [](CoreConfig* c) {
+         c->policies.layout = "page_mask_dead";
+         c->policies.budget = "ratio";
+       },
+       "choose layout compact or ragged"},
+      {"ring of unknown size", Moment::kChunkEnd, [](CoreConfig* c) { c->policies.layout = "arena"; },
+       "choose budget uniform or head_masks"},
+      {"counts at decode steps", Moment::kDecodeStep, [](CoreConfig* c) { c->policies.budget = "released"; },
+       "choose budget uniform"},
+      {"even depth of what gives nothing back", Moment::kChunkEnd,
+       [](CoreConfig* c) { c->policies.budget_spec.uniform_depth = true; }, "choose budget released"},
+      {"host tier", Moment::kChunkEnd,
+       [](CoreConfig* c) {
+         c->policies.placement = "host";
+         c->pages_host = 10;
+       },
+       "use placement gpu"},
+      {"suffix-dependent and shared", Moment::kPromptEnd,
+       [](CoreConfig* c) {
+         c->policies.budget = "ratio";
+         c->policies.identity = "shared";
+       },
+       "identity: session or none"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.name);
+    CoreConfig config = right();
+    c.spoil(&config);
+    const auto wrong = validate_axes(axes_with_scorer(config, c.moment), config.policies, config);
+    CHECK(wrong.has_value() == (c.way_out[0] != '\0'));
+    if (wrong.has_value()) CHECK_MESSAGE(wrong->find(c.way_out) != std::string::npos, *wrong);
+  }
+}
