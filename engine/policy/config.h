@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/policy/retrieval_spec.h"
 
 namespace kvtwin {
 
@@ -42,6 +43,7 @@ struct PolicySet {
   std::string retrieval = "all";
   std::string partition = "uniform";
   std::string identity = "shared";
+  RetrievalSpec retrieval_spec;  // read only where retrieval is not "all"
 };
 
 struct CoreConfig {

@@ -27,11 +27,13 @@ uint64_t Core::digest() const { return draw({state_->digest, state_->done}); }
 Core::State::State(const CoreConfig& c)
     : config(c),
       axes(make_axes(c.policies)),
+      arena(axes.placement->uses_arena()),
       gpu(PageId{0}, c.pages_gpu, c.page_order),
       host(c.pages_host == 0
                ? nullptr
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
-      index(c.page_tokens / c.unit_tokens, &gpu, host.get(), make_prefix_eviction(c.prefix_eviction)) {
+      index(c.page_tokens / c.unit_tokens, &gpu, arena ? nullptr : host.get(),
+            make_prefix_eviction(c.prefix_eviction)) {
   KVT_CHECK(!validate_core_config(c).has_value());
 }
 
@@ -92,9 +94,10 @@ bool Core::State::reject(const CallReady& event) {
   if (config.context_tokens_max != 0 && tokens > config.context_tokens_max) {
     return refuse(Reason::kLongerThanWindow, tokens, config.context_tokens_max);
   }
-  const uint64_t pages = div_ceil<uint64_t>(tokens, config.page_tokens);
+  const PagesNeeded pages = pages_needed(config, event.prompt_tokens, event.output_tokens);
   const uint64_t room = config.pages_gpu - config.watermark_pages;
-  if (tokens > UINT32_MAX || pages > room) return refuse(Reason::kLargerThanPool, pages, room);
+  if (tokens > UINT32_MAX || pages.gpu > room) return refuse(Reason::kLargerThanPool, pages.gpu, room);
+  if (pages.host > config.pages_host) return refuse(Reason::kLargerThanPool, pages.host, config.pages_host);
   return false;
 }
 
@@ -144,7 +147,7 @@ void Core::State::end_call(Slot slot) {
 // A running call's pages go: what others may use into the index, the rest, last page first, to the pool.
 void Core::State::let_go(CallState* call, bool preempted) {
   cells_held -= call->kv;
-  pages_running -= call->pages_held();
+  pages_running -= table_pages(*call);
   publish_pages(call,
                 std::min(call->kv / config.page_tokens, preempted ? call->pages_known : call->pages_public));
 #ifdef KVTWIN_PLANT_LEAK_ON_PREEMPT
@@ -159,6 +162,7 @@ void Core::State::let_go(CallState* call, bool preempted) {
   call->lease = {};
   reserved_total -= call->reserved;
   call->reserved = 0;
+  if (arena) let_go_of_host(call);
 }
 
 void Core::State::publish_pages(CallState* call, uint32_t pages_limit) {
@@ -181,6 +185,7 @@ Slot Core::State::take_slot() {
   CallState& call = calls[slot];
   CallState fresh;
   fresh.pages = std::move(call.pages);  // keeps what it has allocated
+  fresh.host_pages = std::move(call.host_pages);
   fresh.identity = std::move(call.identity);
   fresh.triggers = std::move(call.triggers);
   call = std::move(fresh);
@@ -196,7 +201,7 @@ Slot Core::State::slot_of(CallId call) const {
 CoreGauges Core::gauges() const {
   const State& s = *state_;
   // Pages and cells of steps that no world has been allowed to start yet are not held yet.
-  uint64_t pages_ahead = 0, cells_ahead = 0;
+  uint64_t pages_ahead = 0, host_ahead = 0, cells_ahead = 0;
   if (!s.launches.empty()) {
     const Launch& last = s.launches.back();
     const uint64_t started = std::max(last.first + 1, s.done + s.config.steps_in_flight_max);
@@ -205,7 +210,9 @@ CoreGauges Core::gauges() const {
       const auto ahead =
           std::lower_bound(last.grants.begin(), last.grants.end(), started - last.first,
                            [](const PageGrant& grant, uint64_t offset) { return grant.offset < offset; });
-      pages_ahead = static_cast<uint64_t>(last.grants.end() - ahead);
+      host_ahead = static_cast<uint64_t>(std::count_if(
+          ahead, last.grants.end(), [&s](const PageGrant& grant) { return s.on_host(grant.page); }));
+      pages_ahead = static_cast<uint64_t>(last.grants.end() - ahead) - host_ahead;
     }
   }
   CoreGauges g;
@@ -216,9 +223,9 @@ CoreGauges Core::gauges() const {
   g.pages_gpu_cached = s.index.pages_evictable();
   g.pages_gpu_held = g.pages_gpu_total - g.pages_gpu_free - g.pages_gpu_cached;
   g.pages_host_total = s.host ? s.host->pages_total() : 0;
-  g.pages_host_free = s.host ? s.host->pages_free() : 0;
+  g.pages_host_free = s.host ? s.host->pages_free() + static_cast<uint32_t>(host_ahead) : 0;
   g.cells_held = s.cells_held - cells_ahead;
-  g.slots_held = (s.pages_running - pages_ahead) * s.config.page_tokens;
+  g.slots_held = (s.pages_running - (s.arena ? host_ahead : pages_ahead)) * s.config.page_tokens;
   return g;
 }
 
@@ -229,23 +236,31 @@ void Core::State::check_invariants() const {
   gpu.check_invariants();
   if (host) host->check_invariants();
   index.check_invariants();
-  uint64_t pages_own = 0, cells = 0, held = 0, reserved = 0, live = 0;
+  uint64_t pages_own = 0, host_own = 0, cells = 0, held = 0, reserved = 0, reserved_host = 0, live = 0;
   for (const CallState& call : calls) {
     if (call.phase == CallState::Phase::kUnused) continue;
     ++live;
     KVT_CHECK(call.emitted <= call.sampled);
     KVT_CHECK(call.sampled <= call.output);
     reserved += call.reserved;
+    reserved_host += call.reserved_host;
     if (call.phase != CallState::Phase::kRunning) {
       KVT_CHECK(call.pages.empty());
+      KVT_CHECK(call.host_pages.empty());
       KVT_CHECK(call.lease.pages == 0);
       continue;
     }
     pages_own += call.pages.size();
     cells += call.kv;
-    held += call.pages_held();
-    KVT_CHECK(uint64_t{call.pages_held()} * config.page_tokens >= call.kv);
+    held += table_pages(call);
+    host_own += call.host_pages.size();
+    KVT_CHECK(uint64_t{table_pages(call)} * config.page_tokens >= call.kv);
     for (const PageId page : call.pages) KVT_CHECK(gpu.owned(page));
+    for (const PageId page : call.host_pages) KVT_CHECK(host->owned(page));
+    if (call.in_arena) {
+      KVT_CHECK(call.pages.size() == gpu_pages_held(config.policies.retrieval_spec, config.page_tokens,
+                                                    static_cast<uint32_t>(call.host_pages.size())));
+    }
   }
   uint64_t gpu_in_flight = 0, host_in_flight = 0, waits = 0;
   for (const TransferState& transfer : transfers) {
@@ -258,12 +273,14 @@ void Core::State::check_invariants() const {
   KVT_CHECK(cells == cells_held);
   KVT_CHECK(held == pages_running);
   KVT_CHECK(reserved == reserved_total);
+  KVT_CHECK(reserved_host == reserved_host_total);
   KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + gpu_in_flight);
-  KVT_CHECK(!host || host->pages_owned() == index.pages_host() + host_in_flight);
+  KVT_CHECK(!host || host->pages_owned() == host_own + index.pages_host() + host_in_flight);
   KVT_CHECK(running.size() <= config.calls_max);
   KVT_CHECK(recalling <= waits);
   KVT_CHECK(launched >= done);
   KVT_CHECK(reserved_total <= uint64_t{gpu.pages_free()} + index.pages_evictable());
+  KVT_CHECK(!host || reserved_host_total <= host->pages_free());
 }
 
 }  // namespace kvtwin

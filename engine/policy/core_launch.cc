@@ -61,13 +61,14 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
     launch->grants.push_back({0, entry, granted[i]});
   }
+  if (arena && samples && !call.in_arena) shrink_to_arena(&call);
   if (!decode) publish_pages(&call, std::min(call.kv / config.page_tokens, call.pages_public));
 }
 
 // How many steps, this one included, are certain to have these entries again, one token later each.
 uint32_t Core::State::quiet_steps(const Launch& launch) const {
   if (preempted_now || evicted_now || admission_open) return 1;
-  if (host && preempted_until > done) return 1;  // cleaning resumes when those steps have ended
+  if (tiered() && preempted_until > done) return 1;  // cleaning resumes when those steps have ended
   for (size_t i = 0; i + 1 < launches.size(); ++i) {
     if (launches[i].decisive) return 1;
   }
@@ -92,19 +93,24 @@ uint32_t Core::State::quiet_steps(const Launch& launch) const {
 // evicts nothing and does not call for cleaning. Returns how many steps have all they need.
 uint32_t Core::State::grant_ahead(uint32_t steps, Launch* launch) {
   const uint32_t page = config.page_tokens;
-  const bool watch_clean = !below_clean_target(0);
+  const bool watch_clean = tiered() && !below_clean_target(0);
   // Each call crosses into a new page once in every `page` steps; order the crossings once.
   crossings.clear();
   for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
     const CallState& call = calls[launch->members[entry].slot];
     // kv counts this step already: step 1 writes position kv.
-    crossings.push_back({call.pages_held() * page - call.kv + 1, entry});
+    crossings.push_back({table_pages(call) * page - call.kv + 1, entry});
   }
   std::sort(crossings.begin(), crossings.end());
   for (uint32_t window = 0; window < steps; window += page) {
     for (const auto& [first, entry] : crossings) {
       const uint32_t offset = first + window;
       if (offset >= steps) break;
+      if (arena) {
+        if (grant_arena_page(entry, offset, launch)) continue;
+        give_back_grants(launch, offset);
+        return offset;
+      }
       if (!free_page_is_next() || (watch_clean && below_clean_target(1))) {
         give_back_grants(launch, offset);
         return offset;

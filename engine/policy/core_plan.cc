@@ -80,6 +80,7 @@ uint32_t Core::State::prefill_budget() const {
 
 // Gives the call pages for `tokens` more tokens of KV; all or none.
 bool Core::State::grow(CallState* call, uint32_t tokens) {
+  if (arena) return grow_arena(call, tokens);
   const uint32_t pages = axes.layout->pages_for(call->kv + tokens, config.page_tokens);
   if (pages <= call->pages_held()) return true;
   const uint32_t more = pages - call->pages_held();

@@ -101,11 +101,21 @@ void Core::State::give_back_grants(Launch* launch, uint32_t offset) {
     const PageGrant grant = launch->grants.back();
     launch->grants.pop_back();
     CallState& call = calls[launch->members[grant.entry].slot];
+    const bool reserves = config.admission == AdmissionKind::kFullReservation;
+    if (on_host(grant.page)) {
+      KVT_CHECK(call.host_pages.back() == grant.page);
+      call.host_pages.pop_back();
+      host->unacquire(grant.page);
+      --pages_running;
+      call.reserved_host += reserves ? 1 : 0;
+      reserved_host_total += reserves ? 1 : 0;
+      continue;
+    }
     KVT_CHECK(call.pages.back() == grant.page);
     call.pages.pop_back();
     gpu.unacquire(grant.page);
-    --pages_running;
-    if (config.admission == AdmissionKind::kFullReservation) {
+    pages_running -= arena ? 0 : 1;
+    if (reserves) {
       ++call.reserved;
       ++reserved_total;
     }

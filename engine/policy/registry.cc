@@ -18,7 +18,25 @@ constexpr PolicyInfo kPolicies[] = {
     {"placement", "host",
      "Cached prefixes that are about to be evicted are copied to the host; a hit there is recalled by a "
      "transfer that the call waits for."},
+    {"placement", "arena",
+     "Every page of a call is on the host. The prompt is computed on the gpu; at its end the gpu keeps an "
+     "arena of fixed size per call, whose content the retrieval chooses step by step."},
     {"retrieval", "all", "A step reads every live page."},
+    {"retrieval", "quest",
+     "Reads the pages whose min-max summary bounds the query highest. All pages stay on the gpu; the first two "
+     "layers read everything."},
+    {"retrieval", "arkvale",
+     "As Quest, with cuboid summaries and pages on the host: what is chosen and absent is recalled before "
+     "attention, in pieces of one token and head (NHD), one thing after another."},
+    {"retrieval", "shadowkv",
+     "Keys stay on the gpu as low-rank factors and are rebuilt for the chosen pages while their values are "
+     "recalled; outlier and local pages stay."},
+    {"retrieval", "infinigen",
+     "During layer l the tokens of layer l+1 are chosen from partial keys and recalled one by one; nothing "
+     "chosen is kept for the next step."},
+    {"retrieval", "freekv",
+     "Pages for the next step are chosen and recalled in the background with this step's query; heads whose "
+     "query has turned (cosine below tau) are chosen again and recalled before attention."},
     {"partition", "uniform", "All heads of a layer are cut into the same number of splits."},
     {"identity", "shared", "Equal tokens share KV, whoever sent them."},
     {"identity", "session", "Only calls of one session share KV."},
@@ -37,8 +55,11 @@ constexpr Choice<Scorer> kScorers[] = {{"none", make_scorer_none}};
 constexpr Choice<Budget> kBudgets[] = {{"all", make_budget_all}};
 constexpr Choice<Layout> kLayouts[] = {{"paged", make_layout_paged}};
 constexpr Choice<Precision> kPrecisions[] = {{"bf16", make_precision_bf16}};
-constexpr Choice<Placement> kPlacements[] = {{"gpu", make_placement_gpu}, {"host", make_placement_host}};
-constexpr Choice<Retrieval> kRetrievals[] = {{"all", make_retrieval_all}};
+constexpr Choice<Placement> kPlacements[] = {{"gpu", make_placement_gpu}, {"host", make_placement_host}, {"arena", make_placement_arena}};
+constexpr Choice<Retrieval> kRetrievals[] = {
+    {"all", make_retrieval_all},           {"quest", make_retrieval_quest},
+    {"arkvale", make_retrieval_arkvale},   {"shadowkv", make_retrieval_shadowkv},
+    {"infinigen", make_retrieval_infinigen}, {"freekv", make_retrieval_freekv}};
 constexpr Choice<Partition> kPartitions[] = {{"uniform", make_partition_uniform}};
 constexpr Choice<Identity> kIdentities[] = {
     {"shared", make_identity_shared}, {"session", make_identity_session}, {"none", make_identity_none}};
@@ -62,6 +83,37 @@ std::optional<std::string> unknown(std::string_view axis, std::string_view name)
     known += (known.empty() ? "" : ", ") + std::string(policy.name);
   }
   return "there is no " + std::string(axis) + " \"" + std::string(name) + "\"; choose one of: " + known;
+}
+
+// METHODS 7.5, the pairs with placement and retrieval.
+std::optional<std::string> validate_retrieval(const PolicySet& set, const PolicyAxes& axes,
+                                              const CoreConfig& config) {
+  if (axes.retrieval->needs_arena() && !axes.placement->uses_arena()) {
+    return "retrieval " + set.retrieval + " recalls pages from the host, but placement " + set.placement +
+           " keeps none of a running call there; set placement: arena, or retrieval: quest";
+  }
+  if (axes.placement->uses_arena() && !axes.retrieval->needs_arena()) {
+    return "placement arena leaves a call only part of its pages, but retrieval " + set.retrieval +
+           " reads all of them on the gpu; set placement: gpu, or a retrieval that recalls (freekv)";
+  }
+  if (axes.retrieval->reads_everything()) return std::nullopt;
+  if (axes.placement->uses_arena() && config.prefix_cache) {
+    return "placement arena gives a prompt's pages back at its end, so there is no prefix on the gpu to share; "
+           "set prefix_cache: false";
+  }
+  if (!axes.budget->keeps_all()) {
+    return "retrieval " + set.retrieval + " chooses among all pages, but budget " + set.budget +
+           " drops cells of them, and no summary is rebuilt; set budget: all, or retrieval: all";
+  }
+  if (set.layout != "paged") {
+    return "retrieval " + set.retrieval + " chooses whole pages in order of position, which layout " +
+           set.layout + " does not keep; set layout: paged, or retrieval: all";
+  }
+  if (set.precision != "bf16") {
+    return "retrieval " + set.retrieval + " summarises exact keys, and recall of packed pages (precision " +
+           set.precision + ") is not built; set precision: bf16, or retrieval: all";
+  }
+  return check_retrieval_spec(set.retrieval_spec, axes.retrieval->method(), config.page_tokens);
 }
 
 }  // namespace
@@ -122,7 +174,7 @@ std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreC
     return "the host tier has " + std::to_string(config.pages_host) + " pages that placement " +
            set.placement + " never uses; set placement host, or 0 pages";
   }
-  return std::nullopt;
+  return validate_retrieval(set, axes, config);
 }
 
 std::optional<std::string> validate_core_config(const CoreConfig& config) {
