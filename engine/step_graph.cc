@@ -102,7 +102,7 @@ void StepGraph::contract(const std::vector<uint32_t>& order) {
       const OpState& cause = ops_[index(state.causes[0])];
       joins = effects[index(state.causes[0])] == 1 && !cause.feeds && cause.op.outcome == kAlways &&
               cause.op.stream == state.op.stream && cause.op.required == state.op.required &&
-              !is_transfer(cause.op.kind) && !is_transfer(state.op.kind);
+              !moves(state.causes[0]) && !moves(OpId{i});
       if (joins) state.node = cause.node;
     }
     if (!joins) {
@@ -117,14 +117,14 @@ void StepGraph::link_causes() {
   std::vector<bool> has_required_effect(chains_.size(), false);
   std::vector<bool> port_is_transfer(port_names_.size(), false);
   for (const Feed& feed : port_feeds_) {
-    port_is_transfer[feed.carry - streams_.size()] = is_transfer(ops_[index(feed.op)].op.kind);
+    port_is_transfer[feed.carry - streams_.size()] = moves(feed.op);
   }
   std::vector<bool> stream_began(streams_.size(), false);
   for (const std::vector<OpId>& chain : chains_) {
     const OpState& first = ops_[index(chain.front())];
     std::vector<uint32_t> others, transfers;
     for (const OpId cause : first.causes) {
-      (is_transfer(op(cause).kind) ? transfers : others).push_back(value_of(cause));
+      (moves(cause) ? transfers : others).push_back(value_of(cause));
       if (first.op.required) has_required_effect[ops_[index(cause)].node] = true;
     }
     for (const PortId port : first.ports) {
@@ -237,6 +237,7 @@ StepGraph::Piece StepGraph::piece(uint32_t number) const {
           .stream = first.op.stream,
           .required = first.op.required,
           .measured = node.measured,
+          .moves = moves(chains_[number].front()),
           .duration = node.duration,
           .bytes = first.bytes,
           .others = causes.subspan(node.first_cause, node.transfers - node.first_cause),

@@ -66,6 +66,7 @@ struct Op {
   uint16_t layer = kNoLayer;
   bool required = true;   // the step ends when the last required operation has
   int outcome = kAlways;  // >= 0: happens `outcomes[outcome]` times its unit, not at all if that is 0
+  bool delivers = false;  // the end of a transfer (a conversion): who waits for it waits for the transfer
 };
 
 // How long one operation takes, and what it moves. With an outcome of n > 0: fixed + n * unit; else fixed.
@@ -124,6 +125,7 @@ class StepGraph {
     StreamId stream{};
     bool required = true;
     bool measured = false;  // its waiting counts as exposed
+    bool moves = false;     // a transfer, or the end of one: waiting for it is exposed
     Ticks duration = 0;
     uint64_t bytes = 0;                   // of a transfer
     std::span<const uint32_t> others;     // what it waits for: below carried() a carried instant, else
@@ -175,6 +177,7 @@ class StepGraph {
   void contract(const std::vector<uint32_t>& order);
   void link_causes();
   void set_work(OpState* state, Ticks duration, uint64_t bytes);
+  bool moves(OpId id) const { return is_transfer(op(id).kind) || op(id).delivers; }
   uint32_t value_of(OpId op) const { return carried() + ops_[static_cast<uint32_t>(op)].node; }
 
   bool sealed_ = false;

@@ -59,6 +59,22 @@ uint32_t gpu_pages_held(const RetrievalSpec& spec, uint32_t page_tokens, uint32_
   return static_cast<uint32_t>(std::min<uint64_t>(pages, arena_pages(spec, page_tokens) + resident));
 }
 
+bool call_retrieves(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens) {
+  return (uint64_t{tokens} + page_tokens - 1) / page_tokens > arena_pages(spec, page_tokens);
+}
+
+uint32_t tokens_read(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens) {
+  if (!call_retrieves(spec, page_tokens, tokens)) return tokens;
+  const uint32_t unfilled = (page_tokens - tokens % page_tokens) % page_tokens;  // of the last page
+  return arena_pages(spec, page_tokens) * page_tokens - unfilled;
+}
+
+uint32_t candidate_pages(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens) {
+  if (!call_retrieves(spec, page_tokens, tokens)) return 0;
+  const uint32_t pages = (tokens + page_tokens - 1) / page_tokens;
+  return pages - (spec.sink_tokens + spec.window_tokens) / page_tokens;
+}
+
 std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, RetrievalMethod method,
                                                 uint32_t page_tokens) {
   const auto number = [](uint64_t value) { return std::to_string(value); };

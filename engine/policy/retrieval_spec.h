@@ -59,6 +59,13 @@ uint32_t selectable_pages(const RetrievalSpec& spec, uint32_t page_tokens);
 // they fit the arena. Grows by at most one page per page.
 uint32_t gpu_pages_held(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t pages);
 
+// A call that has `tokens` tokens of context, the one being computed included: does this step choose pages for
+// it, and how many tokens does every KV head read?
+bool call_retrieves(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
+uint32_t tokens_read(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
+// Pages that can be chosen at all: full ones, without sinks and window. 0 when the call reads everything.
+uint32_t candidate_pages(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
+
 // A sentence that says what is wrong and what would be right.
 std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, RetrievalMethod method,
                                                 uint32_t page_tokens);
