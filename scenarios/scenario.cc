@@ -1,4 +1,5 @@
 #include "scenarios/scenario.h"
+#include "scenarios/retrieval_options.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
@@ -272,9 +273,11 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
   if (written.limits().capture_sizes_size() > 0) scenario.values.mutable_limits()->clear_capture_sizes();
   scenario.values.MergeFrom(written);
   if (scenario.values.name().empty()) scenario.values.set_name(fs::path(path).stem().string());
+  resolve_retrieval(&scenario.values);
   if (scenario.values.policies().placement().empty()) {
-    scenario.values.mutable_policies()->set_placement(scenario.values.memory().host_bytes() > 0 ? "host"
-                                                                                                : "gpu");
+    const bool arena = retrieval_needs_arena(retrieval_method(scenario.values.policies().retrieval()));
+    const bool host = scenario.values.memory().host_bytes() > 0;
+    scenario.values.mutable_policies()->set_placement(arena ? "arena" : host ? "host" : "gpu");
   }
   check_scenario(scenario, &mistakes);
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));

@@ -99,11 +99,22 @@ class Table {
         static_cast<double>(moved.bytes_out()) / 1e9, static_cast<double>(moved.exposed_ns()) / 1e9,
         static_cast<double>(moved.hidden_ns()) / 1e9,
         moved.failed() > 0 ? fmt::format("; {} failed", moved.failed()) : "");
+    if (r_.has_retrieval()) retrieval();
     attribution();
     shares("input tokens", r_.input());
     shares("step time", r_.cost());
     for (const std::string& note : r_.notes()) row("note", "{}", note);
     out_ += '\n';
+  }
+
+  void retrieval() {
+    const v1::Retrieval& all = r_.retrieval();
+    row("retrieval", "outcomes {}: {} head-pages recalled before attention, {} behind it; {} heads corrected",
+        all.outcomes(), grouped(all.pages_now()), grouped(all.pages_next()), grouped(all.heads_corrected()));
+    const auto giga = [](auto value) { return static_cast<double>(value) / 1e9; };
+    row("", "{:.3f} GB recalled, {:.3f} GB offloaded; {:.3f} s exposed, {:.3f} s hidden; {} steps expanded",
+        giga(all.bytes_in()), giga(all.bytes_out()), giga(all.exposed_ns()), giga(all.hidden_ns()),
+        grouped(all.steps_expanded()));
   }
 
   void attribution() {
@@ -205,6 +216,17 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["time_decode_s"] = r.time().decode_s();
   out["time_host_s"] = r.time().host_s();
   out["time_latency_s"] = r.time().latency_s();
+  if (r.has_retrieval()) {
+    out["outcomes"] = r.retrieval().outcomes();
+    out["retrieval_pages_now"] = r.retrieval().pages_now();
+    out["retrieval_pages_next"] = r.retrieval().pages_next();
+    out["retrieval_heads_corrected"] = r.retrieval().heads_corrected();
+    out["retrieval_bytes_in"] = r.retrieval().bytes_in();
+    out["retrieval_bytes_out"] = r.retrieval().bytes_out();
+    out["retrieval_exposed_s"] = static_cast<double>(r.retrieval().exposed_ns()) / 1e9;
+    out["retrieval_hidden_s"] = static_cast<double>(r.retrieval().hidden_ns()) / 1e9;
+    out["retrieval_steps_expanded"] = r.retrieval().steps_expanded();
+  }
   put("input", r.input(), &out);
   put("cost", r.cost(), &out);
   return out;
