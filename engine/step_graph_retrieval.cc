@@ -65,7 +65,7 @@ class Builder {
       if (last_convert_ == kNoOp) {
         graph().after(*recall, staging_);
       } else {
-        graph().after(*recall, last_convert_);
+        graph().behind(*recall, last_convert_);
       }
     }
     *convert = graph().add({.kind = OpKind::kConvert,

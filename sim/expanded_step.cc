@@ -38,6 +38,7 @@ struct ExpandedSteps::Step {
   std::vector<StepGraph::Piece> pieces;      // as they were when it started: costs change from step to step
   std::vector<uint32_t> copies_left;         // of a transfer, over its routes
   std::vector<double> held_until;            // by causes that are no transfers
+  std::vector<std::vector<uint32_t>> effects;  // by piece, within the step
   std::vector<std::vector<Waiter>> waiters;  // pieces of later steps
   uint32_t left = 0;
   uint32_t required_left = 0;
@@ -54,11 +55,9 @@ struct ExpandedSteps::Engine {
   uint32_t number = 0;
   StepGraph* graph = nullptr;
   Site site;
-  std::vector<std::vector<uint32_t>> effects;  // by piece, within the step
   std::vector<Carried> carried;
   std::vector<std::unique_ptr<Step>> steps;
   std::vector<uint32_t> free;
-  std::vector<uint32_t> feeders;  // by carried instant
   uint32_t running = 0;           // steps with pieces that have not ended
 };
 
@@ -88,16 +87,6 @@ uint32_t ExpandedSteps::add_engine(StepGraph* graph, const Site& site) {
   engine->graph = graph;
   engine->site = site;
   engine->carried.resize(graph->carried());
-  for (uint32_t carry = 0; carry < graph->carried(); ++carry) engine->feeders.push_back(graph->feeder(carry));
-  engine->effects.resize(graph->node_count());
-  for (uint32_t i = 0; i < graph->node_count(); ++i) {
-    const StepGraph::Piece piece = graph->piece(i);
-    for (const auto& causes : {piece.others, piece.transfers}) {
-      for (const uint32_t cause : causes) {
-        if (cause >= graph->carried()) engine->effects[cause - graph->carried()].push_back(i);
-      }
-    }
-  }
   engines_.push_back(std::move(engine));
   return engines_.back()->number;
 }
@@ -119,40 +108,59 @@ void ExpandedSteps::start(uint32_t number, std::span<const uint32_t> outcomes, D
   step->missing.assign(pieces, 0);
   step->held_until.assign(pieces, step->started);
   step->waiters.assign(pieces, {});
-  step->left = pieces;
-  step->required_left = 0;
-  step->timing = {.start_ns = step->started};
+  step->effects.assign(pieces, {});
+  step->copies_left.assign(pieces, 0);
   step->pieces.clear();
   for (uint32_t i = 0; i < pieces; ++i) step->pieces.push_back(graph.piece(i));
-  step->copies_left.assign(pieces, 0);
+  step->left = step->required_left = 0;
+  step->timing = {.start_ns = step->started};
   ++engine->running;
   step->done = std::move(done);
   for (uint32_t i = 0; i < pieces; ++i) {
     const StepGraph::Piece& piece = step->pieces[i];
+    if (piece.absent) continue;
+    ++step->left;
     step->required_left += piece.required ? 1 : 0;
     for (const auto& causes : {piece.others, piece.transfers}) {
-      for (const uint32_t cause : causes) {
-        if (cause < graph.carried()) {
-          wait_for_carried(engine, step, i, cause);
-          if (cause >= carried_ns.size() || carried_ns[cause] <= step->started) continue;
-          ++step->missing[i];
-          const bool moves = causes.data() == piece.transfers.data();
-          grid_->at(carried_ns[cause], [this, engine, step, i, moves] { release(engine, step, i, moves); });
-        } else {
-          ++step->missing[i];
-        }
-      }
+      const bool moves = causes.data() == piece.transfers.data();
+      for (const uint32_t cause : causes) wait_for(engine, step, i, graph.resolve(cause), moves, carried_ns);
     }
   }
-  for (uint32_t carry = 0; carry < graph.carried(); ++carry) {
-    if (engine->feeders[carry] < pieces) engine->carried[carry] = {step, engine->feeders[carry]};
-  }
+  note_carried(engine, step);
   // A piece that takes no time starts others at once: look at who is ready before anything begins.
   std::vector<uint32_t> ready;
   for (uint32_t i = 0; i < pieces; ++i) {
-    if (step->missing[i] == 0) ready.push_back(i);
+    if (step->missing[i] == 0 && !step->pieces[i].absent) ready.push_back(i);
   }
   for (const uint32_t piece : ready) begin(engine, step, piece);
+}
+
+void ExpandedSteps::wait_for(Engine* engine, Step* step, uint32_t piece, uint32_t value, bool moves,
+                             std::span<const double> carried_ns) {
+  const uint32_t carried = engine->graph->carried();
+  if (value == StepGraph::kNothing) return;
+  if (value >= carried) {
+    ++step->missing[piece];
+    step->effects[value - carried].push_back(piece);
+    return;
+  }
+  wait_for_carried(engine, step, piece, value);
+  if (value >= carried_ns.size() || carried_ns[value] <= step->started) return;
+  ++step->missing[piece];
+  grid_->at(carried_ns[value], [this, engine, step, piece, moves] { release(engine, step, piece, moves); });
+}
+
+// Later steps wait for these pieces; what nobody feeds in this step stays as it was.
+void ExpandedSteps::note_carried(Engine* engine, Step* step) {
+  const StepGraph& graph = *engine->graph;
+  for (uint32_t carry = 0; carry < graph.carried(); ++carry) {
+    const uint32_t feeder = graph.feeder(carry);
+    if (feeder == StepGraph::kNothing) continue;
+    const uint32_t value = graph.resolve(feeder);
+    if (value != StepGraph::kNothing && value >= graph.carried()) {
+      engine->carried[carry] = {step, value - graph.carried()};
+    }
+  }
 }
 
 void ExpandedSteps::wait_for_carried(Engine* engine, Step* step, uint32_t piece, uint32_t carry) {
@@ -201,7 +209,7 @@ void ExpandedSteps::ended(Engine* engine, Step* step, uint32_t number) {
   for (Engine::Carried& carried : engine->carried) {
     if (carried.step == step && carried.piece == number) carried = {};
   }
-  for (const uint32_t effect : engine->effects[number]) release(engine, step, effect, piece.moves);
+  for (const uint32_t effect : step->effects[number]) release(engine, step, effect, piece.moves);
   for (const Step::Waiter& waiter : step->waiters[number]) release(engine, waiter.step, waiter.piece, piece.moves);
   step->waiters[number].clear();
   const bool last_required = piece.required && --step->required_left == 0;

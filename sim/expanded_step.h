@@ -73,6 +73,9 @@ class ExpandedSteps {
   void release(Engine* engine, Step* step, uint32_t piece, bool moves);
   void begin(Engine* engine, Step* step, uint32_t piece);
   void ended(Engine* engine, Step* step, uint32_t piece);
+  void wait_for(Engine* engine, Step* step, uint32_t piece, uint32_t value, bool moves,
+                std::span<const double> carried_ns);
+  void note_carried(Engine* engine, Step* step);
   void wait_for_carried(Engine* engine, Step* step, uint32_t piece, uint32_t carry);
   Token token_of(const Engine& engine, const Step& step, uint32_t piece) const;
 
