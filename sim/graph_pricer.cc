@@ -171,6 +171,13 @@ StepTiming GraphPricer::evaluate(Ticks start) {
   return step_.graph.evaluate(start, outcomes_, &after_);
 }
 
+void GraphPricer::commit(Ticks early) {
+  carry_.at.resize(after_.at.size(), after_.at.empty() ? 0 : -(Ticks{1} << 61));
+  for (size_t i = 0; i < carry_.at.size(); ++i) {
+    if (carry_.at[i] != after_.at[i]) carry_.at[i] = after_.at[i] - early;
+  }
+}
+
 void GraphPricer::move_base(Ticks by) {
   for (Ticks& at : carry_.at) at = std::max(at - by, -(Ticks{1} << 61));
 }

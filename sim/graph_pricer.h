@@ -38,8 +38,8 @@ class GraphPricer {
                std::span<const LayerRecall> recalls);
   // When it ends if nobody else uses its links, from what earlier steps left. Changes nothing that is carried.
   StepTiming evaluate(Ticks start);
-  // It ran as the last evaluate() said.
-  void commit() { carry_.at.swap(after_.at); }
+  // It ran as the last evaluate() said, and what it left ended `early` sooner (host time below zero).
+  void commit(Ticks early);
   // It ran somehow else, and everything it left has ended.
   void forget_carried() { carry_.at.clear(); }
   // The clock's zero moved by so much (StepClock).

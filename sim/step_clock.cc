@@ -10,6 +10,9 @@ namespace {
 constexpr int kTicksPerNsLog2 = 10;
 static_assert(Ticks{1} << kTicksPerNsLog2 == kTicksPerNs);
 
+// Host time below zero shortens the step: by how much, at most all of it. Not above zero.
+Ticks early_by(Ticks host, Ticks took) { return std::max(std::min<Ticks>(0, host), -took); }
+
 StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
   StepShape shape;
   chunks->clear();
@@ -163,7 +166,7 @@ void StepClock::price_graph(Launch* launch, Ticks start, Ticks host) {
   const double start_ns = static_cast<double>(base_.ns) + static_cast<double>(begins) / kTicksPerNs;
   elsewhere_ = Elsewhere{begins, host, timing};
   if (runner_ != nullptr && runner_->take({engine_, start_ns, timing, took, pricer_, base_})) return;
-  pricer_->commit();
+  pricer_->commit(-early_by(host, took));
   complete(took, timing.exposed);
 }
 
@@ -185,8 +188,7 @@ void StepClock::complete(Ticks took, Ticks exposed) {
   Ticks known = 0;
   for (const Ticks ticks : by_evidence) known += ticks;
   by_evidence[static_cast<size_t>(Evidence::kRoofline)] += std::max<Ticks>(0, took - known);
-  const Ticks early = std::max(std::min<Ticks>(0, step.host), -took);  // host time below zero shortens the step
-  add_priced(step.start + took + early, step.host, timing, by_evidence);
+  add_priced(step.start + took + early_by(step.host, took), step.host, timing, by_evidence);
   ++next_launch()->priced;
 }
 
