@@ -166,6 +166,7 @@ std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreC
            " keeps cells by what follows them, which would leak one session's view into "
            "another; set identity: session or none";
   }
+  if (auto wrong = validate_retrieval(set, axes, config)) return wrong;
   if (axes.placement->uses_host() && config.pages_host == 0) {
     return "placement " + set.placement +
            " needs a host tier, but it has 0 pages; give it room, or use placement gpu";
@@ -174,7 +175,7 @@ std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreC
     return "the host tier has " + std::to_string(config.pages_host) + " pages that placement " +
            set.placement + " never uses; set placement host, or 0 pages";
   }
-  return validate_retrieval(set, axes, config);
+  return std::nullopt;
 }
 
 std::optional<std::string> validate_core_config(const CoreConfig& config) {
