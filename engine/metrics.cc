@@ -39,8 +39,8 @@ struct Metrics::Launch {
   Instant at{};
   uint32_t entries = 0;
   uint32_t decodes = 0;
-  uint64_t cells = 0, slots = 0;        // after its first step
-  std::vector<PlanEntry> chunks;        // none if repeat > 1
+  uint64_t cells = 0, slots = 0;  // after its first step
+  std::vector<PlanEntry> chunks;  // none if repeat > 1
   // Pages that are set aside for later steps: offsets, ascending, > 0. An arena grows apart from the context.
   std::vector<uint32_t> slot_offsets;  // pages of context
   std::vector<uint32_t> held_offsets;  // pages of the gpu

@@ -132,8 +132,7 @@ void StepGraph::link_causes() {
     const OpState& first = ops_[index(chain.front())];
     std::vector<uint32_t> others, transfers;
     for (const OpId cause : first.causes) {
-      const bool in_order =
-          std::find(first.behind.begin(), first.behind.end(), cause) != first.behind.end();
+      const bool in_order = std::find(first.behind.begin(), first.behind.end(), cause) != first.behind.end();
       (moves(cause) ? transfers : others).push_back(in_order ? value_of(cause) : event_of(cause));
       if (first.op.required) has_required_effect[ops_[index(cause)].node] = true;
     }

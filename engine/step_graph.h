@@ -9,8 +9,8 @@
 // still busy, and the ports: instants at which something that a later step waits for was, or will be,
 // done. So a background recall of step i delays the attention of its layer in step i + 1, not step i.
 //
-// An operation whose outcome is 0 does not happen: nobody waits for it, what it would feed keeps its value, and
-// its stream goes on as if it had never been issued.
+// An operation whose outcome is 0 does not happen: nobody waits for it, what it would feed keeps its value,
+// and its stream goes on as if it had never been issued.
 //
 // Times are Ticks (1/1024 ns). Evaluation is the longest path in a stored topological order, after chains
 // that no edge enters or leaves were contracted; it allocates nothing.
@@ -109,7 +109,7 @@ class StepGraph {
   void after(OpId op, PortId port);  // of an earlier step
   // Within the step, for whatever was issued on the stream of `cause` up to it, whether or not it happens.
   void behind(OpId op, OpId cause);
-  void feed(PortId port, OpId op);   // the port says when `op` ended; later feeds replace earlier
+  void feed(PortId port, OpId op);  // the port says when `op` ended; later feeds replace earlier
   // Orders and contracts. Nothing can be added afterwards. REQUIRES: no cycle.
   void seal();
 
@@ -137,8 +137,8 @@ class StepGraph {
     std::span<const uint32_t> others;     // what it waits for: values, see resolve()
     std::span<const uint32_t> transfers;  // those that are transfers
   };
-  // What a value comes to with the outcomes applied: below carried() a carried instant, else carried() + piece;
-  // kNothing when nobody has to wait.
+  // What a value comes to with the outcomes applied: below carried() a carried instant, else carried() +
+  // piece; kNothing when nobody has to wait.
   static constexpr uint32_t kNothing = UINT32_MAX;
   uint32_t resolve(uint32_t value) const;
   Piece piece(uint32_t node) const;
@@ -177,9 +177,9 @@ class StepGraph {
     uint32_t first_cause = 0;
     uint32_t transfers = 0;
     uint32_t last_cause = 0;
-    uint32_t stream = 0;       // value of what comes before it on its stream
+    uint32_t stream = 0;        // value of what comes before it on its stream
     uint32_t event = kNothing;  // value that events on it have
-    bool measured = false;     // on the first stream, and no transfer
+    bool measured = false;      // on the first stream, and no transfer
     bool absent = false;
   };
   struct Feed {
@@ -215,7 +215,7 @@ class StepGraph {
   uint64_t bytes_in_ = 0, bytes_out_ = 0;
   std::vector<Feed> feeds_;  // what is carried on, streams and ports
   Ticks started_ = 0;
-  std::vector<Ticks> values_;  // carried, then the end of each node, then events of conditional ones
+  std::vector<Ticks> values_;          // carried, then the end of each node, then events of conditional ones
   std::vector<uint32_t> event_nodes_;  // of these events
 };
 

@@ -40,7 +40,8 @@ class Builder {
   StepGraph& graph() { return step_.graph; }
 
   OpId add(OpKind kind, StreamId stream, uint16_t layer, uint32_t outcome) {
-    return graph().add({.kind = kind, .stream = stream, .layer = layer, .outcome = static_cast<int>(outcome)});
+    return graph().add(
+        {.kind = kind, .stream = stream, .layer = layer, .outcome = static_cast<int>(outcome)});
   }
   OpId add(OpKind kind, StreamId stream, uint16_t layer) {
     return graph().add({.kind = kind, .stream = stream, .layer = layer});
@@ -86,8 +87,7 @@ class Builder {
     choose_now(l, ops);
     OpId chosen = ops->top_k_now;
     if (waits_for_host) chosen = ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
-    const OpId arrived =
-        deliver(l, chosen, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
+    const OpId arrived = deliver(l, chosen, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
     attend(l, ops);
     graph().after(ops->attention, arrived);
   }
@@ -96,8 +96,7 @@ class Builder {
   void shadowkv(uint16_t l, RetrievalLayerOps* ops) {
     choose_now(l, ops);
     ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
-    const OpId arrived =
-        deliver(l, ops->sync, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
+    const OpId arrived = deliver(l, ops->sync, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
     ops->reconstruct = add(OpKind::kReconstruct, compute_, l, step_.flagged(l));
     attend(l, ops);
     graph().after(ops->attention, arrived);
@@ -125,7 +124,8 @@ class Builder {
     ops->score_next = background(OpKind::kPageScore, l);
     graph().after(ops->score_next, ops->append);
     ops->top_k_next = background(OpKind::kTopK, l);
-    // After attention: it still reads the slots that are overwritten, and staging holds two heads' pages only.
+    // After attention: it still reads the slots that are overwritten, and staging holds two heads' pages
+    // only.
     const OpId next =
         deliver(l, ops->top_k_next, false, step_.background(l), &ops->recall_next, &ops->convert_next);
     graph().after(ops->recall_next, ops->attention);
@@ -164,7 +164,8 @@ class Builder {
 
   void layer(uint16_t l) {
     RetrievalLayerOps* const ops = &step_.layers[l];
-    const bool ahead = spec_.method == RetrievalMethod::kInfinigen && l + 1u < spec_.layers && retrieves(l + 1u);
+    const bool ahead =
+        spec_.method == RetrievalMethod::kInfinigen && l + 1u < spec_.layers && retrieves(l + 1u);
     if (ahead) infinigen_ahead(static_cast<uint16_t>(l + 1));
     query(l, ops);
     if (!retrieves(l)) {

@@ -1,9 +1,10 @@
 // Step graphs of the retrieval methods, in the shapes of METHODS 6.5. One template per method; durations and
 // counts are refreshed for every step.
 //
-// Streams: compute, select (scores for the next step), h2d, convert, d2h, host. PCIe is one FIFO per direction
-// for all layers and calls. A layer's recall is one operation, and its conversion another; what the two overlap
-// inside (two staging buffers) is in their durations, because buffers hold one head's pages of one call.
+// Streams: compute, select (scores for the next step), h2d, convert, d2h, host. PCIe is one FIFO per
+// direction for all layers and calls. A layer's recall is one operation, and its conversion another; what the
+// two overlap inside (two staging buffers) is in their durations, because buffers hold one head's pages of
+// one call.
 //
 // Edges that a method's released code lacks and that are required here (METHODS 6.4):
 //   score after the query exists; scatter into the arena after the attention that still reads it;
@@ -39,9 +40,9 @@ struct RetrievalLayerOps {
   OpId cosine = kNoOp, score_now = kNoOp, top_k_now = kNoOp, sync = kNoOp, recall_now = kNoOp,
        convert_now = kNoOp;
   OpId score_next = kNoOp, top_k_next = kNoOp, recall_next = kNoOp, convert_next = kNoOp;
-  OpId reconstruct = kNoOp;                       // ShadowKV: keys of the chosen pages
-  OpId reproject = kNoOp;                         // InfiniGen: in the layer before
-  OpId summarise = kNoOp, offload = kNoOp;        // of pages that this step fills
+  OpId reconstruct = kNoOp;                 // ShadowKV: keys of the chosen pages
+  OpId reproject = kNoOp;                   // InfiniGen: in the layer before
+  OpId summarise = kNoOp, offload = kNoOp;  // of pages that this step fills
 };
 
 struct RetrievalStep {
@@ -50,11 +51,13 @@ struct RetrievalStep {
   std::vector<RetrievalLayerOps> layers;
 
   // Numbers of outcomes; the span given to evaluate() has outcome_count() of them.
-  uint32_t blocking(uint32_t layer) const { return layer; }        // pages x KV heads recalled now
-  uint32_t background(uint32_t layer) const { return count() + layer; }  // for the next step
-  uint32_t flagged(uint32_t layer) const { return 2 * count() + layer; }    // 1: some head is chosen again
-  uint32_t unflagged(uint32_t layer) const { return 3 * count() + layer; }  // 1: none is, and some call retrieves
-  uint32_t filled() const { return 4 * count(); }                           // pages that this step completes
+  uint32_t blocking(uint32_t layer) const { return layer; }               // pages x KV heads recalled now
+  uint32_t background(uint32_t layer) const { return count() + layer; }   // for the next step
+  uint32_t flagged(uint32_t layer) const { return 2 * count() + layer; }  // 1: some head is chosen again
+  uint32_t unflagged(uint32_t layer) const {
+    return 3 * count() + layer;
+  }                                                // 1: none is, and some call retrieves
+  uint32_t filled() const { return 4 * count(); }  // pages that this step completes
   uint32_t outcome_count() const { return 4 * count() + 1; }
 
  private:

@@ -50,7 +50,8 @@ Ticks RetrievalCost::score(uint64_t count) const {
 }
 
 Ticks RetrievalCost::top_k(uint64_t tokens) const {
-  const double items = static_cast<double>(tokens) / (geometry_.scored_columns > 0 ? 1 : geometry_.page_tokens);
+  const double items =
+      static_cast<double>(tokens) / (geometry_.scored_columns > 0 ? 1 : geometry_.page_tokens);
   // Softmax reads and writes the scores of all query heads, pooling reads them, top-k reads one per KV head.
   const double values = items * (3 * query_heads_ + 2 * kv_heads_);
   return ticks_from_ns(kernel_ns(values * kFp32Bytes, 0) + 2 * small_fixed_ns_);
@@ -74,7 +75,8 @@ Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t calls) const {
   const double width = kv_heads_ * head_dim_, rank = geometry_.rank;
   // Each head chooses its own tokens: rows of U are read once per head, SV once per call, keys written once.
   const double bytes = kBf16Bytes * (tokens * kv_heads_ * rank + calls * rank * width + tokens * width);
-  const double product = std::max(bytes / bytes_per_ns_, 2 * tokens * rank * width / flop_per_ns_) + gemm_fixed_ns_;
+  const double product =
+      std::max(bytes / bytes_per_ns_, 2 * tokens * rank * width / flop_per_ns_) + gemm_fixed_ns_;
   const double rotation = kernel_ns(2 * kBf16Bytes * tokens * width, 0);
   return ticks_from_ns(product + rotation);
 }

@@ -2,10 +2,10 @@
 //
 // Kernels are rooflines with a fixed time each, from the device catalog, as in roofline_cost.h. Transfers are
 //   h(x, u) = calls * t_call + x / rate * (1 + u0 / u)
-// for x bytes in rows of u: t_call is the node's copy overhead, u0 its copy_row_bytes. Figures carry their basis
-// in the node file. Assumed here: vector arithmetic at 1/16 of the bf16 rate (A100: 19.5 of 312 TFLOP/s), three
-// kernels for softmax, pooling and top-k, and 3.6 us from one stream to another by an event (measured on an
-// H200).
+// for x bytes in rows of u: t_call is the node's copy overhead, u0 its copy_row_bytes. Figures carry their
+// basis in the node file. Assumed here: vector arithmetic at 1/16 of the bf16 rate (A100: 19.5 of 312
+// TFLOP/s), three kernels for softmax, pooling and top-k, and 3.6 us from one stream to another by an event
+// (measured on an H200).
 //
 // Not modelled: kernels of the select stream slowing down the compute stream; copies that cost HBM bandwidth
 // (5 to 6 % while PCIe is busy); kernels launched one by one by a framework, each some microseconds.
@@ -24,13 +24,13 @@ namespace kvtwin {
 // How a method stores and copies, in plain numbers.
 struct RetrievalGeometry {
   uint32_t page_tokens = 32;
-  uint32_t piece_bytes = 0;        // contiguous on the host; 0: K and V of one head's page (HND)
-  bool copy_each_piece = false;    // else a page of one head is one (strided) copy
-  bool values_only = false;        // keys never travel (ShadowKV)
+  uint32_t piece_bytes = 0;      // contiguous on the host; 0: K and V of one head's page (HND)
+  bool copy_each_piece = false;  // else a page of one head is one (strided) copy
+  bool values_only = false;      // keys never travel (ShadowKV)
   uint32_t staging_buffers = 2;
-  uint32_t summary_vectors = 2;    // per page and KV head
-  double scored_columns = 0;       // InfiniGen: share of each key that is scored, token by token; 0: by page
-  uint32_t rank = 0;               // ShadowKV
+  uint32_t summary_vectors = 2;  // per page and KV head
+  double scored_columns = 0;     // InfiniGen: share of each key that is scored, token by token; 0: by page
+  uint32_t rank = 0;             // ShadowKV
 };
 
 // fixed + count * unit; bytes likewise, of this GPU.
@@ -53,8 +53,8 @@ class RetrievalCost {
   Ticks sync() const;
   Ticks reproject(uint32_t calls) const;
   Ticks reconstruct(uint64_t tokens, uint32_t calls) const;
-  // Of pages of one KV head. Conversion: what is left of it when the recall has ended, of `tasks` (call, head)
-  // pairs that share the staging buffers.
+  // Of pages of one KV head. Conversion: what is left of it when the recall has ended, of `tasks` (call,
+  // head) pairs that share the staging buffers.
   RetrievalPrice recall() const;
   RetrievalPrice convert(uint32_t tasks) const;
   // Of pages of all this GPU's heads.

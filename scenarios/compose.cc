@@ -125,6 +125,27 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   }
 }
 
+// One name per axis, and what goes with it.
+void choose_policies(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
+  const v1::Policies& axes = scenario.values.policies();
+  set->scorer = axes.scorer();
+  set->budget = axes.budget();
+  set->layout = axes.layout();
+  set->precision = axes.precision();
+  set->placement = axes.placement();
+  set->retrieval = axes.retrieval();
+  set->partition = axes.partition();
+  set->identity = axes.identity();
+  if (axes.retrieval() != "all" && !llm.sliding_layers.empty()) {
+    mistakes->push_back(
+        {scenario.where("policies.retrieval"),
+         fmt::format("retrieval {} on {}, whose sliding layers have nothing to choose from", axes.retrieval(),
+                     llm.name),
+         "it is built for models whose layers all see the whole context; use retrieval: \"all\""});
+  }
+  if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
+}
+
 void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const v1::Scenario& values = scenario.values;
   const v1::Limits& limits = values.limits();
@@ -175,23 +196,7 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     // vLLM captures nothing larger than two tokens per running call (its max_cudagraph_capture_size).
     std::erase_if(config.capture_sizes, [&](uint32_t size) { return size > 2 * limits.calls_max(); });
   }
-  const v1::Policies& axes = values.policies();
-  PolicySet& set = config.policies;
-  set.scorer = axes.scorer();
-  set.budget = axes.budget();
-  set.layout = axes.layout();
-  set.precision = axes.precision();
-  set.placement = axes.placement();
-  set.retrieval = axes.retrieval();
-  set.partition = axes.partition();
-  set.identity = axes.identity();
-  if (axes.retrieval() != "all" && !out->llm.sliding_layers.empty()) {
-    mistakes->push_back({scenario.where("policies.retrieval"),
-                         fmt::format("retrieval {} on {}, whose sliding layers have nothing to choose from",
-                                     axes.retrieval(), out->llm.name),
-                         "it is built for models whose layers all see the whole context; use retrieval: \"all\""});
-  }
-  if (mistakes->empty()) set.retrieval_spec = retrieval_spec(values, out->llm);
+  choose_policies(scenario, out->llm, &config.policies, mistakes);
   if (!mistakes->empty()) return;  // further findings would only follow from these
   if (const std::optional<std::string> wrong = validate_core_config(config)) {
     mistakes->push_back({scenario.path, *wrong, {}});

@@ -47,7 +47,8 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   const LlmSpec& llm = composed.llm;
   const RetrievalGeometry geometry = retrieval_geometry(spec, method, llm, config.page_tokens);
-  out.prices.emplace(llm, composed.device, composed.node, scenario.values.engines().tensor_parallel(), geometry);
+  out.prices.emplace(llm, composed.device, composed.node, scenario.values.engines().tensor_parallel(),
+                     geometry);
   sim::GraphPricerSpec pricer;
   pricer.graph.method = method;
   pricer.graph.layers = llm.layers;

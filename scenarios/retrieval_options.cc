@@ -23,9 +23,8 @@ constexpr NameTable<GroupPooling, 6> kPoolings{{{{"mean_softmax", GroupPooling::
                                                  {"max_score", GroupPooling::kMaxQk},
                                                  {"mean_query", GroupPooling::kMeanQ},
                                                  {"max_query", GroupPooling::kMaxQ}}}};
-constexpr NameTable<PageSummary, 3> kSummaries{{{{"min_max", PageSummary::kMinMax},
-                                                 {"cuboid", PageSummary::kCuboid},
-                                                 {"mean", PageSummary::kMean}}}};
+constexpr NameTable<PageSummary, 3> kSummaries{
+    {{{"min_max", PageSummary::kMinMax}, {"cuboid", PageSummary::kCuboid}, {"mean", PageSummary::kMean}}}};
 constexpr NameTable<ScoreScale, 2> kScales{
     {{{"one", ScoreScale::kOne}, {"inverse_sqrt", ScoreScale::kInverseSqrt}}}};
 constexpr NameTable<HostLayout, 2> kLayouts{{{{"hnd", HostLayout::kHnd}, {"nhd", HostLayout::kNhd}}}};
@@ -56,7 +55,8 @@ v1::RetrievalOptions options_from(const RetrievalSpec& spec) {
   out.set_host_copy(name_in(kCopies, spec.host_copy));
   out.set_staging_buffers(spec.staging_buffers);
   out.set_rank(spec.rank);
-  out.set_columns(std::round(static_cast<double>(spec.columns_q32) / static_cast<double>(kOneQ32) * 1e6) / 1e6);
+  out.set_columns(std::round(static_cast<double>(spec.columns_q32) / static_cast<double>(kOneQ32) * 1e6) /
+                  1e6);
   return out;
 }
 
@@ -97,7 +97,8 @@ void check_retrieval(const v1::Scenario& scenario, const WrongField& wrong) {
   const RetrievalMethod method = retrieval_method(scenario.policies().retrieval());
   if (method == RetrievalMethod::kAll) {
     if (scenario.policies().has_retrieval_options()) {
-      wrong(options_field, "retrieval all has no options", "choose a retrieval (kvtwin list policies), or remove them");
+      wrong(options_field, "retrieval all has no options",
+            "choose a retrieval (kvtwin list policies), or remove them");
     }
     return;
   }
@@ -154,7 +155,8 @@ RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm) {
   out.columns_q32 = static_cast<int64_t>(ratio_q32(in.columns()));
   if (retrieval_needs_arena(method)) {
     const uint32_t page_tokens = scenario.memory().page_tokens();
-    const double share = resident_share(llm, retrieval_geometry(out, method, llm, page_tokens), out.layers_dense);
+    const double share =
+        resident_share(llm, retrieval_geometry(out, method, llm, page_tokens), out.layers_dense);
     out.resident_share_q32 = static_cast<uint32_t>(std::min<uint64_t>(ratio_q32(share), UINT32_MAX));
   }
   return out;

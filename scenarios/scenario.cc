@@ -1,5 +1,4 @@
 #include "scenarios/scenario.h"
-#include "scenarios/retrieval_options.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
@@ -13,6 +12,7 @@
 #include <filesystem>
 
 #include "models/textproto.h"
+#include "scenarios/retrieval_options.h"
 
 namespace kvtwin {
 namespace {

@@ -160,6 +160,18 @@ void put(const char* prefix, const v1::Shares& all, nlohmann::ordered_json* out)
   for (int i = 0; i < all.name_size(); ++i) (*out)[fmt::format("{}_{}", prefix, all.name(i))] = all.share(i);
 }
 
+void put(const v1::Retrieval& all, nlohmann::ordered_json* out) {
+  (*out)["outcomes"] = all.outcomes();
+  (*out)["retrieval_pages_now"] = all.pages_now();
+  (*out)["retrieval_pages_next"] = all.pages_next();
+  (*out)["retrieval_heads_corrected"] = all.heads_corrected();
+  (*out)["retrieval_bytes_in"] = all.bytes_in();
+  (*out)["retrieval_bytes_out"] = all.bytes_out();
+  (*out)["retrieval_exposed_s"] = static_cast<double>(all.exposed_ns()) / 1e9;
+  (*out)["retrieval_hidden_s"] = static_cast<double>(all.hidden_ns()) / 1e9;
+  (*out)["retrieval_steps_expanded"] = all.steps_expanded();
+}
+
 nlohmann::ordered_json record(const v1::RunResult& r) {
   nlohmann::ordered_json out;
   out["schema"] = r.schema_version();
@@ -216,17 +228,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["time_decode_s"] = r.time().decode_s();
   out["time_host_s"] = r.time().host_s();
   out["time_latency_s"] = r.time().latency_s();
-  if (r.has_retrieval()) {
-    out["outcomes"] = r.retrieval().outcomes();
-    out["retrieval_pages_now"] = r.retrieval().pages_now();
-    out["retrieval_pages_next"] = r.retrieval().pages_next();
-    out["retrieval_heads_corrected"] = r.retrieval().heads_corrected();
-    out["retrieval_bytes_in"] = r.retrieval().bytes_in();
-    out["retrieval_bytes_out"] = r.retrieval().bytes_out();
-    out["retrieval_exposed_s"] = static_cast<double>(r.retrieval().exposed_ns()) / 1e9;
-    out["retrieval_hidden_s"] = static_cast<double>(r.retrieval().hidden_ns()) / 1e9;
-    out["retrieval_steps_expanded"] = r.retrieval().steps_expanded();
-  }
+  if (r.has_retrieval()) put(r.retrieval(), &out);
   put("input", r.input(), &out);
   put("cost", r.cost(), &out);
   return out;

@@ -4,11 +4,11 @@
 //   fixed    every head misses the same share of its selectable pages, and is corrected with the same
 //            probability; both are swept.
 //   profile  the probability of a correction follows from tau, through the middle of what was measured on
-//            trained models (METHODS 6.5: .04 to .22 at tau 0.8, .17 to .52 at 0.9), or from a table by layer.
-//            No distribution of misses is published, so the miss rate is given here too.
+//            trained models (METHODS 6.5: .04 to .22 at tau 0.8, .17 to .52 at 0.9), or from a table by
+//            layer. No distribution of misses is published, so the miss rate is given here too.
 //
-// Misses are rounded up or down by chance so that their mean is exact; draws are keyed by (seed, call, attempt,
-// position, layer, head): neither batching nor folding changes one.
+// Misses are rounded up or down by chance so that their mean is exact; draws are keyed by (seed, call,
+// attempt, position, layer, head): neither batching nor folding changes one.
 
 #ifndef KVTWIN_SIM_BEHAVIOUR_RETRIEVAL_H_
 #define KVTWIN_SIM_BEHAVIOUR_RETRIEVAL_H_
@@ -29,7 +29,8 @@ struct RetrievalBehaviour {
   std::vector<uint64_t> correction_q32 = {0};
 };
 
-// The probability of a correction at `tau`: piecewise linear through (-1, 0), (0.8, .13), (0.9, .345), (1, 1).
+// The probability of a correction at `tau`: piecewise linear through (-1, 0), (0.8, .13), (0.9, .345), (1,
+// 1).
 uint64_t profiled_correction_q32(int64_t tau_q32);
 
 class RetrievalSource final : public OutcomeSource {

@@ -34,12 +34,12 @@ struct ExpandedSteps::Step {
   };
   uint32_t slot = 0;
   double started = 0;
-  std::vector<uint32_t> missing;             // causes not yet ended
-  std::vector<StepGraph::Piece> pieces;      // as they were when it started: costs change from step to step
-  std::vector<uint32_t> copies_left;         // of a transfer, over its routes
-  std::vector<double> held_until;            // by causes that are no transfers
+  std::vector<uint32_t> missing;               // causes not yet ended
+  std::vector<StepGraph::Piece> pieces;        // as they were when it started: costs change from step to step
+  std::vector<uint32_t> copies_left;           // of a transfer, over its routes
+  std::vector<double> held_until;              // by causes that are no transfers
   std::vector<std::vector<uint32_t>> effects;  // by piece, within the step
-  std::vector<std::vector<Waiter>> waiters;  // pieces of later steps
+  std::vector<std::vector<Waiter>> waiters;    // pieces of later steps
   uint32_t left = 0;
   uint32_t required_left = 0;
   Timing timing;
@@ -58,7 +58,7 @@ struct ExpandedSteps::Engine {
   std::vector<Carried> carried;
   std::vector<std::unique_ptr<Step>> steps;
   std::vector<uint32_t> free;
-  uint32_t running = 0;           // steps with pieces that have not ended
+  uint32_t running = 0;  // steps with pieces that have not ended
 };
 
 ExpandedSteps::ExpandedSteps(SimGrid* grid) : grid_(grid) {
@@ -210,7 +210,8 @@ void ExpandedSteps::ended(Engine* engine, Step* step, uint32_t number) {
     if (carried.step == step && carried.piece == number) carried = {};
   }
   for (const uint32_t effect : step->effects[number]) release(engine, step, effect, piece.moves);
-  for (const Step::Waiter& waiter : step->waiters[number]) release(engine, waiter.step, waiter.piece, piece.moves);
+  for (const Step::Waiter& waiter : step->waiters[number])
+    release(engine, waiter.step, waiter.piece, piece.moves);
   step->waiters[number].clear();
   const bool last_required = piece.required && --step->required_left == 0;
   if (last_required) step->timing.end_ns = now;

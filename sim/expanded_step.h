@@ -56,8 +56,8 @@ class ExpandedSteps {
   // streams' pieces that are no transfers take their time without the GPU (the host).
   uint32_t add_engine(StepGraph* graph, const Site& site);
   // Starts the next step of `engine` now; calls `done` in SimGrid's kernel when its required pieces have
-  // ended. What is not required runs on, beside the next steps. `carried_ns`: instants of what a collapsed step
-  // before left (none: nothing). REQUIRES: the step before is done.
+  // ended. What is not required runs on, beside the next steps. `carried_ns`: instants of what a collapsed
+  // step before left (none: nothing). REQUIRES: the step before is done.
   void start(uint32_t engine, std::span<const uint32_t> outcomes, Done done,
              std::span<const double> carried_ns = {});
   // Pieces of earlier steps still run.

@@ -11,7 +11,8 @@ void set(StepGraph* graph, OpId op, Ticks fixed) {
   if (op != kNoOp) graph->set_cost(op, {.fixed = fixed});
 }
 void set(StepGraph* graph, OpId op, const RetrievalPrice& price) {
-  if (op != kNoOp) graph->set_cost(op, {.fixed = price.fixed, .unit = price.unit, .unit_bytes = price.unit_bytes});
+  if (op != kNoOp)
+    graph->set_cost(op, {.fixed = price.fixed, .unit = price.unit, .unit_bytes = price.unit_bytes});
 }
 
 // An operation that some layers have and others do not: the first `part.times` of those that have none yet.
@@ -61,7 +62,8 @@ StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const Pla
 }
 
 void GraphPricer::spread(const std::vector<StepPart>& parts, std::vector<Ticks>* query,
-                         std::vector<Ticks>* append, std::vector<Ticks>* attention, std::vector<Ticks>* rest) {
+                         std::vector<Ticks>* append, std::vector<Ticks>* attention,
+                         std::vector<Ticks>* rest) {
   const size_t layers = step_.layers.size();
   for (auto* all : {query, append, attention, rest}) all->assign(layers, 0);
   bool before_attention = true;
@@ -128,7 +130,8 @@ void GraphPricer::set_retrieval_costs() {
   const Ticks cosine = load_.calls > 0 ? prices_->cosine(load_.calls) : 0, sync = prices_->sync();
   const Ticks reproject = prices_->reproject(load_.calls);
   const Ticks rebuilt = prices_->reconstruct(load_.tokens_chosen, load_.calls);
-  const RetrievalPrice recall = prices_->recall(), summarise = prices_->summarise(), offload = prices_->offload();
+  const RetrievalPrice recall = prices_->recall(), summarise = prices_->summarise(),
+                       offload = prices_->offload();
   // (call, head) pairs of this GPU that share its staging buffers.
   const auto heads = static_cast<uint32_t>(prices_->kv_heads());
   const RetrievalPrice convert = prices_->convert(load_.calls * heads);

@@ -33,10 +33,12 @@ class GraphPricer {
   // Both must outlive this. REQUIRES: cost->ops() knows its parts, unless the method is kAll.
   GraphPricer(const GraphPricerSpec& spec, CostModel* cost, const RetrievalCost* prices);
 
-  // The step to be priced: `shape` is its launch's, of this single step; entries' contexts are `offset` behind.
+  // The step to be priced: `shape` is its launch's, of this single step; entries' contexts are `offset`
+  // behind.
   void prepare(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset,
                std::span<const LayerRecall> recalls);
-  // When it ends if nobody else uses its links, from what earlier steps left. Changes nothing that is carried.
+  // When it ends if nobody else uses its links, from what earlier steps left. Changes nothing that is
+  // carried.
   StepTiming evaluate(Ticks start);
   // It ran as the last evaluate() said, and what it left ended `early` sooner (host time below zero).
   void commit(Ticks early);
@@ -53,11 +55,11 @@ class GraphPricer {
   const RetrievalStep& step() const { return step_; }
 
  private:
-  struct Load {  // of decodes
-    uint32_t calls = 0;           // that retrieve
-    uint64_t tokens = 0;          // of their context
-    uint64_t tokens_chosen = 0;   // selectable tokens that they read
-    uint64_t filled = 0;          // pages that the step completes, chunks included
+  struct Load {                  // of decodes
+    uint32_t calls = 0;          // that retrieve
+    uint64_t tokens = 0;         // of their context
+    uint64_t tokens_chosen = 0;  // selectable tokens that they read
+    uint64_t filled = 0;         // pages that the step completes, chunks included
   };
   StepShape reading_shape(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset);
   void set_model_costs(const StepShape& reads, const StepShape& all);

@@ -19,7 +19,7 @@
 namespace kvtwin::sim {
 
 struct SimEngine {
-  CostModel* cost = nullptr;         // of one step on all its GPUs together
+  CostModel* cost = nullptr;  // of one step on all its GPUs together
   // What values decide in its steps, and how steps that move pages are priced; null: nothing, and cost alone.
   // One of each for every engine.
   OutcomeSource* source = nullptr;

@@ -15,8 +15,8 @@
 //
 // With an OutcomeSource (values decide something) or a GraphPricer (the step moves pages itself) the clock is
 // *lazy*: a step is asked about and priced when it starts for certain, never ahead, so that nothing has to be
-// taken back. device[n] is then what the step's graph takes, started when host[n] is over. A StepRunner may run
-// that graph piece by piece instead; the step's end is known when the runner calls finish().
+// taken back. device[n] is then what the step's graph takes, started when host[n] is over. A StepRunner may
+// run that graph piece by piece instead; the step's end is known when the runner calls finish().
 
 #ifndef KVTWIN_SIM_STEP_CLOCK_H_
 #define KVTWIN_SIM_STEP_CLOCK_H_
@@ -44,8 +44,8 @@ struct StepTotals {
   // Of steps that move pages themselves.
   Ticks exposed = 0, hidden = 0;
   uint64_t bytes_in = 0, bytes_out = 0;
-  uint64_t expanded = 0;                       // steps that were run piece by piece
-  uint64_t pages_now = 0, pages_next = 0;      // recalled before attention | for the next step; of one KV head
+  uint64_t expanded = 0;                   // steps that were run piece by piece
+  uint64_t pages_now = 0, pages_next = 0;  // recalled before attention | for the next step; of one KV head
   uint64_t heads_corrected = 0;
 };
 
@@ -162,9 +162,9 @@ class StepClock {
   GraphPricer* pricer_ = nullptr;
   StepRunner* runner_ = nullptr;
   uint32_t gpus_ = 1;
-  StepValues values_;       // of the step that is priced
-  std::deque<Told> told_;   // not answered yet
-  Told telling_;            // what the last answer points to
+  StepValues values_;      // of the step that is priced
+  std::deque<Told> told_;  // not answered yet
+  Told telling_;           // what the last answer points to
   std::optional<Elsewhere> elsewhere_;
   bool started_ = false;
   Instant base_{};

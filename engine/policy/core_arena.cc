@@ -47,7 +47,8 @@ bool Core::State::grow_arena(CallState* call, uint32_t tokens) {
   const PageDemand demand = arena_demand(*call, call->kv + tokens);
   const auto had_gpu = static_cast<uint32_t>(call->pages.size());
   const auto had_host = static_cast<uint32_t>(call->host_pages.size());
-  const PageDemand more{demand.gpu - std::min(demand.gpu, had_gpu), demand.host - std::min(demand.host, had_host)};
+  const PageDemand more{demand.gpu - std::min(demand.gpu, had_gpu),
+                        demand.host - std::min(demand.host, had_host)};
   if (!arena_has_room(*call, more)) return false;
   for (uint32_t left = more.gpu; left > 0; --left) {
     call->pages.push_back(take_page(left));

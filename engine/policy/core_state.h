@@ -37,15 +37,15 @@ struct CallState {
   uint32_t kv = 0;
   uint32_t sampled = 0;
   uint32_t emitted = 0;
-  uint32_t launches = 0;      // in flight that include it
-  uint32_t pages_public = 0;  // leading pages that another call could ever match
-  uint32_t pages_known = 0;   // leading pages with an identity at all
-  uint32_t reserved = 0;      // pages set aside and not taken yet
+  uint32_t launches = 0;       // in flight that include it
+  uint32_t pages_public = 0;   // leading pages that another call could ever match
+  uint32_t pages_known = 0;    // leading pages with an identity at all
+  uint32_t reserved = 0;       // pages set aside and not taken yet
   uint32_t reserved_host = 0;  // likewise
   size_t next_trigger = 0;
-  Lease lease;                // cached or inserted pages, from the start
-  std::vector<PageId> pages;  // its own, behind the lease
-  bool in_arena = false;      // its prompt is complete: `pages` is an arena (core_arena.cc)
+  Lease lease;                     // cached or inserted pages, from the start
+  std::vector<PageId> pages;       // its own, behind the lease
+  bool in_arena = false;           // its prompt is complete: `pages` is an arena (core_arena.cc)
   std::vector<PageId> host_pages;  // placement arena: one for every page of its context
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;

@@ -23,7 +23,8 @@ constexpr PolicyInfo kPolicies[] = {
      "arena of fixed size per call, whose content the retrieval chooses step by step."},
     {"retrieval", "all", "A step reads every live page."},
     {"retrieval", "quest",
-     "Reads the pages whose min-max summary bounds the query highest. All pages stay on the gpu; the first two "
+     "Reads the pages whose min-max summary bounds the query highest. All pages stay on the gpu; the first "
+     "two "
      "layers read everything."},
     {"retrieval", "arkvale",
      "As Quest, with cuboid summaries and pages on the host: what is chosen and absent is recalled before "
@@ -55,11 +56,14 @@ constexpr Choice<Scorer> kScorers[] = {{"none", make_scorer_none}};
 constexpr Choice<Budget> kBudgets[] = {{"all", make_budget_all}};
 constexpr Choice<Layout> kLayouts[] = {{"paged", make_layout_paged}};
 constexpr Choice<Precision> kPrecisions[] = {{"bf16", make_precision_bf16}};
-constexpr Choice<Placement> kPlacements[] = {{"gpu", make_placement_gpu}, {"host", make_placement_host}, {"arena", make_placement_arena}};
-constexpr Choice<Retrieval> kRetrievals[] = {
-    {"all", make_retrieval_all},           {"quest", make_retrieval_quest},
-    {"arkvale", make_retrieval_arkvale},   {"shadowkv", make_retrieval_shadowkv},
-    {"infinigen", make_retrieval_infinigen}, {"freekv", make_retrieval_freekv}};
+constexpr Choice<Placement> kPlacements[] = {
+    {"gpu", make_placement_gpu}, {"host", make_placement_host}, {"arena", make_placement_arena}};
+constexpr Choice<Retrieval> kRetrievals[] = {{"all", make_retrieval_all},
+                                             {"quest", make_retrieval_quest},
+                                             {"arkvale", make_retrieval_arkvale},
+                                             {"shadowkv", make_retrieval_shadowkv},
+                                             {"infinigen", make_retrieval_infinigen},
+                                             {"freekv", make_retrieval_freekv}};
 constexpr Choice<Partition> kPartitions[] = {{"uniform", make_partition_uniform}};
 constexpr Choice<Identity> kIdentities[] = {
     {"shared", make_identity_shared}, {"session", make_identity_session}, {"none", make_identity_none}};
@@ -98,7 +102,8 @@ std::optional<std::string> validate_retrieval(const PolicySet& set, const Policy
   }
   if (axes.retrieval->reads_everything()) return std::nullopt;
   if (axes.placement->uses_arena() && config.prefix_cache) {
-    return "placement arena gives a prompt's pages back at its end, so there is no prefix on the gpu to share; "
+    return "placement arena gives a prompt's pages back at its end, so there is no prefix on the gpu to "
+           "share; "
            "set prefix_cache: false";
   }
   if (!axes.budget->keeps_all()) {

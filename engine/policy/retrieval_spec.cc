@@ -30,8 +30,8 @@ RetrievalSpec retrieval_defaults(RetrievalMethod method) {
       spec.pooling = GroupPooling::kMaxS;
       spec.summary = PageSummary::kMean;
       spec.sink_tokens = 0;
-      spec.window_tokens = 128;       // 4 local chunks
-      spec.extra_tokens = 48 * 32;    // outlier chunks
+      spec.window_tokens = 128;         // 4 local chunks
+      spec.extra_tokens = 48 * 32;      // outlier chunks
       spec.budget_tokens = 2048 + 128;  // local chunks are beside the selected ones
       spec.speculation = false;
       break;
@@ -90,8 +90,8 @@ std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, Retri
     }
   }
   if (spec.window_tokens < page_tokens) {
-    return "window_tokens is " + number(spec.window_tokens) + ", but holds the page being written; use at least " +
-           number(page_tokens);
+    return "window_tokens is " + number(spec.window_tokens) +
+           ", but holds the page being written; use at least " + number(page_tokens);
   }
   if (spec.budget_tokens < uint64_t{spec.sink_tokens} + spec.window_tokens + page_tokens) {
     return "budget_tokens is " + number(spec.budget_tokens) + ", which leaves no page to choose beside " +
@@ -104,7 +104,8 @@ std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, Retri
   if (spec.speculation && method != RetrievalMethod::kFreekv && method != RetrievalMethod::kAll) {
     return "speculation is retrieval freekv's; set it false, or choose retrieval freekv";
   }
-  if (method == RetrievalMethod::kShadowkv && spec.rank == 0) return "rank is 0, but keys are rebuilt from it";
+  if (method == RetrievalMethod::kShadowkv && spec.rank == 0)
+    return "rank is 0, but keys are rebuilt from it";
   if (method == RetrievalMethod::kInfinigen && (spec.columns_q32 <= 0 || spec.columns_q32 > kOneQ32)) {
     return "the share of scored key columns must be above 0 and at most 1";
   }

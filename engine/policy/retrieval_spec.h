@@ -30,8 +30,8 @@ struct RetrievalSpec {
   uint32_t budget_tokens = 2048;  // read in a step, by every KV head
   uint32_t sink_tokens = 512;
   uint32_t window_tokens = 512;
-  uint32_t extra_tokens = 0;  // beside the budget (ShadowKV: outlier and local chunks)
-  uint32_t layers_dense = 0;  // the first layers read everything, and stay on the gpu
+  uint32_t extra_tokens = 0;           // beside the budget (ShadowKV: outlier and local chunks)
+  uint32_t layers_dense = 0;           // the first layers read everything, and stay on the gpu
   int64_t tau_q32 = kOneQ32 / 10 * 9;  // a head whose queries are less alike is corrected; Q31.32
   bool speculation = true;             // FreeKV: choose for the next step, in the background
   GroupPooling pooling = GroupPooling::kMeanS;
@@ -59,8 +59,8 @@ uint32_t selectable_pages(const RetrievalSpec& spec, uint32_t page_tokens);
 // they fit the arena. Grows by at most one page per page.
 uint32_t gpu_pages_held(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t pages);
 
-// A call that has `tokens` tokens of context, the one being computed included: does this step choose pages for
-// it, and how many tokens does every KV head read?
+// A call that has `tokens` tokens of context, the one being computed included: does this step choose pages
+// for it, and how many tokens does every KV head read?
 bool call_retrieves(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
 uint32_t tokens_read(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
 // Pages that can be chosen at all: full ones, without sinks and window. 0 when the call reads everything.

@@ -28,14 +28,16 @@ double number(const std::string& json, const std::string& key) {
 
 }  // namespace
 
-TEST_CASE("retrieval cli: every method runs, its log replays to its digest, and folding changes no byte of it") {
+TEST_CASE(
+    "retrieval cli: every method runs, its log replays to its digest, and folding changes no byte of it") {
   for (const std::string method : kNames) {
     CAPTURE(method);
     const Folder folder;
     const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
     const std::string few = "--set=replay.sessions_max=2";
     REQUIRE(run_kvtwin(folder, run_words(method, {"--record", few, out("a")})).status == 0);
-    REQUIRE(run_kvtwin(folder, run_words(method, {"--record", few, out("b"), "--set=simulation.fold=false"})).status == 0);
+    REQUIRE(run_kvtwin(folder, run_words(method, {"--record", few, out("b"), "--set=simulation.fold=false"}))
+                .status == 0);
     CHECK(folder.read("a/log.binpb") == folder.read("b/log.binpb"));
     CHECK(folder.read("a/calls.csv") == folder.read("b/calls.csv"));
     const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a"), "--format=jsonl"});
@@ -51,7 +53,8 @@ TEST_CASE("retrieval cli: the summary says what was recalled, and by what outcom
   CHECK(free.out.find("outcomes fixed") != std::string::npos);
   CHECK(free.out.find("GB recalled") != std::string::npos);
   const Outcome profile = run_kvtwin(
-      folder, run_words("freekv", {"--no-write", "--format=jsonl", "--set=simulation.retrieval.outcomes=profile"}));
+      folder,
+      run_words("freekv", {"--no-write", "--format=jsonl", "--set=simulation.retrieval.outcomes=profile"}));
   CHECK(profile.out.find("\"outcomes\":\"profile\"") != std::string::npos);
   const Outcome dense = run_kvtwin(folder, run_words("dense", {"--no-write", "--format=jsonl"}));
   CHECK(dense.out.find("outcomes") == std::string::npos);
@@ -66,7 +69,8 @@ TEST_CASE("retrieval cli: steps get slower with misses and corrections, and noth
     REQUIRE(outcome.status == 0);
     return number(outcome.out, "itl_p50_ms");
   };
-  const std::string miss = "simulation.retrieval.miss_rate=", corrected = "simulation.retrieval.correction_rate=";
+  const std::string miss = "simulation.retrieval.miss_rate=",
+                    corrected = "simulation.retrieval.correction_rate=";
   for (const char* method : {"arkvale", "shadowkv", "freekv"}) {
     CHECK(itl(method, {miss + "0.5"}) > itl(method, {miss + "0.1"}));
     CHECK(itl(method, {miss + "0.1"}) > itl(method, {miss + "0"}));
@@ -82,9 +86,9 @@ TEST_CASE("retrieval cli: steps get slower with misses and corrections, and noth
 TEST_CASE("retrieval cli: one GPU has its links for itself, and both fidelities agree") {
   const Folder folder;
   const auto end = [&](const char* fidelity) {
-    const Outcome outcome = run_kvtwin(
-        folder, run_words("freekv", {"--no-write", "--format=jsonl",
-                                     std::string("--set=simulation.fidelity=") + fidelity}));
+    const Outcome outcome =
+        run_kvtwin(folder, run_words("freekv", {"--no-write", "--format=jsonl",
+                                                std::string("--set=simulation.fidelity=") + fidelity}));
     return std::pair(number(outcome.out, "elapsed_s"), number(outcome.out, "retrieval_steps_expanded"));
   };
   const auto [collapsed, none] = end("collapsed");
@@ -92,6 +96,27 @@ TEST_CASE("retrieval cli: one GPU has its links for itself, and both fidelities 
   CHECK(none == 0);
   CHECK(all > 500);
   CHECK(expanded == doctest::Approx(collapsed).epsilon(1e-6));
+}
+
+TEST_CASE("retrieval cli: an engine of two GPUs moves each head's pages over its own link") {
+  const Folder folder;
+  std::string node = Folder::read_any(KVTWIN_SOURCE_DIR "/models/node/a100-40gb.textproto");
+  node.replace(node.find("gpus: 1"), 7, "gpus: 2");
+  const std::string path = folder.write("node.textproto", node);
+  const auto run = [&](const char* tp, const char* fidelity) {
+    const Outcome outcome = run_kvtwin(
+        folder, run_words("arkvale", {"--no-write", "--format=jsonl", "--set=hardware.node=" + path,
+                                      "--set=simulation.retrieval.miss_rate=1",
+                                      std::string("--set=engines.tensor_parallel=") + tp,
+                                      std::string("--set=simulation.fidelity=") + fidelity}));
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    return std::pair(number(outcome.out, "elapsed_s"), number(outcome.out, "retrieval_bytes_in"));
+  };
+  const auto [one_s, one_bytes] = run("1", "collapsed");
+  const auto [two_s, two_bytes] = run("2", "collapsed");
+  CHECK(two_bytes == one_bytes);  // every selectable page of every head
+  CHECK(two_s < one_s * 0.6);
+  CHECK(run("2", "expanded").first == doctest::Approx(two_s).epsilon(0.001));
 }
 
 // Eight engines share the memory of one socket: at 400 GB/s their recalls pass, at 12 GB/s they do not.
@@ -106,20 +131,23 @@ TEST_CASE("retrieval cli: where engines meet in their host's memory, auto runs s
     };
     replace("gpus: 1", "gpus: 8");
     replace("host_memory_bytes { value: 256000000000", "host_memory_bytes { value: 2560000000000");
-    replace("host_memory_bytes_per_s { value: 300000000000", std::string("host_memory_bytes_per_s { value: ") + memory);
+    replace("host_memory_bytes_per_s { value: 300000000000",
+            std::string("host_memory_bytes_per_s { value: ") + memory);
     const std::string path = folder.write("node.textproto", node);
-    const Outcome outcome = run_kvtwin(
-        folder, run_words("freekv", {"--no-write", "--format=jsonl", "--set=hardware.node=" + path,
-                                     "--set=engines.count=8", "--set=replay.replicas=2",
-                                     "--set=simulation.retrieval.miss_rate=0.5",
-                                     std::string("--set=simulation.fidelity=") + fidelity}));
+    const Outcome outcome =
+        run_kvtwin(folder, run_words("freekv", {"--no-write", "--format=jsonl", "--set=hardware.node=" + path,
+                                                "--set=engines.count=8", "--set=replay.replicas=2",
+                                                "--set=simulation.retrieval.miss_rate=0.5",
+                                                std::string("--set=simulation.fidelity=") + fidelity}));
     REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
     return std::pair(number(outcome.out, "itl_p50_ms"), number(outcome.out, "retrieval_steps_expanded"));
   };
-  const auto wide_collapsed = run("400000000000", "collapsed"), wide_expanded = run("400000000000", "expanded");
+  const auto wide_collapsed = run("400000000000", "collapsed"),
+             wide_expanded = run("400000000000", "expanded");
   CHECK(wide_collapsed.first == doctest::Approx(wide_expanded.first).epsilon(0.01));
   CHECK(run("400000000000", "auto").second == 0);
-  const auto narrow_collapsed = run("12000000000", "collapsed"), narrow_expanded = run("12000000000", "expanded");
+  const auto narrow_collapsed = run("12000000000", "collapsed"),
+             narrow_expanded = run("12000000000", "expanded");
   CHECK(narrow_collapsed.first < narrow_expanded.first * 0.95);
   const auto chosen = run("12000000000", "auto");
   CHECK(chosen.second > 100);
@@ -132,22 +160,23 @@ TEST_CASE("retrieval cli: what cannot be is said with its place and the way out,
     const char* says;
   };
   const Folder folder;
-  for (const Row& row : {Row{"limits.prefix_cache=true", "set prefix_cache: false"},
-                         Row{"policies.placement=gpu", "set placement: arena"},
-                         Row{"memory.host_bytes=0", "give it room"},
-                         Row{"memory.page_tokens=48", "whole pages of 48"},
-                         Row{"memory.host_bytes=1000000000", "memory.host_bytes="},
-                         Row{"policies.retrieval_options.pooling=median", "one of: mean_softmax"},
-                         Row{"policies.retrieval_options.host_layout=nhdd", "one of: hnd, nhd"},
-                         Row{"policies.retrieval_options.tau=5", "from -2 to 2"},
-                         Row{"policies.retrieval_options.budget_tokens=512", "leaves no page to choose"},
-                         Row{"simulation.retrieval.miss_rate=1.5", "from 0 to 1"},
-                         Row{"simulation.retrieval.outcomes=natural", "one of: fixed, profile"},
-                         Row{"policies.retrieval=all", "retrieval all has no options"},
-                         Row{"model.name=gpt-oss-20b", "sliding layers"}}) {
+  for (const Row& row :
+       {Row{"limits.prefix_cache=true", "set prefix_cache: false"},
+        Row{"policies.placement=gpu", "set placement: arena"}, Row{"memory.host_bytes=0", "give it room"},
+        Row{"memory.page_tokens=48", "whole pages of 48"},
+        Row{"memory.host_bytes=1000000000", "memory.host_bytes="},
+        Row{"policies.retrieval_options.pooling=median", "one of: mean_softmax"},
+        Row{"policies.retrieval_options.host_layout=nhdd", "one of: hnd, nhd"},
+        Row{"policies.retrieval_options.tau=5", "from -2 to 2"},
+        Row{"policies.retrieval_options.budget_tokens=512", "leaves no page to choose"},
+        Row{"simulation.retrieval.miss_rate=1.5", "from 0 to 1"},
+        Row{"simulation.retrieval.outcomes=natural", "one of: fixed, profile"},
+        Row{"policies.retrieval=all", "retrieval all has no options"},
+        Row{"model.name=gpt-oss-20b", "sliding layers"}}) {
     CAPTURE(row.set);
     std::vector<std::string> more = {"--no-write", std::string("--set=") + row.set};
-    if (std::string(row.set) == "policies.retrieval=all") more.push_back("--set=policies.retrieval_options.rank=1");
+    if (std::string(row.set) == "policies.retrieval=all")
+      more.push_back("--set=policies.retrieval_options.rank=1");
     const Outcome outcome = run_kvtwin(folder, run_words("freekv", more));
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(outcome.said(row.says), outcome.err);

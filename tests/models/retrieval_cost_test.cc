@@ -59,12 +59,12 @@ TEST_CASE("retrieval cost: h(x, u) = calls * t_call + x / rate * (1 + u0 / u)") 
     double want_ns;
     uint64_t want_bytes;
   };
-  for (const Row& row : {Row{"HND: one piece of 16 KB", {}, 2000 + 1000, 16384},
-                         Row{"NHD: 64 rows of 256 B in one copy", {.piece_bytes = 256}, 2000 + 1000 * 3, 16384},
-                         Row{"NHD: 64 copies", {.piece_bytes = 256, .copy_each_piece = true}, 64 * 2000 + 1000,
-                             16384},
-                         Row{"values alone", {.values_only = true}, 2000 + 500, 8192},
-                         Row{"tokens of 512 B", {.piece_bytes = 512}, 2000 + 1000 * 2, 16384}}) {
+  for (const Row& row :
+       {Row{"HND: one piece of 16 KB", {}, 2000 + 1000, 16384},
+        Row{"NHD: 64 rows of 256 B in one copy", {.piece_bytes = 256}, 2000 + 1000 * 3, 16384},
+        Row{"NHD: 64 copies", {.piece_bytes = 256, .copy_each_piece = true}, 64 * 2000 + 1000, 16384},
+        Row{"values alone", {.values_only = true}, 2000 + 500, 8192},
+        Row{"tokens of 512 B", {.piece_bytes = 512}, 2000 + 1000 * 2, 16384}}) {
     CAPTURE(row.what);
     const RetrievalPrice price = cost(row.geometry).recall();
     CHECK(ns(price.unit) == doctest::Approx(row.want_ns).epsilon(1e-6));
@@ -88,7 +88,8 @@ TEST_CASE("retrieval cost: two buffers hide all but the last pair's conversion, 
   const RetrievalPrice one = cost(geometry).convert(8);
   CHECK(ns(one.unit) == doctest::Approx(each).epsilon(1e-3));
   CHECK(one.fixed > 7 * two.fixed);
-  CHECK(ns(cost({}).convert(0).unit) == doctest::Approx(each).epsilon(1e-3));  // nobody retrieves: no division
+  CHECK(ns(cost({}).convert(0).unit) ==
+        doctest::Approx(each).epsilon(1e-3));  // nobody retrieves: no division
 }
 
 TEST_CASE("retrieval cost: scores read summaries, or partial keys") {
@@ -98,7 +99,8 @@ TEST_CASE("retrieval cost: scores read summaries, or partial keys") {
   RetrievalGeometry partial;
   partial.scored_columns = 0.25;
   const double values = 32768.0 * 8 * 32;
-  CHECK(ns(cost(partial).score(32768)) == doctest::Approx(std::max(values * 2, values * 8) / 1000 + 1000).epsilon(1e-4));
+  CHECK(ns(cost(partial).score(32768)) ==
+        doctest::Approx(std::max(values * 2, values * 8) / 1000 + 1000).epsilon(1e-4));
   CHECK(cost({}).score(65536) > cost({}).score(32768));
   CHECK(ns(cost({}).cosine(1)) > 6000);  // the host looks at the flag
 }
@@ -121,8 +123,8 @@ TEST_CASE("retrieval cost: what stays on the GPU is 1/32 for min and max of a pa
 
 TEST_CASE("retrieval cost: every node of the catalog says what a recall and a look at the host take") {
   const Catalog catalog;
-  for (const char* name : {"a100-40gb", "a100-80gb", "b200", "h100", "h200", "h200-x8", "l40s", "rtx-4090",
-                           "rtx-pro-6000"}) {
+  for (const char* name :
+       {"a100-40gb", "a100-80gb", "b200", "h100", "h200", "h200-x8", "l40s", "rtx-4090", "rtx-pro-6000"}) {
     CAPTURE(name);
     const Result<NodeSpec> node = catalog.node(name);
     REQUIRE(node);

@@ -79,20 +79,26 @@ TEST_CASE("retrieval: choices that cannot work together are refused with the way
     const char* way_out;
   };
   const std::vector<Row> rows = {
-      {[](CoreConfig* c) { c->policies.placement = "gpu", c->pages_host = 0; }, "keeps none of a running call",
-       "set placement: arena"},
-      {[](CoreConfig* c) { c->policies.placement = "host"; }, "keeps none of a running call", "retrieval: quest"},
+      {[](CoreConfig* c) { c->policies.placement = "gpu", c->pages_host = 0; },
+       "keeps none of a running call", "set placement: arena"},
+      {[](CoreConfig* c) { c->policies.placement = "host"; }, "keeps none of a running call",
+       "retrieval: quest"},
       {[](CoreConfig* c) { c->policies.retrieval = "all"; }, "leaves a call only part of its pages",
        "set placement: gpu"},
       {[](CoreConfig* c) { c->policies.retrieval = "quest"; }, "leaves a call only part of its pages",
        "set placement: gpu"},
-      {[](CoreConfig* c) { c->prefix_cache = true; }, "no prefix on the gpu to share", "set prefix_cache: false"},
+      {[](CoreConfig* c) { c->prefix_cache = true; }, "no prefix on the gpu to share",
+       "set prefix_cache: false"},
       {[](CoreConfig* c) { c->pages_host = 0; }, "needs a host tier", "give it room"},
-      {[](CoreConfig* c) { c->policies.retrieval_spec.budget_tokens = 1024; }, "leaves no page to choose", "raise it"},
+      {[](CoreConfig* c) { c->policies.retrieval_spec.budget_tokens = 1024; }, "leaves no page to choose",
+       "raise it"},
       {[](CoreConfig* c) { c->policies.retrieval_spec.sink_tokens = 40; }, "whole pages of 32", "change it"},
-      {[](CoreConfig* c) { c->policies.retrieval_spec.window_tokens = 0; }, "the page being written", "at least 32"},
-      {[](CoreConfig* c) { c->policies.retrieval_spec.staging_buffers = 3; }, "staging_buffers is 3", "1 or 2"},
-      {[](CoreConfig* c) { c->policies.retrieval = "arkvale"; }, "speculation is retrieval freekv's", "set it false"},
+      {[](CoreConfig* c) { c->policies.retrieval_spec.window_tokens = 0; }, "the page being written",
+       "at least 32"},
+      {[](CoreConfig* c) { c->policies.retrieval_spec.staging_buffers = 3; }, "staging_buffers is 3",
+       "1 or 2"},
+      {[](CoreConfig* c) { c->policies.retrieval = "arkvale"; }, "speculation is retrieval freekv's",
+       "set it false"},
       {[](CoreConfig* c) { c->policies.retrieval = "freekw"; }, "there is no retrieval \"freekw\"", "freekv"},
   };
   REQUIRE(!validate_core_config(freekv_config()).has_value());
@@ -112,9 +118,10 @@ TEST_CASE("retrieval: every method's own defaults are accepted") {
     const char* name;
     RetrievalMethod method;
   };
-  for (const Row& row : {Row{"quest", RetrievalMethod::kQuest}, Row{"arkvale", RetrievalMethod::kArkvale},
-                         Row{"shadowkv", RetrievalMethod::kShadowkv},
-                         Row{"infinigen", RetrievalMethod::kInfinigen}, Row{"freekv", RetrievalMethod::kFreekv}}) {
+  for (const Row& row :
+       {Row{"quest", RetrievalMethod::kQuest}, Row{"arkvale", RetrievalMethod::kArkvale},
+        Row{"shadowkv", RetrievalMethod::kShadowkv}, Row{"infinigen", RetrievalMethod::kInfinigen},
+        Row{"freekv", RetrievalMethod::kFreekv}}) {
     CAPTURE(row.name);
     CoreConfig config = freekv_config();
     config.policies.retrieval = row.name;

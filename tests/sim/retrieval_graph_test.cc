@@ -111,7 +111,9 @@ TEST_CASE("retrieval graph: each method's layer takes what METHODS 6.5 says") {
       {RetrievalMethod::kShadowkv, {.blocking = 1, .flagged = true}, layer + select + 4 + 15},
       // FreeKV without a correction: the check; what is recalled behind it is hidden.
       {RetrievalMethod::kFreekv, {.background = 4}, layer + 2},
-      {RetrievalMethod::kFreekv, {.blocking = 2, .background = 2, .flagged = true}, layer + 2 + select + 2 * 7 + 2},
+      {RetrievalMethod::kFreekv,
+       {.blocking = 2, .background = 2, .flagged = true},
+       layer + 2 + select + 2 * 7 + 2},
   };
   for (const Row& row : rows) {
     CAPTURE(static_cast<int>(row.method));
@@ -177,7 +179,7 @@ TEST_CASE("F-7 retrieval graph: the edges that the released code lacks") {
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kFreekv));
   const StepGraph& graph = step.graph;
   for (const RetrievalLayerOps& ops : step.layers) {
-    CHECK(waits(graph, ops.score_next, ops.append));      // score after the query exists
+    CHECK(waits(graph, ops.score_next, ops.append));       // score after the query exists
     CHECK(waits(graph, ops.convert_next, ops.attention));  // scatter after the attention that reads the slots
     CHECK(waits(graph, ops.attention, ops.convert_now));
     CHECK(waits(graph, ops.recall_now, ops.top_k_now));

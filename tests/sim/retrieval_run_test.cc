@@ -34,7 +34,8 @@ class Arrivals final : public Client {
   }
   void wake(Instant now, ClientEvents* events) override {
     for (; next_ < rows_.size() && rows_[next_].at_us * 1000 <= now.ns; ++next_) {
-      events->push_back(CallReady{CallId{next_}, SessionId{next_}, rows_[next_].prompt, rows_[next_].output, {}, {}});
+      events->push_back(
+          CallReady{CallId{next_}, SessionId{next_}, rows_[next_].prompt, rows_[next_].output, {}, {}});
     }
   }
   void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents*) override {
@@ -44,7 +45,9 @@ class Arrivals final : public Client {
     log += fmt::format("{} end {} {}\n", now.ns, raw(call), tokens);
     ended = now;
   }
-  void call_rejected(Instant, CallId call, ClientEvents*) override { log += fmt::format("no {}\n", raw(call)); }
+  void call_rejected(Instant, CallId call, ClientEvents*) override {
+    log += fmt::format("no {}\n", raw(call));
+  }
   std::string log;
   Instant ended{};
 
@@ -114,8 +117,8 @@ class World {
     Outcome out;
     long long ended = 0, exposed = 0, hidden = 0;
     unsigned long long expanded = 0, pages = 0, corrected = 0, bytes = 0;
-    REQUIRE(std::sscanf(text.c_str(), "%lld %llu %llu %llu %lld %lld %llu", &ended, &expanded, &pages, &corrected,
-                        &exposed, &hidden, &bytes) == 7);
+    REQUIRE(std::sscanf(text.c_str(), "%lld %llu %llu %llu %lld %lld %llu", &ended, &expanded, &pages,
+                        &corrected, &exposed, &hidden, &bytes) == 7);
     out.log = text.substr(text.find('\n') + 1);
     out.end_ms = static_cast<double>(ended) / 1e6;
     out.expanded = expanded, out.pages = pages, out.corrected = corrected, out.bytes_in = bytes;
@@ -126,7 +129,8 @@ class World {
 
  private:
   void add_engine(uint32_t i) {
-    costs_.push_back(make_cost_model({.llm = llm_, .device = device_, .tp = 1, .host = {}, .profile = {}}).value());
+    costs_.push_back(
+        make_cost_model({.llm = llm_, .device = device_, .tp = 1, .host = {}, .profile = {}}).value());
     sim::GraphPricerSpec pricer;
     pricer.graph = {.method = setting_.method, .layers = llm_.layers, .layers_dense = spec_.layers_dense};
     pricer.graph.converts = setting_.method == RetrievalMethod::kFreekv;
@@ -204,7 +208,8 @@ TEST_CASE("retrieval run: folded and unfolded runs have one digest and one time 
         CAPTURE(one.name);
         CAPTURE(in_flight);
         CAPTURE(pages_gpu);
-        Setting setting{.method = one.method, .name = one.name, .in_flight = in_flight, .pages_gpu = pages_gpu};
+        Setting setting{
+            .method = one.method, .name = one.name, .in_flight = in_flight, .pages_gpu = pages_gpu};
         const auto folded = World(setting).run(mixed_calls(9));
         setting.repeat_max = 1;
         const auto single = World(setting).run(mixed_calls(9));
@@ -218,18 +223,29 @@ TEST_CASE("retrieval run: folded and unfolded runs have one digest and one time 
 }
 
 TEST_CASE("retrieval run: folding changes nothing where steps are run piece by piece either") {
-  Setting setting{.engines = 4, .miss = 0.5, .host_memory_gb_per_s = 12, .fidelity = sim::Fidelity::kExpanded};
-  const auto folded = World(setting).run(mixed_calls(8));
-  setting.repeat_max = 1;
-  const auto single = World(setting).run(mixed_calls(8));
-  CHECK(folded.expanded > 100);
-  CHECK(folded.log == single.log);
+  for (const uint32_t in_flight : {1u, 2u}) {
+    // At 12 GB/s steps are always expanded; at 9 GB/s auto goes to and fro between the fidelities.
+    for (const double memory : {12.0, 9.0}) {
+      CAPTURE(in_flight);
+      CAPTURE(memory);
+      Setting setting{.engines = 4, .in_flight = in_flight, .miss = 0.5, .host_memory_gb_per_s = memory};
+      setting.fidelity = memory > 10 ? sim::Fidelity::kExpanded : sim::Fidelity::kAuto;
+      const auto folded = World(setting).run(mixed_calls(12));
+      setting.repeat_max = 1;
+      const auto single = World(setting).run(mixed_calls(12));
+      MESSAGE(fmt::format("{} steps expanded", folded.expanded));
+      CHECK(folded.expanded > 50);
+      CHECK(folded.expanded == single.expanded);
+      CHECK(folded.log == single.log);
+    }
+  }
 }
 
 TEST_CASE("retrieval run: alone on its links a step takes the same time in both fidelities") {
   for (const Named& one : kMethods) {
     CAPTURE(one.name);
     Setting setting{.method = one.method, .name = one.name, .fidelity = sim::Fidelity::kCollapsed};
+    setting.in_flight = one.method == RetrievalMethod::kFreekv ? 2 : 1;
     const auto collapsed = World(setting).run(mixed_calls(5));
     setting.fidelity = sim::Fidelity::kExpanded;
     const auto expanded = World(setting).run(mixed_calls(5));
@@ -260,9 +276,10 @@ TEST_CASE("retrieval run: eight GPUs agree below 60 % of their host's memory, an
     const auto expanded = World(setting).run(rows);
     setting.fidelity = sim::Fidelity::kAuto;
     const auto chosen = World(setting).run(rows);
-    MESSAGE(fmt::format("miss {}, memory {} GB/s: collapsed {:.2f} ms, expanded {:.2f} ms, auto {:.2f} ms ({} of {})",
-                        row.miss, row.memory_gb_per_s, collapsed.end_ms, expanded.end_ms, chosen.end_ms,
-                        chosen.expanded, expanded.expanded));
+    MESSAGE(fmt::format(
+        "miss {}, memory {} GB/s: collapsed {:.2f} ms, expanded {:.2f} ms, auto {:.2f} ms ({} of {})",
+        row.miss, row.memory_gb_per_s, collapsed.end_ms, expanded.end_ms, chosen.end_ms, chosen.expanded,
+        expanded.expanded));
     CHECK(collapsed.bytes_in == expanded.bytes_in);
     if (row.crowded) {
       CHECK(collapsed.end_ms < expanded.end_ms * 0.97);
@@ -277,7 +294,8 @@ TEST_CASE("retrieval run: eight GPUs agree below 60 % of their host's memory, an
 }
 
 TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its rates hold") {
-  const auto outcome = World({.miss = 0.25, .correction = 0.3}).run({{.at_us = 0, .prompt = 8192, .output = 201}});
+  const auto outcome =
+      World({.miss = 0.25, .correction = 0.3}).run({{.at_us = 0, .prompt = 8192, .output = 201}});
   CHECK(outcome.bytes_in == outcome.pages * 2 * kPage * 128 * 2);
   // 200 decode steps, 32 layers, 8 heads, 32 selectable pages.
   CHECK(static_cast<double>(outcome.pages) == doctest::Approx(200 * 32 * 8 * 32 * 0.25).epsilon(0.01));
@@ -287,13 +305,14 @@ TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its ra
 TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and nothing is recalled ahead") {
   RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   spec.tau_q32 = kOneQ32 + 1;
-  sim::RetrievalSource all({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {0}}, RetrievalMethod::kFreekv, spec,
-                           kPage, 4, 8);
+  sim::RetrievalSource all({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {0}}, RetrievalMethod::kFreekv,
+                           spec, kPage, 4, 8);
   spec.tau_q32 = -kOneQ32;
   sim::RetrievalSource none({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {uint64_t{1} << 32}},
                             RetrievalMethod::kFreekv, spec, kPage, 4, 8);
   const PlanEntry entry{CallId{3}, EntryKind::kDecode, false, true, 1, 9000};
-  const LaunchStep launch{.repeat = 9, .tokens = 1, .tokens_padded = 1, .entries = {&entry, 1}, .grants = {}, .adoptions = {}};
+  const LaunchStep launch{
+      .repeat = 9, .tokens = 1, .tokens_padded = 1, .entries = {&entry, 1}, .grants = {}, .adoptions = {}};
   StepValues corrected, speculative;
   all.step(launch, 4, &corrected);
   none.step(launch, 4, &speculative);
@@ -308,13 +327,15 @@ TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and nothi
 
 TEST_CASE("F-6 retrieval run: calls that fit their budget move nothing in") {
   for (const Named& one : kMethods) {
-    const auto outcome = World({.method = one.method, .name = one.name}).run({{.at_us = 0, .prompt = 1500, .output = 300}});
+    const auto outcome =
+        World({.method = one.method, .name = one.name}).run({{.at_us = 0, .prompt = 1500, .output = 300}});
     CHECK(outcome.pages == 0);
     CHECK(outcome.bytes_in == 0);
   }
 }
 
-TEST_CASE("behaviour: a draw depends on the call, its attempt and its position, not on the batch or the launch") {
+TEST_CASE(
+    "behaviour: a draw depends on the call, its attempt and its position, not on the batch or the launch") {
   const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   sim::RetrievalSource source({.seed = 9, .miss_q32 = 1'000'000'000, .correction_q32 = {1u << 30}},
                               RetrievalMethod::kFreekv, spec, kPage, 3, 8);
@@ -323,7 +344,8 @@ TEST_CASE("behaviour: a draw depends on the call, its attempt and its position, 
     const LaunchStep launch{.repeat = 100, .entries = entries, .grants = {}, .adoptions = {}};
     source.step(launch, offset, &values);
     std::string text;
-    for (const LayerRecall& r : values.recalls) text += fmt::format("{} {} {};", r.blocking, r.background, r.corrected);
+    for (const LayerRecall& r : values.recalls)
+      text += fmt::format("{} {} {};", r.blocking, r.background, r.corrected);
     return text;
   };
   const auto decode = [](uint32_t call, uint32_t context) {

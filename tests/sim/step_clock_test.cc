@@ -1,5 +1,5 @@
-// A StepClock that asks values and prices graphs: equal to the serial sum where nothing is retrieved, and what
-// values decide reaches the answer.
+// A StepClock that asks values and prices graphs: equal to the serial sum where nothing is retrieved, and
+// what values decide reaches the answer.
 
 #include "sim/step_clock.h"
 
@@ -35,7 +35,8 @@ sim::GraphPricerSpec identity_spec(const char* llm = "llama-3.1-8b") {
 }
 
 LaunchStep step_of(uint64_t number, uint32_t repeat, std::span<const PlanEntry> entries) {
-  LaunchStep step{.step = StepId{number}, .repeat = repeat, .entries = entries, .grants = {}, .adoptions = {}};
+  LaunchStep step{
+      .step = StepId{number}, .repeat = repeat, .entries = entries, .grants = {}, .adoptions = {}};
   for (const PlanEntry& entry : entries) step.tokens += entry.tokens;
   step.tokens_padded = step.tokens;
   return step;
@@ -77,7 +78,8 @@ class Scripted final : public OutcomeSource {
 }  // namespace
 
 TEST_CASE("step clock: the graph of a step without retrieval takes the serial sum, to the tick") {
-  for (const char* llm : {"llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-20b"}) {  // also experts and sliding layers
+  for (const char* llm :
+       {"llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-20b"}) {  // also experts and sliding layers
     CAPTURE(llm);
     const auto cost = llama_cost(llm);
     sim::GraphPricer pricer(identity_spec(llm), cost.get(), nullptr);
@@ -85,7 +87,9 @@ TEST_CASE("step clock: the graph of a step without retrieval takes the serial su
     for (int i = 0; i < 300; ++i) {
       StepShape shape;
       std::vector<ChunkShape> chunks;
-      if (prng.chance(1, 2)) chunks.push_back({static_cast<uint32_t>(prng.range(1, 4000)), static_cast<uint32_t>(prng.range(0, 9000))});
+      if (prng.chance(1, 2))
+        chunks.push_back(
+            {static_cast<uint32_t>(prng.range(1, 4000)), static_cast<uint32_t>(prng.range(0, 9000))});
       shape.decodes = static_cast<uint32_t>(prng.range(chunks.empty() ? 1 : 0, 60));
       shape.decode_context_sum = shape.decodes * prng.range(1, 5000);
       shape.decode_context_max = shape.decodes > 0 ? 5000 : 0;
@@ -112,7 +116,8 @@ TEST_CASE("step clock: priced by graph or by sum, folded or not, steps end at th
       const std::vector<PlanEntry> decode = {{CallId{0}, EntryKind::kDecode, false, true, 1, 900},
                                              {CallId{1}, EntryKind::kDecode, false, true, 1, 70}};
       const std::vector<PlanEntry> chunk = {{CallId{2}, EntryKind::kChunk, true, true, 512, 0}};
-      const std::vector<LaunchStep> launches = {step_of(0, 1, chunk), step_of(1, 40, decode), step_of(41, 1, chunk)};
+      const std::vector<LaunchStep> launches = {step_of(0, 1, chunk), step_of(1, 40, decode),
+                                                step_of(41, 1, chunk)};
       sim::StepClock plain(EngineId{}, cost.get(), in_flight, Duration{5000});
       sim::StepClock graph(EngineId{}, cost.get(), in_flight, Duration{5000});
       graph.extend(nullptr, &pricer, 1, nullptr);
