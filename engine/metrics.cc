@@ -39,11 +39,13 @@ struct Metrics::Launch {
   Instant at{};
   uint32_t entries = 0;
   uint32_t decodes = 0;
-  uint64_t cells = 0, slots = 0;        // after its first step
-  std::vector<PlanEntry> chunks;        // none if repeat > 1
-  std::vector<uint32_t> grant_offsets;  // ascending, > 0: pages that are set aside for later steps
-  size_t grants_reached = 0;            // of these: their step has begun
-  size_t grants_held = 0;               // their step would have been launched by now, had it been single
+  uint64_t cells = 0, slots = 0;  // after its first step
+  std::vector<PlanEntry> chunks;  // none if repeat > 1
+  // Pages that are set aside for later steps: offsets, ascending, > 0. An arena grows apart from the context.
+  std::vector<uint32_t> slot_offsets;  // pages of context
+  std::vector<uint32_t> held_offsets;  // pages of the gpu
+  size_t slots_reached = 0;            // of slot_offsets: their step has begun
+  size_t grants_held = 0;  // of held_offsets: their step would have been launched by now, had it been single
 };
 
 struct Metrics::Engine {
@@ -172,12 +174,12 @@ void Metrics::step_done(const StepDone& done) {
       totals.busy = totals.busy + span;
       cells_ns += Integral{launch.cells + (offset + k) * launch.entries} * static_cast<uint64_t>(span.ns);
       slots_ns +=
-          Integral{launch.slots + launch.grants_reached * page_tokens} * static_cast<uint64_t>(span.ns);
+          Integral{launch.slots + launch.slots_reached * page_tokens} * static_cast<uint64_t>(span.ns);
       engine.last_end = end;
       engine.any_step_ended = true;
-      while (launch.grants_reached < launch.grant_offsets.size() &&
-             launch.grant_offsets[launch.grants_reached] == offset + k + 1) {
-        ++launch.grants_reached;
+      while (launch.slots_reached < launch.slot_offsets.size() &&
+             launch.slot_offsets[launch.slots_reached] == offset + k + 1) {
+        ++launch.slots_reached;
       }
       begin_grants(engine, step + k + 1, end);
     }
@@ -268,7 +270,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   while (!engine.launches.empty()) {
     Launch& last = engine.launches.back();
     if (last.step + last.repeat <= raw(step.step)) break;
-    last.grant_offsets.resize(last.grants_held);
+    last.held_offsets.resize(last.grants_held);
     if (last.step < raw(step.step)) {
       last.repeat = raw(step.step) - last.step;
       break;
@@ -288,8 +290,9 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   launch.decodes = 0;
   launch.cells = launch.slots = 0;
   launch.chunks.clear();
-  launch.grant_offsets.clear();
-  launch.grants_reached = launch.grants_held = 0;
+  launch.slot_offsets.clear();
+  launch.held_offsets.clear();
+  launch.slots_reached = launch.grants_held = 0;
   const uint32_t page_tokens = facts_[raw(step.engine)].page_tokens;
   for (const PlanEntry& entry : step.entries) {
     const uint32_t reached = entry.context + entry.tokens;
@@ -303,8 +306,14 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
     }
   }
   KVT_CHECK(step.repeat == 1 || launch.chunks.empty());
+  const uint32_t pages_gpu = facts_[raw(step.engine)].pages_gpu;
+  const auto on_host = [&](const PageGrant& grant) { return pages_gpu > 0 && raw(grant.page) >= pages_gpu; };
+  // With an arena, pages of context are the ones that have a home on the host.
+  const bool arena = std::any_of(step.grants.begin(), step.grants.end(), on_host);
   for (const PageGrant& grant : step.grants) {
-    if (grant.offset > 0) launch.grant_offsets.push_back(grant.offset);
+    if (grant.offset == 0) continue;
+    if (on_host(grant) == arena) launch.slot_offsets.push_back(grant.offset);
+    if (!on_host(grant)) launch.held_offsets.push_back(grant.offset);
   }
   engine.launches.push_back(std::move(launch));
   engine.step_running = true;
@@ -318,8 +327,8 @@ void Metrics::begin_grants(Engine& engine, uint64_t steps_ended, Instant at) {
   const uint64_t launched =
       steps_ended + facts_[static_cast<size_t>(&engine - engines_.data())].steps_in_flight_max;
   for (Launch& launch : engine.launches) {
-    while (launch.grants_held < launch.grant_offsets.size() &&
-           launch.step + launch.grant_offsets[launch.grants_held] < launched) {
+    while (launch.grants_held < launch.held_offsets.size() &&
+           launch.step + launch.held_offsets[launch.grants_held] < launched) {
       pages_until(engine, at);
       ++launch.grants_held;
       ++engine.pages_held;

@@ -148,6 +148,9 @@ class Reader {
     out.clean_batch_pages = in.clean_batch_pages();
     out.clean_pages_target = in.clean_pages_target();
     out.capture_sizes.assign(in.capture_sizes().begin(), in.capture_sizes().end());
+    if (in.has_retrieval() && !retrieval(in.retrieval(), &out.policies.retrieval_spec)) {
+      return wrong("an engine's retrieval has a choice that this version does not know");
+    }
     PolicySet& axes = out.policies;
     const std::array<std::string*, 8> names = {&axes.scorer,    &axes.budget,    &axes.layout,
                                                &axes.precision, &axes.placement, &axes.retrieval,
@@ -162,6 +165,33 @@ class Reader {
     }
     log_->options.engines.push_back(std::move(out));
     return {};
+  }
+
+  static bool retrieval(const v1::RetrievalConfig& in, RetrievalSpec* out) {
+    if (in.pooling() > static_cast<uint32_t>(GroupPooling::kMaxQ) ||
+        in.summary() > static_cast<uint32_t>(PageSummary::kMean) ||
+        in.scale() > static_cast<uint32_t>(ScoreScale::kInverseSqrt) ||
+        in.host_layout() > static_cast<uint32_t>(HostLayout::kNhd) ||
+        in.host_copy() > static_cast<uint32_t>(HostCopy::kEachPiece)) {
+      return false;
+    }
+    *out = {in.budget_tokens(),
+            in.sink_tokens(),
+            in.window_tokens(),
+            in.extra_tokens(),
+            in.layers_dense(),
+            in.tau_q32(),
+            in.speculation(),
+            static_cast<GroupPooling>(in.pooling()),
+            static_cast<PageSummary>(in.summary()),
+            static_cast<ScoreScale>(in.scale()),
+            static_cast<HostLayout>(in.host_layout()),
+            static_cast<HostCopy>(in.host_copy()),
+            in.staging_buffers(),
+            in.rank(),
+            in.columns_q32(),
+            in.resident_share_q32()};
+    return true;
   }
 
   Result<void> client(const v1::ClientEvent& in) {
@@ -293,6 +323,25 @@ class Reader {
   bool ended_ = false;
 };
 
+void write_retrieval(const RetrievalSpec& in, v1::RetrievalConfig* out) {
+  out->set_budget_tokens(in.budget_tokens);
+  out->set_sink_tokens(in.sink_tokens);
+  out->set_window_tokens(in.window_tokens);
+  out->set_extra_tokens(in.extra_tokens);
+  out->set_layers_dense(in.layers_dense);
+  out->set_tau_q32(in.tau_q32);
+  out->set_speculation(in.speculation);
+  out->set_pooling(static_cast<uint32_t>(in.pooling));
+  out->set_summary(static_cast<uint32_t>(in.summary));
+  out->set_scale(static_cast<uint32_t>(in.scale));
+  out->set_host_layout(static_cast<uint32_t>(in.host_layout));
+  out->set_host_copy(static_cast<uint32_t>(in.host_copy));
+  out->set_staging_buffers(in.staging_buffers);
+  out->set_rank(in.rank);
+  out->set_columns_q32(in.columns_q32);
+  out->set_resident_share_q32(in.resident_share_q32);
+}
+
 }  // namespace
 
 v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) {
@@ -325,6 +374,7 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
     engine.set_clean_pages_target(in.clean_pages_target);
     for (const uint32_t size : in.capture_sizes) engine.add_capture_sizes(size);
     const PolicySet& axes = in.policies;
+    if (axes.retrieval != "all") write_retrieval(axes.retrieval_spec, engine.mutable_retrieval());
     for (const std::string* name : {&axes.scorer, &axes.budget, &axes.layout, &axes.precision,
                                     &axes.placement, &axes.retrieval, &axes.partition, &axes.identity}) {
       engine.add_policies(*name);

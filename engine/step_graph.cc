@@ -46,7 +46,10 @@ OpId StepGraph::add(const Op& op) {
   OpState state;
   state.op = op;
   OpId& last = last_on_stream_[static_cast<size_t>(op.stream)];
-  if (last != kNone) state.causes.push_back(last);
+  if (last != kNone) {
+    state.causes.push_back(last);
+    state.behind.push_back(last);
+  }
   last = id;
   ops_.push_back(std::move(state));
   return id;
@@ -56,6 +59,11 @@ void StepGraph::after(OpId op, OpId cause) {
   KVT_CHECK(!sealed_ && index(op) < ops_.size() && index(cause) < ops_.size());
   std::vector<OpId>& causes = ops_[index(op)].causes;
   if (std::find(causes.begin(), causes.end(), cause) == causes.end()) causes.push_back(cause);
+}
+
+void StepGraph::behind(OpId op, OpId cause) {
+  after(op, cause);
+  ops_[index(op)].behind.push_back(cause);
 }
 
 void StepGraph::after(OpId op, PortId port) {
@@ -102,7 +110,7 @@ void StepGraph::contract(const std::vector<uint32_t>& order) {
       const OpState& cause = ops_[index(state.causes[0])];
       joins = effects[index(state.causes[0])] == 1 && !cause.feeds && cause.op.outcome == kAlways &&
               cause.op.stream == state.op.stream && cause.op.required == state.op.required &&
-              !is_transfer(cause.op.kind) && !is_transfer(state.op.kind);
+              !moves(state.causes[0]) && !moves(OpId{i});
       if (joins) state.node = cause.node;
     }
     if (!joins) {
@@ -117,14 +125,15 @@ void StepGraph::link_causes() {
   std::vector<bool> has_required_effect(chains_.size(), false);
   std::vector<bool> port_is_transfer(port_names_.size(), false);
   for (const Feed& feed : port_feeds_) {
-    port_is_transfer[feed.carry - streams_.size()] = is_transfer(ops_[index(feed.op)].op.kind);
+    port_is_transfer[feed.carry - streams_.size()] = moves(feed.op);
   }
   std::vector<bool> stream_began(streams_.size(), false);
   for (const std::vector<OpId>& chain : chains_) {
     const OpState& first = ops_[index(chain.front())];
     std::vector<uint32_t> others, transfers;
     for (const OpId cause : first.causes) {
-      (is_transfer(op(cause).kind) ? transfers : others).push_back(value_of(cause));
+      const bool in_order = std::find(first.behind.begin(), first.behind.end(), cause) != first.behind.end();
+      (moves(cause) ? transfers : others).push_back(in_order ? value_of(cause) : event_of(cause));
       if (first.op.required) has_required_effect[ops_[index(cause)].node] = true;
     }
     for (const PortId port : first.ports) {
@@ -137,6 +146,11 @@ void StepGraph::link_causes() {
     if (!stream_began[stream]) others.push_back(stream);
     stream_began[stream] = true;
     Node node;
+    node.stream = stream;
+    for (const OpId cause : first.causes) {
+      if (op(cause).stream == first.op.stream) node.stream = std::max(node.stream, value_of(cause));
+    }
+    node.event = first.event;
     node.measured = stream == 0 && !is_transfer(first.op.kind);
     node.first_cause = static_cast<uint32_t>(causes_.size());
     causes_.insert(causes_.end(), others.begin(), others.end());
@@ -153,16 +167,21 @@ void StepGraph::link_causes() {
 void StepGraph::seal() {
   KVT_CHECK(!sealed_ && !streams_.empty());
   contract(topological_order());
-  link_causes();
   for (uint32_t i = 0; i < ops_.size(); ++i) {
-    if (ops_[i].op.outcome != kAlways) conditional_.push_back(OpId{i});
+    if (ops_[i].op.outcome == kAlways) continue;
+    conditional_.push_back(OpId{i});
+    ops_[i].event = carried() + static_cast<uint32_t>(chains_.size() + event_nodes_.size());
+    event_nodes_.push_back(ops_[i].node);
   }
+  link_causes();
   for (uint32_t i = 0; i < streams_.size(); ++i) {
     if (last_on_stream_[i] != kNone) feeds_.push_back({i, last_on_stream_[i], 0});
   }
   feeds_.insert(feeds_.end(), port_feeds_.begin(), port_feeds_.end());
-  for (Feed& feed : feeds_) feed.value = value_of(feed.op);
-  values_.assign(carried() + nodes_.size(), kLongAgo);
+  for (Feed& feed : feeds_) {
+    feed.value = feed.carry < streams_.size() ? value_of(feed.op) : event_of(feed.op);
+  }
+  values_.assign(carried() + nodes_.size() + event_nodes_.size(), kLongAgo);
   sealed_ = true;
 }
 
@@ -189,6 +208,7 @@ void StepGraph::apply_outcomes(std::span<const uint32_t> outcomes) {
     const auto number = static_cast<size_t>(state.op.outcome);
     KVT_CHECK(number < outcomes.size());
     const uint32_t count = outcomes[number];
+    nodes_[state.node].absent = count == 0;
     if (count == 0) {
       set_work(&state, 0, 0);
     } else {
@@ -209,6 +229,12 @@ StepTiming StepGraph::evaluate(Ticks start, std::span<const uint32_t> outcomes, 
   Ticks* end = values_.data() + carried();
   const uint32_t* cause = causes_.data();
   for (const Node& node : nodes_) {
+    if (node.absent) {
+      cause = causes_.data() + node.last_cause;
+      *end++ = values[node.stream];
+      values_[node.event] = kLongAgo;
+      continue;
+    }
     Ticks others = start;
     for (const uint32_t* last = causes_.data() + node.transfers; cause != last; ++cause) {
       others = std::max(others, values[*cause]);
@@ -218,14 +244,18 @@ StepTiming StepGraph::evaluate(Ticks start, std::span<const uint32_t> outcomes, 
       begins = std::max(begins, values[*cause]);
     }
     if (node.measured) timing.exposed += begins - others;
-    *end++ = begins + node.duration;
+    *end = begins + node.duration;
+    if (node.event != kNothing) values_[node.event] = *end;
+    ++end;
   }
   timing.end = start;
   for (const uint32_t i : required_ends_) timing.end = std::max(timing.end, values[carried() + i]);
   timing.hidden = std::max<Ticks>(0, transferring_ - timing.exposed);
   timing.bytes_in = bytes_in_;
   timing.bytes_out = bytes_out_;
-  for (const Feed& feed : feeds_) carry->at[feed.carry] = values_[feed.value];
+  for (const Feed& feed : feeds_) {
+    if (values_[feed.value] != kLongAgo) carry->at[feed.carry] = values_[feed.value];
+  }
   return timing;
 }
 
@@ -237,17 +267,32 @@ StepGraph::Piece StepGraph::piece(uint32_t number) const {
           .stream = first.op.stream,
           .required = first.op.required,
           .measured = node.measured,
+          .moves = moves(chains_[number].front()),
           .duration = node.duration,
           .bytes = first.bytes,
+          .absent = node.absent,
           .others = causes.subspan(node.first_cause, node.transfers - node.first_cause),
           .transfers = causes.subspan(node.transfers, node.last_cause - node.transfers)};
 }
 
 uint32_t StepGraph::feeder(uint32_t carry) const {
   for (const Feed& feed : feeds_) {
-    if (feed.carry == carry) return feed.value - carried();
+    if (feed.carry == carry) return feed.value;
   }
-  return node_count();
+  return kNothing;
+}
+
+uint32_t StepGraph::resolve(uint32_t value) const {
+  for (;;) {
+    if (value < carried()) return value;
+    const uint32_t number = value - carried();
+    if (number >= nodes_.size()) {  // an event
+      const uint32_t node = event_nodes_[number - nodes_.size()];
+      return nodes_[node].absent ? kNothing : carried() + node;
+    }
+    if (!nodes_[number].absent) return value;
+    value = nodes_[number].stream;
+  }
 }
 
 void StepGraph::times(std::vector<OpTime>* times) const {
@@ -273,7 +318,9 @@ std::vector<OpId> StepGraph::critical_path() const {
     const Ticks began = end_of(node) - nodes_[node].duration;
     uint32_t decided_by = UINT32_MAX;
     for (uint32_t c = nodes_[node].first_cause; c < nodes_[node].last_cause; ++c) {
-      if (values_[causes_[c]] == began && causes_[c] >= carried()) decided_by = causes_[c] - carried();
+      const uint32_t value = resolve(causes_[c]);
+      if (value == kNothing || value < carried()) continue;
+      if (values_[value] == began) decided_by = value - carried();
     }
     if (decided_by == UINT32_MAX || began == started_) break;  // the step's start, or an earlier step
     node = decided_by;

@@ -9,6 +9,9 @@
 // still busy, and the ports: instants at which something that a later step waits for was, or will be,
 // done. So a background recall of step i delays the attention of its layer in step i + 1, not step i.
 //
+// An operation whose outcome is 0 does not happen: nobody waits for it, what it would feed keeps its value,
+// and its stream goes on as if it had never been issued.
+//
 // Times are Ticks (1/1024 ns). Evaluation is the longest path in a stored topological order, after chains
 // that no edge enters or leaves were contracted; it allocates nothing.
 
@@ -66,6 +69,7 @@ struct Op {
   uint16_t layer = kNoLayer;
   bool required = true;   // the step ends when the last required operation has
   int outcome = kAlways;  // >= 0: happens `outcomes[outcome]` times its unit, not at all if that is 0
+  bool delivers = false;  // the end of a transfer (a conversion): who waits for it waits for the transfer
 };
 
 // How long one operation takes, and what it moves. With an outcome of n > 0: fixed + n * unit; else fixed.
@@ -103,7 +107,9 @@ class StepGraph {
   OpId add(const Op& op);
   void after(OpId op, OpId cause);   // within the step
   void after(OpId op, PortId port);  // of an earlier step
-  void feed(PortId port, OpId op);   // the port says when `op` ended; later feeds replace earlier
+  // Within the step, for whatever was issued on the stream of `cause` up to it, whether or not it happens.
+  void behind(OpId op, OpId cause);
+  void feed(PortId port, OpId op);  // the port says when `op` ended; later feeds replace earlier
   // Orders and contracts. Nothing can be added afterwards. REQUIRES: no cycle.
   void seal();
 
@@ -124,14 +130,20 @@ class StepGraph {
     StreamId stream{};
     bool required = true;
     bool measured = false;  // its waiting counts as exposed
+    bool moves = false;     // a transfer, or the end of one: waiting for it is exposed
     Ticks duration = 0;
     uint64_t bytes = 0;                   // of a transfer
-    std::span<const uint32_t> others;     // what it waits for: below carried() a carried instant, else
-    std::span<const uint32_t> transfers;  // carried() + piece; these are transfers
+    bool absent = false;                  // does not happen in this step
+    std::span<const uint32_t> others;     // what it waits for: values, see resolve()
+    std::span<const uint32_t> transfers;  // those that are transfers
   };
+  // What a value comes to with the outcomes applied: below carried() a carried instant, else carried() +
+  // piece; kNothing when nobody has to wait.
+  static constexpr uint32_t kNothing = UINT32_MAX;
+  uint32_t resolve(uint32_t value) const;
   Piece piece(uint32_t node) const;
   uint32_t carried() const { return static_cast<uint32_t>(streams_.size() + port_names_.size()); }
-  // Which piece's end becomes carried instant `carry`; node_count() when none does.
+  // Which value becomes carried instant `carry`; kNothing when none does.
   uint32_t feeder(uint32_t carry) const;
 
   const Op& op(OpId id) const { return ops_[static_cast<uint32_t>(id)].op; }
@@ -151,9 +163,11 @@ class StepGraph {
     OpCost cost;
     Ticks duration = 0;  // with the outcome applied, like bytes
     uint64_t bytes = 0;
-    std::vector<OpId> causes;
+    std::vector<OpId> causes;  // the one before it on its stream comes first, if there is one
+    std::vector<OpId> behind;  // of these: stream order, not an event
     std::vector<PortId> ports;
     uint32_t node = 0;
+    uint32_t event = kNothing;  // of an operation with an outcome: its event's value
     bool feeds = false;
   };
   // A chain of operations that behaves as one. Its causes are indices into values_: carried ones first,
@@ -163,7 +177,10 @@ class StepGraph {
     uint32_t first_cause = 0;
     uint32_t transfers = 0;
     uint32_t last_cause = 0;
-    bool measured = false;  // on the first stream, and no transfer
+    uint32_t stream = 0;        // value of what comes before it on its stream
+    uint32_t event = kNothing;  // value that events on it have
+    bool measured = false;      // on the first stream, and no transfer
+    bool absent = false;
   };
   struct Feed {
     uint32_t carry = 0;
@@ -175,6 +192,11 @@ class StepGraph {
   void contract(const std::vector<uint32_t>& order);
   void link_causes();
   void set_work(OpState* state, Ticks duration, uint64_t bytes);
+  bool moves(OpId id) const { return is_transfer(op(id).kind) || op(id).delivers; }
+  uint32_t event_of(OpId op) const {
+    const uint32_t event = ops_[static_cast<uint32_t>(op)].event;
+    return event == kNothing ? value_of(op) : event;
+  }
   uint32_t value_of(OpId op) const { return carried() + ops_[static_cast<uint32_t>(op)].node; }
 
   bool sealed_ = false;
@@ -193,7 +215,8 @@ class StepGraph {
   uint64_t bytes_in_ = 0, bytes_out_ = 0;
   std::vector<Feed> feeds_;  // what is carried on, streams and ports
   Ticks started_ = 0;
-  std::vector<Ticks> values_;  // carried, then the end of each node
+  std::vector<Ticks> values_;          // carried, then the end of each node, then events of conditional ones
+  std::vector<uint32_t> event_nodes_;  // of these events
 };
 
 }  // namespace kvtwin

@@ -90,6 +90,8 @@ Result<NodeSpec> node_from(const v1::NodeSpec& in, const std::string& where) {
   KVT_FIGURE(pcie_latency_ns, true, 0, 1e9);
   KVT_FIGURE(copy_overhead_h2d_ns, true, 0, 1e9);
   KVT_FIGURE(copy_overhead_d2h_ns, true, 0, 1e9);
+  KVT_FIGURE(copy_row_bytes, false, 0, 1e6);
+  KVT_FIGURE(host_sync_ns, false, 0, 1e9);
   KVT_FIGURE(host_memory_bytes, true, 1e6, 1e15);
   KVT_FIGURE(host_memory_bytes_per_s, true, 1e6, 1e14);
   KVT_FIGURE(nvlink_bytes_per_s, false, 1e6, 1e14);

@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/policy/core.h"
 #include "engine/policy/registry.h"
 #include "models/catalog.h"
 #include "models/cost_factory.h"
 #include "scenarios/names.h"
+#include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
 #include "traces/formats.h"
 #include "traces/replay_builder.h"
@@ -124,6 +126,28 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   }
 }
 
+// One name per axis, and what goes with it.
+void choose_policies(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
+  const v1::Policies& axes = scenario.values.policies();
+  set->scorer = axes.scorer();
+  set->budget = axes.budget();
+  set->layout = axes.layout();
+  set->precision = axes.precision();
+  set->placement = axes.placement();
+  set->retrieval = axes.retrieval();
+  set->partition = axes.partition();
+  set->identity = axes.identity();
+  set->scorer_spec = scorer_spec(axes);
+  if (axes.retrieval() != "all" && !llm.sliding_layers.empty()) {
+    mistakes->push_back(
+        {scenario.where("policies.retrieval"),
+         fmt::format("retrieval {} on {}, whose sliding layers have nothing to choose from", axes.retrieval(),
+                     llm.name),
+         "it is built for models whose layers all see the whole context; use retrieval: \"all\""});
+  }
+  if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
+}
+
 void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const v1::Scenario& values = scenario.values;
   const v1::Limits& limits = values.limits();
@@ -165,7 +189,7 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   config.prefix_eviction = values.policies().prefix_eviction();
   config.evict_batch_pages = limits.evict_batch_pages();
   config.clean_batch_pages = limits.clean_batch_pages();
-  if (config.pages_host > 0) {
+  if (config.pages_host > 0 && values.policies().placement() != "arena") {
     config.clean_pages_target =
         limits.clean_pages_target() > 0 ? limits.clean_pages_target() : config.pages_gpu / 4;
   }
@@ -174,9 +198,7 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     // vLLM captures nothing larger than two tokens per running call (its max_cudagraph_capture_size).
     std::erase_if(config.capture_sizes, [&](uint32_t size) { return size > 2 * limits.calls_max(); });
   }
-  const v1::Policies& axes = values.policies();
-  config.policies = {axes.scorer(),    axes.budget(),    axes.layout(),   axes.precision(), axes.placement(),
-                     axes.retrieval(), axes.partition(), axes.identity(), scorer_spec(axes)};
+  choose_policies(scenario, out->llm, &config.policies, mistakes);
   if (!mistakes->empty()) return;  // further findings would only follow from these
   if (const std::optional<std::string> wrong = validate_core_config(config)) {
     mistakes->push_back({scenario.path, *wrong, {}});
@@ -261,21 +283,23 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
 // Calls that can never run: longer than the window, or than the whole pool.
 void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const CoreConfig& config = out->options.engines.front();
-  uint64_t longest = 0, count = 0;
+  uint64_t longest = 0, count = 0, gpu_pages = 0, host_pages = 0;
   for (const TableNode& node : out->client->table().nodes) {
     if (node.kind != NodeKind::kCall) continue;
     const uint64_t tokens = uint64_t{node.prompt_tokens} + node.output_tokens;
     longest = std::max(longest, tokens);
+    const PagesNeeded pages = pages_needed(config, node.prompt_tokens, node.output_tokens);
     const bool fits = (config.context_tokens_max == 0 || tokens <= config.context_tokens_max) &&
-                      div_ceil<uint64_t>(tokens, config.page_tokens) <= config.pages_gpu;
+                      pages.gpu <= config.pages_gpu && (pages.host == 0 || pages.host <= config.pages_host);
+    gpu_pages = std::max(gpu_pages, pages.gpu);
+    host_pages = std::max(host_pages, pages.host);
     count += !fits;
   }
   if (count == 0) return;
   out->oversized_calls = static_cast<uint32_t>(count);
   if (scenario.values.replay().oversized() == "reject") return;
   const bool window = config.context_tokens_max > 0 && longest > config.context_tokens_max;
-  const uint64_t pages =
-      div_ceil<uint64_t>(longest, config.page_tokens) + scenario.values.memory().reserved_pages();
+  const uint64_t pages = gpu_pages + scenario.values.memory().reserved_pages();
   std::string what = fmt::format("{} calls can never run: the longest has {} tokens", count, longest);
   std::string change;
   if (window) {
@@ -286,6 +310,12 @@ void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     what += fmt::format("{} an engine's pool holds {}", window ? " and" : ",",
                         uint64_t{config.pages_gpu} * config.page_tokens);
     change += fmt::format("{}--set=memory.gpu_pages={}", change.empty() ? "" : " ", pages);
+  }
+  if (host_pages > 0 && host_pages > config.pages_host) {
+    what += fmt::format("{} its host tier holds {}", window || pages > config.pages_gpu ? " and" : ",",
+                        uint64_t{config.pages_host} * config.page_tokens);
+    change += fmt::format("{}--set=memory.host_bytes={}", change.empty() ? "" : " ",
+                          host_pages * out->facts.front().page_bytes);
   }
   mistakes->push_back({scenario.where(window ? "model.context_window" : "memory.gpu_pages"), what,
                        fmt::format("smallest change that fits: {}; or reject and list these calls: "

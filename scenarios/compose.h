@@ -51,6 +51,14 @@ struct SimulatedEnd {
   // Of a world that computes values.
   uint64_t tokens_computed = 0;
   uint64_t samples_digest = 0;
+  // In-step retrieval, over all engines (results: v1::Retrieval).
+  struct Retrieval {
+    std::string outcomes;  // empty: every step read everything
+    uint64_t pages_now = 0, pages_next = 0, heads_corrected = 0;
+    uint64_t bytes_in = 0, bytes_out = 0, steps_expanded = 0;
+    Duration exposed{}, hidden{};
+  };
+  Retrieval retrieval;
 };
 
 // False if this build has no simulator.

@@ -1,11 +1,16 @@
 // The simulated world's part of the composition root, present or not.
 
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "scenarios/compose.h"
 
 #ifdef KVTWIN_HAVE_SIMGRID
 
+#include "scenarios/retrieval_options.h"
+#include "sim/behaviour_retrieval.h"
 #include "sim/sim_backend.h"
 
 namespace kvtwin {
@@ -15,18 +20,72 @@ double giga(const Figure& figure) { return figure.value / 1e9; }
 
 Duration rounded(const Figure& figure) { return {static_cast<int64_t>(figure.value + 0.5)}; }
 
-// Engines whose steps ask what the data decided say so by having a place for the source.
-template <typename Engine>
-constexpr bool kAsksForValues = requires(Engine engine, OutcomeSource* source) {
-  engine.source = source;
+// What the engines' in-step retrieval is priced and decided by. Nothing, where every step reads everything.
+struct Retrieving {
+  std::optional<RetrievalCost> prices;
+  std::vector<std::unique_ptr<sim::GraphPricer>> pricers;      // by engine
+  std::vector<std::unique_ptr<sim::RetrievalSource>> sources;  // likewise
 };
 
-template <typename Engine>
-void give_values(Engine* engine, OutcomeSource* source) {
-  if constexpr (kAsksForValues<Engine>) engine->source = source;
+sim::RetrievalBehaviour behaviour_of(const v1::Scenario& values, const RetrievalSpec& spec) {
+  const v1::RetrievalBehaviour& in = values.simulation().retrieval();
+  sim::RetrievalBehaviour out;
+  out.seed = values.seed();
+  out.miss_q32 = ratio_q32(in.miss_rate());
+  out.correction_q32 = {in.outcomes() == "profile" ? sim::profiled_correction_q32(spec.tau_q32)
+                                                   : ratio_q32(in.correction_rate())};
+  if (in.correction_rate_by_layer_size() > 0) out.correction_q32.clear();
+  for (const double rate : in.correction_rate_by_layer()) out.correction_q32.push_back(ratio_q32(rate));
+  return out;
 }
 
-sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed) {
+Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
+  Retrieving out;
+  const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
+  if (method == RetrievalMethod::kAll) return out;
+  const CoreConfig& config = composed.options.engines.front();
+  const RetrievalSpec& spec = config.policies.retrieval_spec;
+  const LlmSpec& llm = composed.llm;
+  const RetrievalGeometry geometry = retrieval_geometry(spec, method, llm, config.page_tokens);
+  out.prices.emplace(llm, composed.device, composed.node, scenario.values.engines().tensor_parallel(),
+                     geometry);
+  sim::GraphPricerSpec pricer;
+  pricer.graph.method = method;
+  pricer.graph.layers = llm.layers;
+  pricer.graph.layers_dense = spec.layers_dense;
+  pricer.graph.speculation = spec.speculation;
+  // What arrives token by token goes straight to its slot; values of ShadowKV as well.
+  pricer.graph.converts = spec.host_layout == HostLayout::kHnd && method != RetrievalMethod::kInfinigen &&
+                          method != RetrievalMethod::kShadowkv;
+  pricer.graph.staging_buffers = spec.staging_buffers;
+  pricer.policy = spec;
+  pricer.page_tokens = config.page_tokens;
+  pricer.kv_heads = llm.kv_heads;
+  for (size_t i = 0; i < composed.options.engines.size(); ++i) {
+    out.pricers.push_back(std::make_unique<sim::GraphPricer>(pricer, composed.cost.get(), &*out.prices));
+    out.sources.push_back(std::make_unique<sim::RetrievalSource>(
+        behaviour_of(scenario.values, spec), method, spec, config.page_tokens, llm.layers, llm.kv_heads));
+  }
+  return out;
+}
+
+SimulatedEnd::Retrieval retrieval_of(const v1::Scenario& values, const sim::SimReport& report) {
+  SimulatedEnd::Retrieval out;
+  out.outcomes = values.simulation().retrieval().outcomes();
+  for (const sim::StepTotals& engine : report.engines) {
+    out.pages_now += engine.pages_now;
+    out.pages_next += engine.pages_next;
+    out.heads_corrected += engine.heads_corrected;
+    out.bytes_in += engine.bytes_in;
+    out.bytes_out += engine.bytes_out;
+    out.steps_expanded += engine.expanded;
+    out.exposed.ns += engine.exposed / kTicksPerNs;
+    out.hidden.ns += engine.hidden / kTicksPerNs;
+  }
+  return out;
+}
+
+sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, const Retrieving& retrieving) {
   sim::SimConfig out;
   out.node.gpus = composed.gpus;
   out.node.sockets = composed.node.sockets > 0 ? composed.node.sockets : 1;
@@ -46,6 +105,10 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed) {
     engine.steps_in_flight_max = composed.options.engines[i].steps_in_flight_max;
     engine.gpu_first = static_cast<uint32_t>(i) * tp;
     engine.gpus = tp;
+    if (!retrieving.pricers.empty()) {
+      engine.pricer = retrieving.pricers[i].get();
+      engine.source = retrieving.sources[i].get();
+    }
     out.engines.push_back(engine);
   }
   const std::string& fidelity = scenario.values.simulation().fidelity();
@@ -62,17 +125,16 @@ bool can_simulate() { return true; }
 Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Client* client,
                               const std::vector<Observer*>& observers,
                               const std::vector<OutcomeSource*>& values) {
-  sim::SimConfig config = sim_config(scenario, *composed);
-  if (!values.empty() && !kAsksForValues<sim::SimEngine>)
-    return mistake(scenario.where("clock"), "the simulator of this build asks nobody for values",
-                   "--clock=wall");
-  for (size_t i = 0; i < values.size(); ++i) give_values(&config.engines[i], values[i]);
+  const Retrieving retrieving = make_retrieving(scenario, *composed);
+  sim::SimConfig config = sim_config(scenario, *composed, retrieving);
+  for (size_t i = 0; i < values.size(); ++i) config.engines[i].source = values[i];
   if (Result<void> ok = sim::validate_sim_config(config); !ok) {
     return mistake(scenario.where("hardware.node"), ok.error().text());
   }
   sim::SimReport report;
   SimulatedEnd out;
   out.end = sim::run_simulated(config, composed->options, client, observers, &report);
+  if (!retrieving.pricers.empty()) out.retrieval = retrieval_of(scenario.values, report);
   std::array<double, kEvidenceKinds> ticks{};
   double sum = 0;
   for (const sim::StepTotals& engine : report.engines) {

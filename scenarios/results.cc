@@ -107,6 +107,18 @@ void fill_cost(const SimulatedEnd& simulated, v1::Shares* out) {
   }
 }
 
+void fill_retrieval(const SimulatedEnd::Retrieval& in, v1::Retrieval* out) {
+  out->set_outcomes(in.outcomes);
+  out->set_pages_now(in.pages_now);
+  out->set_pages_next(in.pages_next);
+  out->set_heads_corrected(in.heads_corrected);
+  out->set_bytes_in(in.bytes_in);
+  out->set_bytes_out(in.bytes_out);
+  out->set_exposed_ns(in.exposed.ns);
+  out->set_hidden_ns(in.hidden.ns);
+  out->set_steps_expanded(in.steps_expanded);
+}
+
 const char* name_of(RejectCall::Reason reason) {
   switch (reason) {
     case RejectCall::Reason::kLongerThanWindow:
@@ -194,6 +206,7 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   fill_time(sum, out.mutable_time());
   fill_input(composed.client->report(), out.mutable_input());
   fill_cost(simulated, out.mutable_cost());
+  if (!simulated.retrieval.outcomes.empty()) fill_retrieval(simulated.retrieval, out.mutable_retrieval());
   for (const Rejection& one : metrics.rejections()) {
     v1::RejectedCall& rejected = *out.add_rejected();
     rejected.set_call(raw(one.call));

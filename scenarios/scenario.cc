@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "models/textproto.h"
+#include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
 
 namespace kvtwin {
@@ -273,9 +274,11 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
   if (written.limits().capture_sizes_size() > 0) scenario.values.mutable_limits()->clear_capture_sizes();
   scenario.values.MergeFrom(written);
   if (scenario.values.name().empty()) scenario.values.set_name(fs::path(path).stem().string());
+  resolve_retrieval(&scenario.values);
   if (scenario.values.policies().placement().empty()) {
-    scenario.values.mutable_policies()->set_placement(scenario.values.memory().host_bytes() > 0 ? "host"
-                                                                                                : "gpu");
+    const bool arena = retrieval_needs_arena(retrieval_method(scenario.values.policies().retrieval()));
+    const bool host = scenario.values.memory().host_bytes() > 0;
+    scenario.values.mutable_policies()->set_placement(arena ? "arena" : host ? "host" : "gpu");
   }
   if (scenario.values.clock().empty())
     scenario.values.set_clock(scenario.values.world() == "cpu" ? "wall" : "virtual");

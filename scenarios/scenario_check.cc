@@ -6,6 +6,7 @@
 
 #include "models/textproto.h"
 #include "scenarios/names.h"
+#include "scenarios/retrieval_options.h"
 #include "scenarios/scenario.h"
 #include "scenarios/scorer_options.h"
 
@@ -135,6 +136,9 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.range("cost.host_piecewise_ns", values.cost().host_piecewise_ns(), -host_max, host_max);
   check.range("cost.host_eager_ns", values.cost().host_eager_ns(), -host_max, host_max);
   check.range("cost.first_step_host_ns", values.cost().first_step_host_ns(), int64_t{0}, 600 * host_max);
+  check_retrieval(values, [&](const std::string& field, std::string what, std::string hint) {
+    check.add(field, std::move(what), std::move(hint));
+  });
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
   check_world(values, &check);
 }

@@ -99,6 +99,7 @@ class Table {
         static_cast<double>(moved.bytes_out()) / 1e9, static_cast<double>(moved.exposed_ns()) / 1e9,
         static_cast<double>(moved.hidden_ns()) / 1e9,
         moved.failed() > 0 ? fmt::format("; {} failed", moved.failed()) : "");
+    if (r_.has_retrieval()) retrieval();
     attribution();
     shares("input tokens", r_.input());
     shares("step time", r_.cost());
@@ -108,6 +109,16 @@ class Table {
     }
     for (const std::string& note : r_.notes()) row("note", "{}", note);
     out_ += '\n';
+  }
+
+  void retrieval() {
+    const v1::Retrieval& all = r_.retrieval();
+    row("retrieval", "outcomes {}: {} head-pages recalled before attention, {} behind it; {} heads corrected",
+        all.outcomes(), grouped(all.pages_now()), grouped(all.pages_next()), grouped(all.heads_corrected()));
+    const auto giga = [](auto value) { return static_cast<double>(value) / 1e9; };
+    row("", "{:.3f} GB recalled, {:.3f} GB offloaded; {:.3f} s exposed, {:.3f} s hidden; {} steps expanded",
+        giga(all.bytes_in()), giga(all.bytes_out()), giga(all.exposed_ns()), giga(all.hidden_ns()),
+        grouped(all.steps_expanded()));
   }
 
   void attribution() {
@@ -151,6 +162,18 @@ void put(const char* name, const v1::Distribution& one, nlohmann::ordered_json* 
 
 void put(const char* prefix, const v1::Shares& all, nlohmann::ordered_json* out) {
   for (int i = 0; i < all.name_size(); ++i) (*out)[fmt::format("{}_{}", prefix, all.name(i))] = all.share(i);
+}
+
+void put(const v1::Retrieval& all, nlohmann::ordered_json* out) {
+  (*out)["outcomes"] = all.outcomes();
+  (*out)["retrieval_pages_now"] = all.pages_now();
+  (*out)["retrieval_pages_next"] = all.pages_next();
+  (*out)["retrieval_heads_corrected"] = all.heads_corrected();
+  (*out)["retrieval_bytes_in"] = all.bytes_in();
+  (*out)["retrieval_bytes_out"] = all.bytes_out();
+  (*out)["retrieval_exposed_s"] = static_cast<double>(all.exposed_ns()) / 1e9;
+  (*out)["retrieval_hidden_s"] = static_cast<double>(all.hidden_ns()) / 1e9;
+  (*out)["retrieval_steps_expanded"] = all.steps_expanded();
 }
 
 nlohmann::ordered_json record(const v1::RunResult& r) {
@@ -209,6 +232,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["time_decode_s"] = r.time().decode_s();
   out["time_host_s"] = r.time().host_s();
   out["time_latency_s"] = r.time().latency_s();
+  if (r.has_retrieval()) put(r.retrieval(), &out);
   put("input", r.input(), &out);
   put("cost", r.cost(), &out);
   return out;

@@ -31,7 +31,7 @@ CopyEngines::CopyEngines(const PlatformSpec& spec, const std::vector<Place>& pla
     }
     places_.push_back(std::move(lanes));
   }
-  grid->on_done([this](Token lane) { finished(static_cast<uint32_t>(lane)); });
+  grid->on_done([this](Token token) { on_done(token); });
 }
 
 uint32_t CopyEngines::add_lane(RouteId route, Duration overhead) {

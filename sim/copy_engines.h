@@ -40,6 +40,8 @@ class CopyEngines {
   // Starts, or queues, the copies of one transfer of engine `place`. REQUIRES: bytes > 0; `id` not in use.
   void start(Instant now, uint32_t place, Tier source, Tier target, uint64_t bytes, uint64_t id);
   bool busy() const { return transfers_left_ > 0; }
+  // Takes over grid's on_done(); who shares it passes on the tokens that are ours.
+  void on_done(Token token) { finished(static_cast<uint32_t>(token)); }
 
  private:
   struct Copy {

@@ -34,9 +34,12 @@ struct ExpandedSteps::Step {
   };
   uint32_t slot = 0;
   double started = 0;
-  std::vector<uint32_t> missing;             // causes not yet ended
-  std::vector<double> held_until;            // by causes that are no transfers
-  std::vector<std::vector<Waiter>> waiters;  // pieces of later steps
+  std::vector<uint32_t> missing;               // causes not yet ended
+  std::vector<StepGraph::Piece> pieces;        // as they were when it started: costs change from step to step
+  std::vector<uint32_t> copies_left;           // of a transfer, over its routes
+  std::vector<double> held_until;              // by causes that are no transfers
+  std::vector<std::vector<uint32_t>> effects;  // by piece, within the step
+  std::vector<std::vector<Waiter>> waiters;    // pieces of later steps
   uint32_t left = 0;
   uint32_t required_left = 0;
   Timing timing;
@@ -52,25 +55,30 @@ struct ExpandedSteps::Engine {
   uint32_t number = 0;
   StepGraph* graph = nullptr;
   Site site;
-  std::vector<std::vector<uint32_t>> effects;  // by piece, within the step
   std::vector<Carried> carried;
   std::vector<std::unique_ptr<Step>> steps;
   std::vector<uint32_t> free;
-  std::vector<uint32_t> feeders;  // by carried instant
+  uint32_t running = 0;  // steps with pieces that have not ended
 };
 
 ExpandedSteps::ExpandedSteps(SimGrid* grid) : grid_(grid) {
-  grid->on_done([this](Token token) {
-    Engine* const engine = engines_[token >> 48].get();
-    Step* const step = engine->steps[(token >> 24) & 0xffffff].get();
-    ended(engine, step, static_cast<uint32_t>(token & 0xffffff));
-  });
+  grid->on_done([this](Token token) { on_done(token); });
 }
+
+void ExpandedSteps::on_done(Token token) {
+  Engine* const engine = engines_[(token >> 48) & 0x7fff].get();
+  Step* const step = engine->steps[(token >> 24) & 0xffffff].get();
+  const auto piece = static_cast<uint32_t>(token & 0xffffff);
+  if (step->copies_left[piece] > 0 && --step->copies_left[piece] > 0) return;
+  ended(engine, step, piece);
+}
+
+bool ExpandedSteps::busy(uint32_t engine) const { return engines_.at(engine)->running > 0; }
 
 ExpandedSteps::~ExpandedSteps() = default;
 
 Token ExpandedSteps::token_of(const Engine& engine, const Step& step, uint32_t piece) const {
-  return (Token{engine.number} << 48) | (Token{step.slot} << 24) | piece;
+  return (Token{1} << 63) | (Token{engine.number} << 48) | (Token{step.slot} << 24) | piece;
 }
 
 uint32_t ExpandedSteps::add_engine(StepGraph* graph, const Site& site) {
@@ -79,21 +87,12 @@ uint32_t ExpandedSteps::add_engine(StepGraph* graph, const Site& site) {
   engine->graph = graph;
   engine->site = site;
   engine->carried.resize(graph->carried());
-  for (uint32_t carry = 0; carry < graph->carried(); ++carry) engine->feeders.push_back(graph->feeder(carry));
-  engine->effects.resize(graph->node_count());
-  for (uint32_t i = 0; i < graph->node_count(); ++i) {
-    const StepGraph::Piece piece = graph->piece(i);
-    for (const auto& causes : {piece.others, piece.transfers}) {
-      for (const uint32_t cause : causes) {
-        if (cause >= graph->carried()) engine->effects[cause - graph->carried()].push_back(i);
-      }
-    }
-  }
   engines_.push_back(std::move(engine));
   return engines_.back()->number;
 }
 
-void ExpandedSteps::start(uint32_t number, std::span<const uint32_t> outcomes, Done done) {
+void ExpandedSteps::start(uint32_t number, std::span<const uint32_t> outcomes, Done done,
+                          std::span<const double> carried_ns) {
   Engine* const engine = engines_.at(number).get();
   StepGraph& graph = *engine->graph;
   graph.apply_outcomes(outcomes);
@@ -109,32 +108,59 @@ void ExpandedSteps::start(uint32_t number, std::span<const uint32_t> outcomes, D
   step->missing.assign(pieces, 0);
   step->held_until.assign(pieces, step->started);
   step->waiters.assign(pieces, {});
-  step->left = pieces;
-  step->required_left = 0;
-  step->timing = {};
+  step->effects.assign(pieces, {});
+  step->copies_left.assign(pieces, 0);
+  step->pieces.clear();
+  for (uint32_t i = 0; i < pieces; ++i) step->pieces.push_back(graph.piece(i));
+  step->left = step->required_left = 0;
+  step->timing = {.start_ns = step->started};
+  ++engine->running;
   step->done = std::move(done);
   for (uint32_t i = 0; i < pieces; ++i) {
-    const StepGraph::Piece piece = graph.piece(i);
+    const StepGraph::Piece& piece = step->pieces[i];
+    if (piece.absent) continue;
+    ++step->left;
     step->required_left += piece.required ? 1 : 0;
     for (const auto& causes : {piece.others, piece.transfers}) {
-      for (const uint32_t cause : causes) {
-        if (cause < graph.carried()) {
-          wait_for_carried(engine, step, i, cause);
-        } else {
-          ++step->missing[i];
-        }
-      }
+      const bool moves = causes.data() == piece.transfers.data();
+      for (const uint32_t cause : causes) wait_for(engine, step, i, graph.resolve(cause), moves, carried_ns);
     }
   }
-  for (uint32_t carry = 0; carry < graph.carried(); ++carry) {
-    if (engine->feeders[carry] < pieces) engine->carried[carry] = {step, engine->feeders[carry]};
-  }
+  note_carried(engine, step);
   // A piece that takes no time starts others at once: look at who is ready before anything begins.
   std::vector<uint32_t> ready;
   for (uint32_t i = 0; i < pieces; ++i) {
-    if (step->missing[i] == 0) ready.push_back(i);
+    if (step->missing[i] == 0 && !step->pieces[i].absent) ready.push_back(i);
   }
   for (const uint32_t piece : ready) begin(engine, step, piece);
+}
+
+void ExpandedSteps::wait_for(Engine* engine, Step* step, uint32_t piece, uint32_t value, bool moves,
+                             std::span<const double> carried_ns) {
+  const uint32_t carried = engine->graph->carried();
+  if (value == StepGraph::kNothing) return;
+  if (value >= carried) {
+    ++step->missing[piece];
+    step->effects[value - carried].push_back(piece);
+    return;
+  }
+  wait_for_carried(engine, step, piece, value);
+  if (value >= carried_ns.size() || carried_ns[value] <= step->started) return;
+  ++step->missing[piece];
+  grid_->at(carried_ns[value], [this, engine, step, piece, moves] { release(engine, step, piece, moves); });
+}
+
+// Later steps wait for these pieces; what nobody feeds in this step stays as it was.
+void ExpandedSteps::note_carried(Engine* engine, Step* step) {
+  const StepGraph& graph = *engine->graph;
+  for (uint32_t carry = 0; carry < graph.carried(); ++carry) {
+    const uint32_t feeder = graph.feeder(carry);
+    if (feeder == StepGraph::kNothing) continue;
+    const uint32_t value = graph.resolve(feeder);
+    if (value != StepGraph::kNothing && value >= graph.carried()) {
+      engine->carried[carry] = {step, value - graph.carried()};
+    }
+  }
 }
 
 void ExpandedSteps::wait_for_carried(Engine* engine, Step* step, uint32_t piece, uint32_t carry) {
@@ -144,8 +170,18 @@ void ExpandedSteps::wait_for_carried(Engine* engine, Step* step, uint32_t piece,
   from.step->waiters[from.piece].push_back({step, piece});
 }
 
+void ExpandedSteps::copy(const std::vector<RouteId>& routes, uint64_t bytes, Token token) {
+  for (const RouteId route : routes) grid_->start_copy(route, bytes, token);
+}
+
+// Something that `piece` waits for has ended.
+void ExpandedSteps::release(Engine* engine, Step* step, uint32_t piece, bool moves) {
+  if (!moves) step->held_until[piece] = grid_->now_ns();
+  if (--step->missing[piece] == 0) begin(engine, step, piece);
+}
+
 void ExpandedSteps::begin(Engine* engine, Step* step, uint32_t number) {
-  const StepGraph::Piece piece = engine->graph->piece(number);
+  const StepGraph::Piece& piece = step->pieces[number];
   const double now = grid_->now_ns();
   if (piece.measured) step->timing.exposed_ns += now - step->held_until[number];
   const double ns = as_ns(piece.duration);
@@ -154,11 +190,12 @@ void ExpandedSteps::begin(Engine* engine, Step* step, uint32_t number) {
     ended(engine, step, number);
   } else if (is_transfer(piece.kind) && piece.bytes > 0) {
     // What the transfer takes beyond its bytes on a free path is its overhead.
-    const RouteId route = piece.kind == OpKind::kRecall ? engine->site.in : engine->site.out;
-    const double overhead = ns - static_cast<double>(piece.bytes) / grid_->gb_per_s(route);
+    const std::vector<RouteId>& routes = piece.kind == OpKind::kRecall ? engine->site.in : engine->site.out;
+    const double overhead = ns - static_cast<double>(piece.bytes) / grid_->gb_per_s(routes.front());
     const uint64_t bytes = piece.bytes;
-    if (overhead <= 0) return grid_->start_copy(route, bytes, token);
-    grid_->at(now + overhead, [this, route, bytes, token] { grid_->start_copy(route, bytes, token); });
+    step->copies_left[number] = static_cast<uint32_t>(routes.size());
+    if (overhead <= 0) return copy(routes, bytes, token);
+    grid_->at(now + overhead, [this, &routes, bytes, token] { copy(routes, bytes, token); });
   } else if (!is_transfer(piece.kind) && static_cast<uint32_t>(piece.stream) == 0) {
     grid_->start_kernel(engine->site.gpu, ns, token);
   } else {
@@ -168,22 +205,22 @@ void ExpandedSteps::begin(Engine* engine, Step* step, uint32_t number) {
 
 void ExpandedSteps::ended(Engine* engine, Step* step, uint32_t number) {
   const double now = grid_->now_ns();
-  const StepGraph::Piece piece = engine->graph->piece(number);
+  const StepGraph::Piece piece = step->pieces[number];
   for (Engine::Carried& carried : engine->carried) {
     if (carried.step == step && carried.piece == number) carried = {};
   }
-  const auto release = [&](Step* later, uint32_t effect) {
-    if (!is_transfer(piece.kind)) later->held_until[effect] = now;
-    if (--later->missing[effect] == 0) begin(engine, later, effect);
-  };
-  for (const uint32_t effect : engine->effects[number]) release(step, effect);
-  for (const Step::Waiter& waiter : step->waiters[number]) release(waiter.step, waiter.piece);
+  for (const uint32_t effect : step->effects[number]) release(engine, step, effect, piece.moves);
+  for (const Step::Waiter& waiter : step->waiters[number])
+    release(engine, waiter.step, waiter.piece, piece.moves);
   step->waiters[number].clear();
   const bool last_required = piece.required && --step->required_left == 0;
   if (last_required) step->timing.end_ns = now;
   const Timing timing = step->timing;
   const Done done = last_required ? std::move(step->done) : Done{};
-  if (--step->left == 0) engine->free.push_back(step->slot);
+  if (--step->left == 0) {
+    engine->free.push_back(step->slot);
+    --engine->running;
+  }
   if (done) done(timing);  // last: it may start the next step, in this very slot
 }
 

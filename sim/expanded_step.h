@@ -22,7 +22,7 @@ namespace kvtwin::sim {
 
 constexpr double kExpandAbove = 0.60;
 
-// One engine's demand on a shared link: bytes that a step moves over it, and how long the step takes
+// One GPU's demand on a shared link: bytes that a step moves over it, and how long the step takes
 // when it is collapsed.
 struct LinkDemand {
   uint64_t bytes = 0;
@@ -35,18 +35,20 @@ Fidelity choose_fidelity(Fidelity asked, bool has_transfers, double utilisation_
 
 class ExpandedSteps {
  public:
-  // Where the pieces of one engine run: kernels on one GPU (all are alike), copies on its two routes.
+  // Where the pieces of one engine run: kernels on one GPU (all are alike), copies of the graph's bytes on
+  // every GPU's two routes at once.
   struct Site {
     uint32_t gpu = 0;
-    RouteId in{}, out{};
+    std::vector<RouteId> in, out;
   };
   struct Timing {
+    double start_ns = 0;
     double end_ns = 0;      // of the last required piece
     double exposed_ns = 0;  // as StepTiming::exposed
   };
   using Done = std::function<void(const Timing&)>;
 
-  // Takes over grid's on_done().
+  // Takes over grid's on_done(). Who shares it passes on the tokens that are ours.
   explicit ExpandedSteps(SimGrid* grid);
   ~ExpandedSteps();
 
@@ -54,14 +56,26 @@ class ExpandedSteps {
   // streams' pieces that are no transfers take their time without the GPU (the host).
   uint32_t add_engine(StepGraph* graph, const Site& site);
   // Starts the next step of `engine` now; calls `done` in SimGrid's kernel when its required pieces have
-  // ended. What is not required runs on, beside the next steps. REQUIRES: the step before is done.
-  void start(uint32_t engine, std::span<const uint32_t> outcomes, Done done);
+  // ended. What is not required runs on, beside the next steps. `carried_ns`: instants of what a collapsed
+  // step before left (none: nothing). REQUIRES: the step before is done.
+  void start(uint32_t engine, std::span<const uint32_t> outcomes, Done done,
+             std::span<const double> carried_ns = {});
+  // Pieces of earlier steps still run.
+  bool busy(uint32_t engine) const;
+
+  static bool is_ours(Token token) { return token >> 63 != 0; }
+  void on_done(Token token);
 
  private:
   struct Step;
   struct Engine;
+  void copy(const std::vector<RouteId>& routes, uint64_t bytes, Token token);
+  void release(Engine* engine, Step* step, uint32_t piece, bool moves);
   void begin(Engine* engine, Step* step, uint32_t piece);
   void ended(Engine* engine, Step* step, uint32_t piece);
+  void wait_for(Engine* engine, Step* step, uint32_t piece, uint32_t value, bool moves,
+                std::span<const double> carried_ns);
+  void note_carried(Engine* engine, Step* step);
   void wait_for_carried(Engine* engine, Step* step, uint32_t piece, uint32_t carry);
   Token token_of(const Engine& engine, const Step& step, uint32_t piece) const;
 

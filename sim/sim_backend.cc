@@ -1,12 +1,15 @@
 #include "sim/sim_backend.h"
 
 #include <algorithm>
+#include <cmath>
+#include <deque>
 #include <memory>
 #include <string>
 #include <tuple>
 
 #include "engine/base/check.h"
 #include "sim/copy_engines.h"
+#include "sim/expanded_step.h"
 #include "sim/simgrid_adapter.h"
 
 namespace kvtwin::sim {
@@ -55,6 +58,85 @@ std::vector<CopyEngines::Place> places_of(const SimConfig& config) {
   return places;
 }
 
+// Chooses, step by step, whether a step that moves pages is collapsed or run piece by piece, and runs it.
+//
+// PCIe links belong to one GPU each, so what can be shared is a socket's memory: by two GPUs or more.
+class Expander final : public StepRunner {
+ public:
+  // `ended(engine, took, exposed)` is called in SimGrid's kernel.
+  using Ended = std::function<void(uint32_t engine, Ticks took, Ticks exposed)>;
+
+  Expander(const SimConfig& config, const std::deque<StepClock>* clocks, SimGrid* grid, Ended ended)
+      : config_(config), clocks_(*clocks), grid_(grid), steps_(grid), ended_(std::move(ended)) {
+    demands_.resize(config.engines.size());
+    numbers_.resize(config.engines.size());
+    for (size_t i = 0; i < config.engines.size(); ++i) {
+      const SimEngine& engine = config.engines[i];
+      if (engine.pricer == nullptr) continue;
+      ExpandedSteps::Site site{.gpu = engine.gpu_first, .in = {}, .out = {}};
+      for (uint32_t gpu = engine.gpu_first; gpu < engine.gpu_first + engine.gpus; ++gpu) {
+        site.in.push_back(grid->host_to_gpu(socket_of(config.node, gpu), gpu));
+        site.out.push_back(grid->gpu_to_host(gpu, socket_of(config.node, gpu)));
+      }
+      numbers_[i] = steps_.add_engine(engine.pricer->graph(), site);
+    }
+  }
+
+  void on_done(Token token) { steps_.on_done(token); }
+
+  bool take(const Offer& offer) override {
+    const uint32_t index = raw(offer.engine);
+    const uint64_t bytes = offer.alone.bytes_in + offer.alone.bytes_out;
+    demands_[index] = {bytes, offer.took};
+    // Behind pieces that still run, only SimGrid knows when a step can start.
+    const bool behind = steps_.busy(numbers_[index]);
+    if (!behind && choose_fidelity(config_.fidelity, bytes > 0, utilisation(index)) == Fidelity::kCollapsed) {
+      return false;
+    }
+    std::vector<double> carried;
+    for (const Ticks at : offer.pricer->carried()) {
+      carried.push_back(static_cast<double>(offer.base.ns) + static_cast<double>(at) / kTicksPerNs);
+    }
+    offer.pricer->forget_carried();
+    grid_->at(offer.start_ns, [this, index, carried = std::move(carried), pricer = offer.pricer] {
+      const auto done = [this, index](const ExpandedSteps::Timing& timing) {
+        const auto ticks = [](double ns) { return static_cast<Ticks>(std::llround(ns * kTicksPerNs)); };
+        ended_(index, ticks(timing.end_ns - timing.start_ns), ticks(timing.exposed_ns));
+      };
+      steps_.start(numbers_[index], pricer->outcomes(), done, carried);
+    });
+    return true;
+  }
+
+ private:
+  // Of the fullest memory that `engine` shares, by what every engine's last step asked for.
+  double utilisation(uint32_t index) const {
+    double most = 0;
+    const SimEngine& asking = config_.engines[index];
+    for (uint32_t gpu = asking.gpu_first; gpu < asking.gpu_first + asking.gpus; ++gpu) {
+      std::vector<LinkDemand> demands;
+      for (uint32_t i = 0; i < config_.engines.size(); ++i) {
+        const SimEngine& engine = config_.engines[i];
+        if (i != index && clocks_[i].idle()) continue;
+        for (uint32_t other = engine.gpu_first; other < engine.gpu_first + engine.gpus; ++other) {
+          if (socket_of(config_.node, other) == socket_of(config_.node, gpu)) demands.push_back(demands_[i]);
+        }
+      }
+      if (demands.size() < 2) continue;
+      most = std::max(most, predicted_utilisation(demands, config_.node.host_memory_gb_per_s));
+    }
+    return most;
+  }
+
+  const SimConfig& config_;
+  const std::deque<StepClock>& clocks_;
+  SimGrid* const grid_;
+  ExpandedSteps steps_;
+  const Ended ended_;
+  std::vector<LinkDemand> demands_;  // of one GPU of each engine
+  std::vector<uint32_t> numbers_;    // of engines, in steps_
+};
+
 // next() knows the ends of steps and timers as integers; only the ends of copies are SimGrid's to say.
 // It picks the earliest instant that can be next, lets SimGrid's clock come there, which may bring a copy
 // that ended before, and answers when nothing earlier is left.
@@ -64,11 +146,17 @@ class SimBackend final : public Backend {
       : config_(config),
         grid_(config.node),
         copies_(config.node, places_of(config), &grid_,
-                [this](Instant at, uint64_t id) { transfer_ended(at, id); }) {
+                [this](Instant at, uint64_t id) { transfer_ended(at, id); }),
+        expander_(config, &clocks_, &grid_,
+                  [this](uint32_t engine, Ticks took, Ticks exposed) { step_ended(engine, took, exposed); }) {
+    grid_.on_done([this](Token token) {
+      ExpandedSteps::is_ours(token) ? expander_.on_done(token) : copies_.on_done(token);
+    });
     for (size_t i = 0; i < config.engines.size(); ++i) {
       const SimEngine& engine = config.engines[i];
       clocks_.emplace_back(EngineId{static_cast<uint16_t>(i)}, engine.cost, engine.steps_in_flight_max,
                            engine.first_step_host);
+      clocks_.back().extend(engine.source, engine.pricer, engine.gpus, &expander_);
     }
   }
 
@@ -76,13 +164,15 @@ class SimBackend final : public Backend {
 
   void submit(const Command& command) override {
     if (const auto* launch = std::get_if<LaunchStep>(&command)) {
-      clocks_.at(raw(launch->engine)).launch(now_, *launch);
-    } else if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
+      return clocks_.at(raw(launch->engine)).launch(now_, *launch);
+    }
+    tell_source(command);
+    if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
       start(*transfer);
     } else if (const auto* timer = std::get_if<SetTimer>(&command)) {
       push(&timers_, {std::max(timer->at, now_), timers_set_++, {timer->engine, timer->timer}});
     }
-    // Nothing else takes time here, and this world keeps no state of calls or sessions.
+    // Nothing else takes time here, and this world itself keeps no state of calls or sessions.
   }
 
   bool next(Instant* now, Event* event) override {
@@ -90,7 +180,7 @@ class SimBackend final : public Backend {
       const Instant known = earliest_known();
       const Instant wake = look_ahead(known);
       if (wake == kNever) {
-        if (!copies_.busy()) return false;
+        if (!busy()) return false;
         grid_.wait();
       } else if (!grid_.reached(told_at(wake))) {
         grid_.wait_until(told_at(wake));
@@ -117,6 +207,22 @@ class SimBackend final : public Backend {
   }
 
  private:
+  // Something is under way whose end only SimGrid knows.
+  bool busy() const {
+    return copies_.busy() || std::any_of(clocks_.begin(), clocks_.end(),
+                                         [](const StepClock& clock) { return clock.running_elsewhere(); });
+  }
+
+  void tell_source(const Command& command) {
+    std::visit(
+        [&](const auto& c) {
+          const size_t engine = raw(c.engine);  // timers of the Client belong to no engine
+          if (engine >= config_.engines.size() || config_.engines[engine].source == nullptr) return;
+          config_.engines[engine].source->told(command);
+        },
+        command);
+  }
+
   void start(const StartTransfer& command) {
     KVT_CHECK(command.source.size() == command.target.size());
     const uint64_t bytes = command.source.size() * config_.engines.at(raw(command.engine)).page_bytes;
@@ -140,6 +246,12 @@ class SimBackend final : public Backend {
     grid_.wake_by(told_at(at));
   }
 
+  // In SimGrid's kernel, like the above.
+  void step_ended(uint32_t engine, Ticks took, Ticks exposed) {
+    clocks_[engine].finish(took, exposed);
+    grid_.wake_by(told_at(clocks_[engine].outlook().at));
+  }
+
   Instant earliest_known() const {
     Instant at = kNever;
     if (!timers_.empty()) at = std::min(at, timers_.front().at);
@@ -152,13 +264,14 @@ class SimBackend final : public Backend {
 
   // Prices on where an answer might come before `known`. Returns the next instant to look at: the next
   // answer's, or an earlier one at which a stretch must be priced further. While copies run, no stretch
-  // is priced beyond what SimGrid's clock has reached: their ends may cut it short.
+  // is priced beyond what SimGrid's clock has reached: their ends may cut it short. Lazy clocks never are.
   Instant look_ahead(Instant known) {
     Instant wake = known;
     for (StepClock& clock : clocks_) {
       auto seen = clock.outlook();
-      while (!seen.known && seen.at <= wake && (!copies_.busy() || grid_.reached(told_at(seen.at)))) {
-        clock.look_ahead(wake);
+      while (!seen.known && !clock.running_elsewhere() && seen.at <= wake &&
+             ((!clock.lazy() && !busy()) || grid_.reached(told_at(seen.at)))) {
+        clock.look_ahead(clock.lazy() ? seen.at : wake);
         seen = clock.outlook();
       }
       wake = std::min(wake, seen.at);
@@ -184,7 +297,8 @@ class SimBackend final : public Backend {
   const SimConfig& config_;
   SimGrid grid_;
   CopyEngines copies_;
-  std::vector<StepClock> clocks_;
+  std::deque<StepClock> clocks_;  // in place: others point to them
+  Expander expander_;
   Instant now_{};
   std::vector<PendingTimer> timers_;   // heap
   std::vector<EndedTransfer> ended_;   // heap

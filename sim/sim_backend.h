@@ -19,7 +19,11 @@
 namespace kvtwin::sim {
 
 struct SimEngine {
-  CostModel* cost = nullptr;         // of one step on all its GPUs together
+  CostModel* cost = nullptr;  // of one step on all its GPUs together
+  // What values decide in its steps, and how steps that move pages are priced; null: nothing, and cost alone.
+  // One of each for every engine.
+  OutcomeSource* source = nullptr;
+  GraphPricer* pricer = nullptr;
   uint64_t page_bytes = 0;           // of one page, on all its GPUs together
   uint32_t steps_in_flight_max = 1;  // run_simulated() takes CoreConfig's
   Duration first_step_host{};        // what its very first step costs more

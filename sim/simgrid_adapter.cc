@@ -170,9 +170,12 @@ void SimGrid::State::finished(const sg4::Activity& activity) {
   free_slots.push_back(slot);  // only now: what `done` starts must not take this slot
 }
 
+// A timer in the past, by the fraction of a nanosecond that told_at() adds, would end the simulation.
+static double no_earlier_than_now(double seconds) { return std::max(seconds, sg4::Engine::get_clock()); }
+
 // One timer at a time: whoever needs the driver earlier moves it.
 void SimGrid::State::arm(double at_ns) {
-  const double at = seconds(at_ns);
+  const double at = no_earlier_than_now(seconds(at_ns));
   if (alarm != nullptr) {
     if (alarm_at <= at) return;
     alarm->remove();
@@ -276,7 +279,7 @@ void SimGrid::wake_by(double at_ns) {
 }
 
 void SimGrid::at(double at_ns, std::function<void()> then) {
-  simcall_answered([&] { KernelTimer::set(state_->seconds(at_ns), std::move(then)); });
+  simcall_answered([&] { KernelTimer::set(no_earlier_than_now(state_->seconds(at_ns)), std::move(then)); });
 }
 
 void SimGrid::start_copy(RouteId route, uint64_t bytes, Token token) {

@@ -10,6 +10,9 @@ namespace {
 constexpr int kTicksPerNsLog2 = 10;
 static_assert(Ticks{1} << kTicksPerNsLog2 == kTicksPerNs);
 
+// Host time below zero shortens the step: by how much, at most all of it. Not above zero.
+Ticks early_by(Ticks host, Ticks took) { return std::max(std::min<Ticks>(0, host), -took); }
+
 StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
   StepShape shape;
   chunks->clear();
@@ -47,6 +50,14 @@ StepClock::StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_
   KVT_CHECK(steps_in_flight_max == 1 || steps_in_flight_max == 2);
 }
 
+void StepClock::extend(OutcomeSource* source, GraphPricer* pricer, uint32_t gpus, StepRunner* runner) {
+  KVT_CHECK(launches_.empty());
+  source_ = source;
+  pricer_ = pricer;
+  runner_ = runner;
+  gpus_ = gpus;
+}
+
 void StepClock::launch(Instant now, const LaunchStep& command) {
   KVT_CHECK(command.engine == engine_);
   KVT_CHECK(command.repeat >= 1);
@@ -56,6 +67,7 @@ void StepClock::launch(Instant now, const LaunchStep& command) {
   launch.first = command.step;
   launch.steps = command.repeat;
   launch.submitted = (now.ns - base_.ns) * kTicksPerNs;
+  if (lazy()) launch.command = OwnedLaunch(command);
   launch.shape = shape_of(command, &launch.chunks);
   launch.shape.chunks = launch.chunks;
   KVT_CHECK(command.repeat == 1 || launch.chunks.empty());
@@ -73,6 +85,8 @@ void StepClock::move_base(Instant now) {
     step.end = moved(step.end);
   }
   for (Launch& launch : launches_) launch.submitted = moved(launch.submitted);
+  if (elsewhere_) elsewhere_->start = moved(elsewhere_->start);
+  if (pricer_ != nullptr) pricer_->move_base(by_ns * kTicksPerNs);
   base_ = now;
 }
 
@@ -83,6 +97,7 @@ StepClock::Outlook StepClock::outlook() const {
   if (launches_.empty()) return {};
   const uint32_t steps = answer_steps();
   if (unanswered_priced() >= steps) return {instant_of(priced_[head_ + steps - 1].end), true};
+  if (elsewhere_) return {kNever, false};
   return {std::max(instant_of(priced_.back().end), instant_of(launches_.front().submitted)), false};
 }
 
@@ -94,31 +109,109 @@ void StepClock::look_ahead(Instant limit) {
   }
 }
 
+StepClock::Launch* StepClock::next_launch() {
+  for (Launch& launch : launches_) {
+    if (launch.priced < launch.steps) return &launch;
+  }
+  return nullptr;
+}
+
+// What values decide in the next step of `launch`.
+void StepClock::ask(const Launch& launch) {
+  values_.clear();
+  if (source_ != nullptr) source_->step(launch.command.step(), launch.answered + launch.priced, &values_);
+  for (const LayerRecall& recall : values_.recalls) {
+    totals_.pages_now += recall.blocking;
+    totals_.pages_next += recall.background;
+    totals_.heads_corrected += recall.corrected;
+  }
+  if (values_.kept.empty() && values_.eos.empty()) return;
+  Told& told = told_.emplace_back();
+  told.step = raw(launch.first) + launch.priced;
+  told.kept.swap(values_.kept);
+  told.kept_counts.swap(values_.kept_counts);
+  told.kept_live.swap(values_.kept_live);
+  told.eos.swap(values_.eos);
+}
+
 bool StepClock::price_next() {
-  Launch* launch = nullptr;
-  for (Launch& candidate : launches_) {
-    if (candidate.priced == candidate.steps) continue;
-    launch = &candidate;
-    break;
-  }
-  if (launch == nullptr) return false;
-  const StepCost cost = cost_->step(launch->shape);
-  KVT_CHECK(cost.device >= 0);
-  const Priced& before = priced_.back();
+  Launch* const launch = next_launch();
+  if (launch == nullptr || elsewhere_) return false;
+  if (!told_.empty() && !told_.back().eos.empty()) return false;  // what follows may never run
   const Ticks submitted = std::max(launch->submitted, priced_[priced_.size() - in_flight_max_].end);
-  const Ticks host = cost.host + (started_ ? 0 : first_step_host_);
+  const Ticks start = std::max(priced_.back().end, submitted);
+  const Ticks first = started_ ? 0 : first_step_host_;
   started_ = true;
-  Priced step;
-  step.end = std::max(before.end, submitted) + std::max<Ticks>(0, host + cost.device);
-  step.host_exposed = before.host_exposed + std::max<Ticks>(0, host);
-  for (size_t i = 0; i < step.by_evidence.size(); ++i) {
-    step.by_evidence[i] = before.by_evidence[i] + cost.by_evidence[i];
+  if (lazy()) ask(*launch);
+  if (pricer_ != nullptr) {
+    price_graph(launch, start, cost_->step(launch->shape).host + first);
+  } else {
+    const StepCost cost = cost_->step(launch->shape);
+    KVT_CHECK(cost.device >= 0);
+    const Ticks host = cost.host + first;
+    add_priced(start + std::max<Ticks>(0, host + cost.device), host, {}, cost.by_evidence);
+    ++launch->priced;
   }
-  priced_.push_back(step);
-  ++launch->priced;
   launch->shape.decode_context_sum += launch->shape.decodes;
   launch->shape.decode_context_max += 1;
   return true;
+}
+
+void StepClock::price_graph(Launch* launch, Ticks start, Ticks host) {
+  pricer_->prepare(launch->shape, launch->command.step().entries, launch->answered + launch->priced,
+                   values_.recalls);
+  const Ticks begins = start + std::max<Ticks>(0, host);
+  const StepTiming timing = pricer_->evaluate(begins);
+  const Ticks took = timing.end - begins;
+  const double start_ns = static_cast<double>(base_.ns) + static_cast<double>(begins) / kTicksPerNs;
+  elsewhere_ = Elsewhere{begins, host, timing};
+  if (runner_ != nullptr && runner_->take({engine_, start_ns, timing, took, pricer_, base_})) return;
+  pricer_->commit(-early_by(host, took));
+  complete(took, timing.exposed);
+}
+
+void StepClock::finish(Ticks took, Ticks exposed) {
+  ++totals_.expanded;
+  complete(took, exposed);
+}
+
+void StepClock::complete(Ticks took, Ticks exposed) {
+  KVT_CHECK(elsewhere_.has_value());
+  const Elsewhere step = *elsewhere_;
+  elsewhere_.reset();
+  StepTiming timing = step.alone;
+  const Ticks moving = timing.exposed + timing.hidden;  // what its transfers take if they are alone
+  timing.exposed = exposed;
+  timing.hidden = std::max<Ticks>(0, moving - exposed);
+  // Whatever the model's own operations do not explain was spent on retrieval.
+  std::array<Ticks, kEvidenceKinds> by_evidence = pricer_->by_evidence();
+  Ticks known = 0;
+  for (const Ticks ticks : by_evidence) known += ticks;
+  by_evidence[static_cast<size_t>(Evidence::kRoofline)] += std::max<Ticks>(0, took - known);
+  add_priced(step.start + took + early_by(step.host, took), step.host, timing, by_evidence);
+  ++next_launch()->priced;
+}
+
+void StepClock::add_priced(Ticks end, Ticks host, const StepTiming& timing,
+                           const std::array<Ticks, kEvidenceKinds>& by_evidence) {
+  const Priced& before = priced_.back();
+  Priced step = before;
+  step.end = end;
+  step.host_exposed += std::max<Ticks>(0, host);
+  for (size_t i = 0; i < by_evidence.size(); ++i) step.by_evidence[i] += by_evidence[i];
+  step.exposed += timing.exposed;
+  step.hidden += timing.hidden;
+  step.bytes_in += timing.bytes_in * gpus_;
+  step.bytes_out += timing.bytes_out * gpus_;
+  priced_.push_back(step);
+}
+
+// The first step of `launch` not yet answered in which a call ended itself; UINT64_MAX: none is known.
+uint64_t StepClock::step_with_eos(const Launch& launch) const {
+  for (const Told& told : told_) {
+    if (!told.eos.empty() && told.step < raw(launch.first) + launch.steps) return told.step;
+  }
+  return UINT64_MAX;
 }
 
 // How many steps the next answer holds.
@@ -126,7 +219,11 @@ uint32_t StepClock::answer_steps() const {
   const Launch& launch = launches_.front();
   if (launch.one_by_one) return 1;
   // With two in flight the last step of a stretch is told apart: while it runs, the next is planned.
-  return in_flight_max_ == 2 && launch.steps > 1 ? launch.steps - 1 : launch.steps;
+  const uint32_t steps = in_flight_max_ == 2 && launch.steps > 1 ? launch.steps - 1 : launch.steps;
+  if (told_.empty()) return steps;
+  const uint64_t last = step_with_eos(launch);  // told at once
+  return last == UINT64_MAX ? steps
+                            : static_cast<uint32_t>(std::min<uint64_t>(steps, last + 1 - raw(launch.first)));
 }
 
 StepDone StepClock::take() {
@@ -147,16 +244,20 @@ bool StepClock::interrupt(Instant now, StepDone* ended) {
     return true;
   }
   // What runs now completes, and with two in flight the step behind it; later ones never run.
-  uint32_t keep = in_flight_max_;
+  cut(in_flight_max_);
+  for (Launch& launch : launches_) launch.one_by_one = true;
+  return false;
+}
+
+// Only `keep` more steps of what was launched will run.
+void StepClock::cut(uint32_t keep) {
   priced_.resize(std::min(priced_.size(), head_ + keep));
   for (Launch& launch : launches_) {
     launch.steps = std::min(launch.steps, keep);
     launch.priced = std::min(launch.priced, launch.steps);
-    launch.one_by_one = true;
     keep -= launch.steps;
   }
   while (!launches_.empty() && launches_.back().steps == 0) launches_.pop_back();
-  return false;
 }
 
 // Answers the next `steps` steps of the front launch. REQUIRES: they are priced.
@@ -168,17 +269,36 @@ StepDone StepClock::answer(uint32_t steps) {
   ends_.clear();
   for (uint32_t i = 0; i < steps; ++i) ends_.push_back(instant_of(priced_[head_ + i].end));
   StepDone done{.engine = engine_, .step = first, .ends = ends_, .outcome = {}, .eos = {}};
-  done.outcome.host = {last.host_exposed / kTicksPerNs - before.host_exposed / kTicksPerNs};
+  // Differences of rounded sums: pieces of a stretch add up to the whole.
+  const auto spent = [](Ticks to, Ticks from) { return Duration{to / kTicksPerNs - from / kTicksPerNs}; };
+  done.outcome = {spent(last.host_exposed, before.host_exposed), spent(last.exposed, before.exposed),
+                  spent(last.hidden, before.hidden), last.bytes_in - before.bytes_in,
+                  last.bytes_out - before.bytes_out};
   totals_.steps += steps;
   totals_.host_exposed = last.host_exposed;
   totals_.by_evidence = last.by_evidence;
+  totals_.exposed = last.exposed, totals_.hidden = last.hidden;
+  totals_.bytes_in = last.bytes_in, totals_.bytes_out = last.bytes_out;
   head_ += steps;
   Launch& launch = launches_.front();
   launch.first = StepId{raw(launch.first) + steps};
   launch.steps -= steps;
   launch.priced -= steps;
+  launch.answered += steps;
   if (launch.steps == 0) launches_.pop_front();
+  tell(&done, raw(first) + steps - 1);
   return done;
+}
+
+// What values decided in the last of the steps that are answered.
+void StepClock::tell(StepDone* done, uint64_t last) {
+  if (told_.empty() || told_.front().step > last) return;
+  KVT_CHECK(told_.front().step == last);  // an answer stops there
+  telling_ = std::move(told_.front());
+  told_.pop_front();
+  done->eos = telling_.eos;
+  done->kept = telling_.kept;
+  if (!telling_.eos.empty()) cut(in_flight_max_ - 1);
 }
 
 void StepClock::forget_answered() {

@@ -7,10 +7,16 @@
 //
 // For step n of an engine with d = steps_in_flight_max:
 //   submitted[n] = max(instant of its launch, end[n - d])        when the policy could plan it
-//   end[n]       = max(end[n - 1], submitted[n]) + max(0, host[n] + device[n])
+//   start[n]     = max(end[n - 1], submitted[n])
+//   end[n]       = start[n] + max(0, host[n] + device[n])
 // host[n] is what calibration on a machine with the same d finds beside its kernel tables: time in which
 // the device waits for the host, or less than nothing where the tables were measured launch by launch and
 // the engine replays graphs. It is not hidden behind device time a second time.
+//
+// With an OutcomeSource (values decide something) or a GraphPricer (the step moves pages itself) the clock is
+// *lazy*: a step is asked about and priced when it starts for certain, never ahead, so that nothing has to be
+// taken back. device[n] is then what the step's graph takes, started when host[n] is over. A StepRunner may
+// run that graph piece by piece instead; the step's end is known when the runner calls finish().
 
 #ifndef KVTWIN_SIM_STEP_CLOCK_H_
 #define KVTWIN_SIM_STEP_CLOCK_H_
@@ -18,11 +24,15 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
+#include "engine/outcome_source.h"
 #include "engine/policy/commands.h"
 #include "engine/policy/events.h"
 #include "models/cost_model.h"
+#include "sim/graph_pricer.h"
+#include "sim/owned_launch.h"
 
 namespace kvtwin::sim {
 
@@ -31,6 +41,29 @@ struct StepTotals {
   uint64_t steps = 0;
   Ticks host_exposed = 0;                           // the device waited for the host
   std::array<Ticks, kEvidenceKinds> by_evidence{};  // device time; sums to all of it
+  // Of steps that move pages themselves.
+  Ticks exposed = 0, hidden = 0;
+  uint64_t bytes_in = 0, bytes_out = 0;
+  uint64_t expanded = 0;                   // steps that were run piece by piece
+  uint64_t pages_now = 0, pages_next = 0;  // recalled before attention | for the next step; of one KV head
+  uint64_t heads_corrected = 0;
+};
+
+// Runs steps piece by piece where they meet others on shared links (sim_backend.cc).
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  // A prepared step that starts at `start_ns` of the run and takes `took` if it has its links for itself.
+  struct Offer {
+    EngineId engine{};
+    double start_ns = 0;
+    StepTiming alone;
+    Ticks took = 0;
+    GraphPricer* pricer = nullptr;
+    Instant base{};  // what pricer->carried() counts from
+  };
+  // True: the runner runs it and will call finish(). Nothing may be called back before this returns.
+  virtual bool take(const Offer& offer) = 0;
 };
 
 class StepClock {
@@ -38,6 +71,10 @@ class StepClock {
   // REQUIRES: steps_in_flight_max is 1 or 2. `cost` must outlive this.
   // `first_step_host`: what the engine's very first step costs more (compilation, first use of kernels).
   StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_max, Duration first_step_host = {});
+  // All may be null, and must outlive this. Bytes of a step are those of `gpus` GPUs like the pricer's.
+  void extend(OutcomeSource* source, GraphPricer* pricer, uint32_t gpus, StepRunner* runner);
+  // Whether steps must not be looked at before they start: see above.
+  bool lazy() const { return source_ != nullptr || pricer_ != nullptr; }
 
   void launch(Instant now, const LaunchStep& command);
 
@@ -55,6 +92,10 @@ class StepClock {
   // Backend::interrupt at `now`: true with the next piece of what has ended, false when there is none
   // and the rest was cut short.
   bool interrupt(Instant now, StepDone* ended);
+  // The step that a StepRunner took has run: it took so long, and stood still for transfers so long.
+  void finish(Ticks took, Ticks exposed);
+  bool running_elsewhere() const { return elsewhere_.has_value(); }
+  bool idle() const { return launches_.empty(); }
 
   const StepTotals& totals() const { return totals_; }
 
@@ -66,19 +107,46 @@ class StepClock {
     StepId first{};       // of the steps not yet answered
     uint32_t steps = 0;   // not yet answered
     uint32_t priced = 0;  // of these
+    uint32_t answered = 0;
     Ticks submitted = 0;
     bool one_by_one = false;  // interrupted
     StepShape shape;          // of the next step to be priced; its chunks are `chunks`
     std::vector<ChunkShape> chunks;
+    OwnedLaunch command;  // when lazy
   };
   // Times since base_. The last two are sums over all steps so far, so that stretches can be subtracted.
   struct Priced {
     Ticks end = 0;
     Ticks host_exposed = 0;
     std::array<Ticks, kEvidenceKinds> by_evidence{};
+    Ticks exposed = 0, hidden = 0;
+    uint64_t bytes_in = 0, bytes_out = 0;
+  };
+  // A step that a StepRunner runs.
+  struct Elsewhere {
+    Ticks start = 0;  // when host time is over
+    Ticks host = 0;
+    StepTiming alone;
+  };
+  // What values decided in a step and the answer must tell.
+  struct Told {
+    uint64_t step = 0;
+    std::vector<CellsKept> kept;  // their spans point into the next two
+    std::vector<uint32_t> kept_counts;
+    std::vector<uint64_t> kept_live;
+    std::vector<CallId> eos;
   };
 
-  bool price_next();  // false when every launched step is priced
+  bool price_next();  // false when every launched step is priced, or nothing may be
+  Launch* next_launch();
+  void ask(const Launch& launch);
+  void add_priced(Ticks end, Ticks host, const StepTiming& timing,
+                  const std::array<Ticks, kEvidenceKinds>& by_evidence);
+  void price_graph(Launch* launch, Ticks start, Ticks host);
+  void complete(Ticks took, Ticks exposed);
+  uint64_t step_with_eos(const Launch& launch) const;
+  void tell(StepDone* done, uint64_t last);
+  void cut(uint32_t keep);
   uint32_t answer_steps() const;
   StepDone answer(uint32_t steps);
   void forget_answered();
@@ -90,6 +158,14 @@ class StepClock {
   CostModel* const cost_;
   const uint32_t in_flight_max_;
   const Ticks first_step_host_;
+  OutcomeSource* source_ = nullptr;
+  GraphPricer* pricer_ = nullptr;
+  StepRunner* runner_ = nullptr;
+  uint32_t gpus_ = 1;
+  StepValues values_;      // of the step that is priced
+  std::deque<Told> told_;  // not answered yet
+  Told telling_;           // what the last answer points to
+  std::optional<Elsewhere> elsewhere_;
   bool started_ = false;
   Instant base_{};
   std::deque<Launch> launches_;

@@ -81,7 +81,10 @@ class Precision {
 class Placement {
  public:
   virtual ~Placement() = default;
-  virtual bool uses_host() const = 0;  // evicted prefixes are demoted, hits are recalled
+  virtual bool uses_host() const = 0;  // the host tier has pages
+  // Every page of a call is on the host; what the gpu holds after the prompt's end is an arena whose
+  // content the world chooses. Otherwise the host tier is for cached prefixes.
+  virtual bool uses_arena() const = 0;
 };
 
 // Which stored pages does this step read?
@@ -89,6 +92,8 @@ class Retrieval {
  public:
   virtual ~Retrieval() = default;
   virtual bool reads_everything() const = 0;
+  virtual bool needs_arena() const = 0;  // recalls pages: placement must be arena
+  virtual RetrievalMethod method() const = 0;
 };
 
 // How is attention work cut into CTAs?

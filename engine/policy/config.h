@@ -12,6 +12,7 @@
 #include "engine/policy/head_groups.h"
 #include "engine/policy/partition.h"
 #include "engine/policy/precision_spec.h"
+#include "engine/policy/retrieval_spec.h"
 #include "engine/policy/scorer_spec.h"
 
 namespace kvtwin {
@@ -53,6 +54,7 @@ struct PolicySet {
   ScorerSpec scorer_spec{};
   PrecisionSpec precision_spec{};
   PartitionSpec partition_spec{};
+  RetrievalSpec retrieval_spec{};  // read only where retrieval is not "all"
 };
 
 struct CoreConfig {

@@ -30,11 +30,13 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
     : config(c),
       axes(std::move(policies)),
       retention(c, axes),
+      arena(axes.placement->uses_arena()),
       gpu(PageId{0}, c.pages_gpu, c.page_order),
       host(c.pages_host == 0
                ? nullptr
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
-      index(c.page_tokens / c.unit_tokens, &gpu, host.get(), make_prefix_eviction(c.prefix_eviction)) {
+      index(c.page_tokens / c.unit_tokens, &gpu, arena ? nullptr : host.get(),
+            make_prefix_eviction(c.prefix_eviction)) {
   KVT_CHECK(!validate_limits(c).has_value());
   KVT_CHECK(!validate_axes(axes, c.policies, c).has_value());
 }
@@ -97,13 +99,14 @@ bool Core::State::reject(const CallReady& event) {
     return refuse(Reason::kLongerThanWindow, tokens, config.context_tokens_max);
   }
   // What the call can come to need, the worst of all the moments at which it might be preempted.
-  uint64_t pages = div_ceil<uint64_t>(tokens, config.page_tokens);
+  PagesNeeded pages = pages_needed(config, event.prompt_tokens, event.output_tokens);
   if (tokens <= UINT32_MAX && retention.by_group()) {
-    pages = retention.staged() ? retention.pages_kept(event.prompt_tokens, event.output_tokens)
-                               : retention.pages_raw(static_cast<uint32_t>(tokens));
+    pages.gpu = retention.staged() ? retention.pages_kept(event.prompt_tokens, event.output_tokens)
+                                   : retention.pages_raw(static_cast<uint32_t>(tokens));
   }
   const uint64_t room = config.pages_gpu - config.watermark_pages;
-  if (tokens > UINT32_MAX || pages > room) return refuse(Reason::kLargerThanPool, pages, room);
+  if (tokens > UINT32_MAX || pages.gpu > room) return refuse(Reason::kLargerThanPool, pages.gpu, room);
+  if (pages.host > config.pages_host) return refuse(Reason::kLargerThanPool, pages.host, config.pages_host);
   return false;
 }
 
@@ -153,7 +156,7 @@ void Core::State::end_call(Slot slot) {
 // A running call's pages go: what others may use into the index, the rest, last page first, to the pool.
 void Core::State::let_go(CallState* call, bool preempted) {
   cells_held -= cells_of(*call, call->kv);
-  pages_running -= call->pages_held();
+  pages_running -= table_pages(*call);
   publish_pages(call,
                 std::min(call->kv / config.page_tokens, preempted ? call->pages_known : call->pages_public));
 #ifdef KVTWIN_PLANT_LEAK_ON_PREEMPT
@@ -175,6 +178,7 @@ void Core::State::let_go(CallState* call, bool preempted) {
   call->lease = {};
   reserved_total -= call->reserved;
   call->reserved = call->beyond = 0;
+  if (arena) let_go_of_host(call);
 }
 
 void Core::State::publish_pages(CallState* call, uint32_t pages_limit) {
@@ -201,6 +205,7 @@ Slot Core::State::take_slot() {
   CallState& call = calls[slot];
   CallState fresh;
   fresh.pages = std::move(call.pages);  // keeps what it has allocated
+  fresh.host_pages = std::move(call.host_pages);
   fresh.identity = std::move(call.identity);
   fresh.triggers = std::move(call.triggers);
   fresh.tables = std::move(call.tables);
@@ -219,7 +224,7 @@ Slot Core::State::slot_of(CallId call) const {
 CoreGauges Core::gauges() const {
   const State& s = *state_;
   // Pages and cells of steps that no world has been allowed to start yet are not held yet.
-  uint64_t pages_ahead = 0, cells_ahead = 0;
+  uint64_t pages_ahead = 0, host_ahead = 0, cells_ahead = 0;
   if (!s.launches.empty()) {
     const Launch& last = s.launches.back();
     const uint64_t started = std::max(last.first + 1, s.done + s.config.steps_in_flight_max);
@@ -232,7 +237,9 @@ CoreGauges Core::gauges() const {
       const auto ahead =
           std::lower_bound(last.grants.begin(), last.grants.end(), started - last.first,
                            [](const PageGrant& grant, uint64_t offset) { return grant.offset < offset; });
-      pages_ahead = static_cast<uint64_t>(last.grants.end() - ahead);
+      host_ahead = static_cast<uint64_t>(std::count_if(
+          ahead, last.grants.end(), [&s](const PageGrant& grant) { return s.on_host(grant.page); }));
+      pages_ahead = static_cast<uint64_t>(last.grants.end() - ahead) - host_ahead;
     }
   }
   CoreGauges g;
@@ -243,9 +250,9 @@ CoreGauges Core::gauges() const {
   g.pages_gpu_cached = s.index.pages_evictable();
   g.pages_gpu_held = g.pages_gpu_total - g.pages_gpu_free - g.pages_gpu_cached;
   g.pages_host_total = s.host ? s.host->pages_total() : 0;
-  g.pages_host_free = s.host ? s.host->pages_free() : 0;
+  g.pages_host_free = s.host ? s.host->pages_free() + static_cast<uint32_t>(host_ahead) : 0;
   g.cells_held = s.cells_held - cells_ahead;
-  g.slots_held = (s.pages_running - pages_ahead) * s.config.page_tokens;
+  g.slots_held = (s.pages_running - (s.arena ? host_ahead : pages_ahead)) * s.config.page_tokens;
   return g;
 }
 
@@ -256,21 +263,25 @@ void Core::State::check_invariants() const {
   gpu.check_invariants();
   if (host) host->check_invariants();
   index.check_invariants();
-  uint64_t pages_own = 0, cells = 0, held = 0, reserved = 0, live = 0;
+  uint64_t pages_own = 0, host_own = 0, cells = 0, held = 0, reserved = 0, reserved_host = 0, live = 0;
   for (const CallState& call : calls) {
     if (call.phase == CallState::Phase::kUnused) continue;
     ++live;
     KVT_CHECK(call.emitted <= call.sampled);
     KVT_CHECK(call.sampled <= call.output);
     reserved += call.reserved;
+    reserved_host += call.reserved_host;
     if (call.phase != CallState::Phase::kRunning) {
       KVT_CHECK(call.pages.empty());
+      KVT_CHECK(call.host_pages.empty());
       KVT_CHECK(call.tables.pages() == 0);
       KVT_CHECK(call.lease.pages == 0);
       continue;
     }
     cells += cells_of(call, call.kv);
-    held += call.pages_held();
+    held += table_pages(call);
+    host_own += call.host_pages.size();
+    for (const PageId page : call.host_pages) KVT_CHECK(host->owned(page));
     uint32_t holes = index.holes(call.lease);
     for (const PageId page : call.pages) {
       holes += page == kNoPage ? 1 : 0;
@@ -278,7 +289,12 @@ void Core::State::check_invariants() const {
     }
     KVT_CHECK(call.holes == holes);
     pages_own += call.pages_held() - (call.lease.pages - index.holes(call.lease));
-    if (!retention.by_group()) {
+    if (arena) {
+      KVT_CHECK(uint64_t{table_pages(call)} * config.page_tokens >= call.kv);
+      KVT_CHECK(!call.in_arena ||
+                call.pages.size() == gpu_pages_held(config.policies.retrieval_spec, config.page_tokens,
+                                                    static_cast<uint32_t>(call.host_pages.size())));
+    } else if (!retention.by_group()) {
       KVT_CHECK(uint64_t{call.pages_span()} * config.page_tokens >= call.kv);
       KVT_CHECK(cells_of(call, call.kv) <= uint64_t{call.pages_held()} * config.page_tokens);
     } else {
@@ -300,12 +316,14 @@ void Core::State::check_invariants() const {
   KVT_CHECK(cells == cells_held);
   KVT_CHECK(held == pages_running);
   KVT_CHECK(reserved == reserved_total);
+  KVT_CHECK(reserved_host == reserved_host_total);
   KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + gpu_in_flight);
-  KVT_CHECK(!host || host->pages_owned() == index.pages_host() + host_in_flight);
+  KVT_CHECK(!host || host->pages_owned() == host_own + index.pages_host() + host_in_flight);
   KVT_CHECK(running.size() <= config.calls_max);
   KVT_CHECK(recalling <= waits);
   KVT_CHECK(launched >= done);
   KVT_CHECK(reserved_total <= uint64_t{gpu.pages_free()} + index.pages_evictable());
+  KVT_CHECK(!host || reserved_host_total <= host->pages_free());
 }
 
 }  // namespace kvtwin

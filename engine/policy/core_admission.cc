@@ -9,6 +9,7 @@ namespace kvtwin {
 
 Core::State::Admitted Core::State::admit(Slot slot) {
   CallState& call = calls[slot];
+  if (arena) return admit_to_arena(slot) ? Admitted::kYes : Admitted::kBlocked;
   Match match;
   if (call.pages_known > 0) {
     // One token at least is computed: something must be sampled from.
@@ -100,7 +101,7 @@ void Core::State::start_cleaning() {
 #else
   const bool unsafe = preempted_until > done;  // see recall_first()
 #endif
-  if (!host || cleaning_barred || unsafe) return;
+  if (!tiered() || cleaning_barred || unsafe) return;
   while (cleaning < kCleaningsMax && below_clean_target(0)) {
     TransferState& transfer = new_transfer(TransferKind::kDemote);
     using Cleaning = PrefixIndex::Cleaning;

@@ -73,13 +73,14 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
     if (call.kv >= call.fill) call.due = false;
     return;
   }
+  if (arena && samples && !call.in_arena) shrink_to_arena(&call);
   if (!decode) publish_pages(&call, std::min(call.kv / config.page_tokens, call.pages_public));
 }
 
 // How many steps, this one included, are certain to have these entries again, one token later each.
 uint32_t Core::State::quiet_steps(const Launch& launch) const {
   if (preempted_now || evicted_now || admission_open || !launch.compressions.empty()) return 1;
-  if (host && preempted_until > done) return 1;  // cleaning resumes when those steps have ended
+  if (tiered() && preempted_until > done) return 1;  // cleaning resumes when those steps have ended
   for (size_t i = 0; i + 1 < launches.size(); ++i) {
     if (launches[i].decisive) return 1;
   }
@@ -106,19 +107,25 @@ uint32_t Core::State::quiet_steps(const Launch& launch) const {
 uint32_t Core::State::grant_ahead(uint32_t steps, Launch* launch) {
   if (retention.by_group()) return grant_ahead_groups(steps, launch);
   const uint32_t page = config.page_tokens;
-  const bool watch_clean = !below_clean_target(0);
+  const bool watch_clean = tiered() && !below_clean_target(0);
   // Each call crosses into a new page once in every `page` steps; order the crossings once.
   crossings.clear();
   for (uint32_t entry = 0; entry < launch->members.size(); ++entry) {
     const CallState& call = calls[launch->members[entry].slot];
     // kv counts this step already: step 1 writes position kv.
-    crossings.push_back({call.pages_span() * page - call.kv + 1, entry});
+    const uint32_t spans = arena ? table_pages(call) : call.pages_span();
+    crossings.push_back({spans * page - call.kv + 1, entry});
   }
   std::sort(crossings.begin(), crossings.end());
   for (uint32_t window = 0; window < steps; window += page) {
     for (const auto& [first, entry] : crossings) {
       const uint32_t offset = first + window;
       if (offset >= steps) break;
+      if (arena) {
+        if (grant_arena_page(entry, offset, launch)) continue;
+        give_back_grants(launch, offset);
+        return offset;
+      }
       if (!free_page_is_next() || (watch_clean && below_clean_target(1))) {
         give_back_grants(launch, offset);
         return offset;

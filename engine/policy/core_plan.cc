@@ -81,6 +81,7 @@ uint32_t Core::State::prefill_budget() const {
 
 // Gives the call pages for `tokens` more tokens of KV; all or none.
 bool Core::State::grow(CallState* call, uint32_t tokens) {
+  if (arena) return grow_arena(call, tokens);
   if (retention.by_group()) return grow_groups(call, tokens);
   const uint32_t pages = div_ceil(call->kv + tokens, config.page_tokens);
   if (pages <= call->pages_span()) return true;

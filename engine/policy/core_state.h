@@ -40,14 +40,17 @@ struct CallState {
   uint32_t kv = 0;
   uint32_t sampled = 0;
   uint32_t emitted = 0;
-  uint32_t launches = 0;      // in flight that include it
-  uint32_t pages_public = 0;  // leading pages that another call could ever match
-  uint32_t pages_known = 0;   // leading pages with an identity at all
-  uint32_t reserved = 0;      // pages set aside and not taken yet
-  uint32_t beyond = 0;        // pages taken when nothing was set aside any more
+  uint32_t launches = 0;       // in flight that include it
+  uint32_t pages_public = 0;   // leading pages that another call could ever match
+  uint32_t pages_known = 0;    // leading pages with an identity at all
+  uint32_t reserved = 0;       // pages set aside and not taken yet
+  uint32_t reserved_host = 0;  // likewise
+  uint32_t beyond = 0;         // pages taken when nothing was set aside any more
   size_t next_trigger = 0;
-  Lease lease;                // cached or inserted pages, from the start
-  std::vector<PageId> pages;  // its own, behind the lease, by position; kNoPage: a hole
+  Lease lease;                     // cached or inserted pages, from the start
+  std::vector<PageId> pages;       // its own, behind the lease, by position; kNoPage: a hole
+  bool in_arena = false;           // its prompt is complete: `pages` is an arena (core_arena.cc)
+  std::vector<PageId> host_pages;  // placement arena: one for every page of its context
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
 
@@ -204,6 +207,26 @@ struct Core::State {
   uint32_t grant_ahead(uint32_t steps, Launch* launch);
   uint32_t padded(uint32_t tokens) const;
 
+  // core_arena.cc
+  struct PageDemand {
+    uint32_t gpu = 0;
+    uint32_t host = 0;
+  };
+  PageDemand arena_demand(const CallState& call, uint32_t tokens) const;
+  PageDemand arena_reservation(const CallState& call) const;
+  bool arena_has_room(const CallState& call, const PageDemand& demand) const;
+  bool grow_arena(CallState* call, uint32_t tokens);
+  bool admit_to_arena(Slot slot);
+  void shrink_to_arena(CallState* call);
+  void let_go_of_host(CallState* call);
+  bool grant_arena_page(uint32_t entry, uint32_t offset, Launch* launch);
+  void give_back_arena_page(CallState* call, PageId page);
+  uint32_t table_pages(const CallState& call) const {
+    return arena ? static_cast<uint32_t>(call.host_pages.size()) : call.pages_held();
+  }
+  bool on_host(PageId page) const { return raw(page) >= config.pages_gpu; }
+  bool tiered() const { return host != nullptr && !arena; }  // cached prefixes move to the host
+
   // core_admission.cc
   enum class Admitted : uint8_t { kYes, kElsewhere, kBlocked };
   Admitted admit(Slot slot);
@@ -228,7 +251,8 @@ struct Core::State {
     kTransfer,
     kTransferEnded,
     kCompressed,
-    kKept
+    kKept,
+    kShrunk
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -252,6 +276,7 @@ struct Core::State {
   const CoreConfig config;
   const PolicyAxes axes;
   const Retention retention;
+  const bool arena;  // placement arena
   PagePool gpu;
   std::unique_ptr<PagePool> host;
   PrefixIndex index;
@@ -298,8 +323,9 @@ struct Core::State {
   std::vector<PageId> spare_pages;
 
   uint64_t reserved_total = 0;
+  uint64_t reserved_host_total = 0;
   uint64_t cells_held = 0;     // of running calls: sum of cells_of()
-  uint64_t pages_running = 0;  // of running calls: sum of pages_held()
+  uint64_t pages_running = 0;  // of running calls: sum of table_pages()
   uint64_t digest = 0;
 };
 

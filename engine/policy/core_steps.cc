@@ -103,6 +103,10 @@ void Core::State::give_back_grants(Launch* launch, uint32_t offset) {
     const PageGrant grant = launch->grants.back();
     launch->grants.pop_back();
     CallState& call = calls[launch->members[grant.entry].slot];
+    if (arena) {
+      give_back_arena_page(&call, grant.page);
+      continue;
+    }
     if (retention.by_group()) {
       const PageId page = call.tables.take_last(grant.group);
       KVT_CHECK(page == grant.page);

@@ -90,7 +90,26 @@ constexpr PolicyInfo kPolicies[] = {
     {"placement", "host",
      "Cached prefixes that are about to be evicted are copied to the host; a hit there is recalled by a "
      "transfer that the call waits for."},
+    {"placement", "arena",
+     "Every page of a call is on the host. The prompt is computed on the gpu; at its end the gpu keeps an "
+     "arena of fixed size per call, whose content the retrieval chooses step by step."},
     {"retrieval", "all", "A step reads every live page."},
+    {"retrieval", "quest",
+     "Reads the pages whose min-max summary bounds the query highest. All pages stay on the gpu; the first "
+     "two "
+     "layers read everything."},
+    {"retrieval", "arkvale",
+     "As Quest, with cuboid summaries and pages on the host: what is chosen and absent is recalled before "
+     "attention, in pieces of one token and head (NHD), one thing after another."},
+    {"retrieval", "shadowkv",
+     "Keys stay on the gpu as low-rank factors and are rebuilt for the chosen pages while their values are "
+     "recalled; outlier and local pages stay."},
+    {"retrieval", "infinigen",
+     "During layer l the tokens of layer l+1 are chosen from partial keys and recalled one by one; nothing "
+     "chosen is kept for the next step."},
+    {"retrieval", "freekv",
+     "Pages for the next step are chosen and recalled in the background with this step's query; heads whose "
+     "query has turned (cosine below tau) are chosen again and recalled before attention."},
     {"partition", "uniform", "All heads of a layer are cut into the same number of splits."},
     {"partition", "flash_decoding",
      "FlashAttention's rule: as many splits, the same for all, as fill whole waves of blocks."},
@@ -113,8 +132,14 @@ struct Choice {
   std::unique_ptr<T> (*make)();
 };
 
-constexpr Choice<Placement> kPlacements[] = {{"gpu", make_placement_gpu}, {"host", make_placement_host}};
-constexpr Choice<Retrieval> kRetrievals[] = {{"all", make_retrieval_all}};
+constexpr Choice<Placement> kPlacements[] = {
+    {"gpu", make_placement_gpu}, {"host", make_placement_host}, {"arena", make_placement_arena}};
+constexpr Choice<Retrieval> kRetrievals[] = {{"all", make_retrieval_all},
+                                             {"quest", make_retrieval_quest},
+                                             {"arkvale", make_retrieval_arkvale},
+                                             {"shadowkv", make_retrieval_shadowkv},
+                                             {"infinigen", make_retrieval_infinigen},
+                                             {"freekv", make_retrieval_freekv}};
 constexpr Choice<Identity> kIdentities[] = {
     {"shared", make_identity_shared}, {"session", make_identity_session}, {"none", make_identity_none}};
 constexpr Choice<PrefixEviction> kEvictions[] = {{"lru", make_lru_eviction}, {"lfu", make_lfu_eviction}};
@@ -166,6 +191,38 @@ std::optional<std::string> validate_precision(const PolicySet& set, const Policy
            "(page_mask_dead), a scorer that works at chunk ends, or precision int4";
   }
   return std::nullopt;
+}
+
+// METHODS 7.5, the pairs with placement and retrieval.
+std::optional<std::string> validate_retrieval(const PolicySet& set, const PolicyAxes& axes,
+                                              const CoreConfig& config) {
+  if (axes.retrieval->needs_arena() && !axes.placement->uses_arena()) {
+    return "retrieval " + set.retrieval + " recalls pages from the host, but placement " + set.placement +
+           " keeps none of a running call there; set placement: arena, or retrieval: quest";
+  }
+  if (axes.placement->uses_arena() && !axes.retrieval->needs_arena()) {
+    return "placement arena leaves a call only part of its pages, but retrieval " + set.retrieval +
+           " reads all of them on the gpu; set placement: gpu, or a retrieval that recalls (freekv)";
+  }
+  if (axes.retrieval->reads_everything()) return std::nullopt;
+  if (axes.placement->uses_arena() && config.prefix_cache) {
+    return "placement arena gives a prompt's pages back at its end, so there is no prefix on the gpu to "
+           "share; "
+           "set prefix_cache: false";
+  }
+  if (!axes.budget->keeps_all()) {
+    return "retrieval " + set.retrieval + " chooses among all pages, but budget " + set.budget +
+           " drops cells of them, and no summary is rebuilt; set budget: all, or retrieval: all";
+  }
+  if (set.layout != "paged") {
+    return "retrieval " + set.retrieval + " chooses whole pages in order of position, which layout " +
+           set.layout + " does not keep; set layout: paged, or retrieval: all";
+  }
+  if (set.precision != "bf16") {
+    return "retrieval " + set.retrieval + " summarises exact keys, and recall of packed pages (precision " +
+           set.precision + ") is not built; set precision: bf16, or retrieval: all";
+  }
+  return check_retrieval_spec(set.retrieval_spec, axes.retrieval->method(), config.page_tokens);
 }
 
 }  // namespace
@@ -224,6 +281,7 @@ std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet
            " keeps cells by what follows them, which would leak one session's view into "
            "another; set identity: session or none";
   }
+  if (auto wrong = validate_retrieval(set, axes, config)) return wrong;
   if (axes.placement->uses_host() && config.pages_host == 0) {
     return "placement " + set.placement +
            " needs a host tier, but it has 0 pages; give it room, or use placement gpu";

@@ -39,8 +39,9 @@ class Folder {
     std::ofstream(path_ / name, std::ios::binary) << bytes;
     return file(name);
   }
-  std::string read(const std::string& name) const {
-    std::ifstream in(path_ / name, std::ios::binary);
+  std::string read(const std::string& name) const { return read_any(path_ / name); }
+  static std::string read_any(const std::filesystem::path& path) {
+    std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
   bool has(const std::string& name) const { return std::filesystem::exists(path_ / name); }

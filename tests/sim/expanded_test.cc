@@ -85,7 +85,7 @@ Outcome expanded(const Scene& scene) {
     for (uint32_t gpu = 0; gpu < scene.gpus; ++gpu) {
       graphs[gpu] = make_decode_step(scene.spec);
       graphs[gpu].set_costs(costs_for(scene.recall_bytes, scene.scale(gpu), scene.launch_us));
-      steps.add_engine(&graphs[gpu].graph, {gpu, grid.host_to_gpu(0, gpu), grid.gpu_to_host(gpu, 0)});
+      steps.add_engine(&graphs[gpu].graph, {gpu, {grid.host_to_gpu(0, gpu)}, {grid.gpu_to_host(gpu, 0)}});
     }
     grid.run([&] {
       for (uint32_t gpu = 0; gpu < scene.gpus; ++gpu) grid.at(0, [&start, gpu] { start(gpu); });

@@ -260,6 +260,9 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
   }
   if (checker != nullptr) {
     for (const PageGrant& grant : launch.grants) {
+      // An arena's content is the world's choice; the call's own pages are then those on the host.
+      const bool arena = engine->config.policies.placement == "arena";
+      if (arena && raw(grant.page) < engine->config.pages_gpu) continue;
       if (grant.offset == offset) {
         checker->granted(launch.entries[grant.entry].call, grant.group, grant.page);
       }

@@ -32,6 +32,20 @@ uint32_t number(Prng* prng, uint64_t low, uint64_t high) {
   return static_cast<uint32_t>(prng->range(low, high));
 }
 
+void draw_arena(CoreConfig* config, Prng* prng) {
+  PolicySet& set = config->policies;
+  set.placement = "arena";
+  set.retrieval = one_of({"freekv", "arkvale", "shadowkv", "infinigen"}, prng);
+  config->pages_host = number(prng, 1, prng->chance(1, 2) ? 12 : 120);
+  RetrievalSpec& spec = set.retrieval_spec;
+  spec.speculation = set.retrieval == "freekv";
+  spec.sink_tokens = config->page_tokens * number(prng, 0, 2);
+  spec.window_tokens = config->page_tokens * number(prng, 1, 2);
+  spec.budget_tokens = spec.sink_tokens + spec.window_tokens + config->page_tokens * number(prng, 1, 3);
+  spec.extra_tokens = config->page_tokens * number(prng, 0, 1);
+  spec.resident_share_q32 = prng->chance(1, 3) ? 0 : number(prng, 0, UINT32_MAX);
+}
+
 void draw_memory(CoreConfig* config, Prng* prng) {
   config->page_tokens = one_of({1u, 2u, 4u, 6u, 8u, 16u}, prng);
   do {
@@ -49,6 +63,7 @@ void draw_memory(CoreConfig* config, Prng* prng) {
     config->clean_pages_target = number(prng, 0, config->pages_gpu);
     config->clean_batch_pages = number(prng, 1, 8);
   }
+  if (!config->prefix_cache && prng->chance(2, 3)) draw_arena(config, prng);
 }
 
 void draw_scheduling(CoreConfig* config, Prng* prng) {
@@ -271,6 +286,11 @@ void print_swarm(uint64_t seed, bool folded) {
                c.policies.layout, layout.layers, layout.kv_heads, layout.heads_per_group, c.policies.budget,
                spec.sinks, spec.window, spec.chunk_tokens, spec.cells,
                static_cast<double>(spec.ratio) / static_cast<double>(kWhole));
+  }
+  if (c.policies.placement == "arena") {
+    const RetrievalSpec& spec = c.policies.retrieval_spec;
+    fmt::print("arena of {} pages, {} resident of 2^32\n", arena_pages(spec, c.page_tokens),
+               spec.resident_share_q32);
   }
   Probes probes = all_probes(seed);
   run_once(setting, &probes, true);

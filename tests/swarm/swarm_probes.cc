@@ -55,7 +55,9 @@ Probes all_probes(uint64_t last) {
                            "a prefix from another session",
                            "a prefix from a call of the same step",
                            "a padded step",
-                           "a stretch got pages ahead"}) {
+                           "a stretch got pages ahead",
+                           "a full arena took only a host page",
+                           "a call with an arena was preempted"}) {
     probes[name] = 0;
   }
   return probes;
@@ -157,6 +159,12 @@ void ProbeObserver::told(const LaunchStep& c) {
       hit("a preempted call found its prefix again");
   }
   saw_compressions(c, &engine);
+  if (configs_[raw(c.engine)].policies.placement == "arena" && c.repeat > 1) {
+    const uint32_t pages_gpu = configs_[raw(c.engine)].pages_gpu;
+    const auto on_gpu = [&](const PageGrant& grant) { return raw(grant.page) < pages_gpu; };
+    if (!c.grants.empty() && std::none_of(c.grants.begin(), c.grants.end(), on_gpu))
+      hit("a full arena took only a host page");
+  }
   std::set<PageId> now;
   for (const PageGrant& grant : c.grants) {
     now.insert(grant.page);
@@ -218,6 +226,7 @@ void ProbeObserver::told(const RejectCall& c) {
 void ProbeObserver::told(const DropCallState& c) {
   if (c.reason != DropCallState::Reason::kPreempted) return;
   hit("a call was preempted");
+  if (configs_[raw(c.engine)].policies.placement == "arena") hit("a call with an arena was preempted");
   if (++calls_.at(c.call).preempted == 2) hit("a call was preempted twice");
   if (!engines_[raw(c.engine)].transfers.empty()) hit("a preemption while a transfer was under way");
 }

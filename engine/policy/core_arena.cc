@@ -1,0 +1,170 @@
+// Placement arena (METHODS 6, 7.8 FreeKV): every page of a call has its place on the host from the moment it
+// is begun, so that it can be offloaded as soon as it is full. The GPU holds the whole prompt until the step
+// that completes it; from then on an arena, whose content the world chooses step by step.
+//
+// Page grants name both: a GPU page joins the call's arena, a host page (by its number) is the home of the
+// next page of its context. What is given back at the prompt's end may be granted to the next step: that step
+// begins when the pages have been offloaded (the step graph's port offload_done).
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/policy/core_state.h"
+#include "engine/policy/registry.h"
+
+namespace kvtwin {
+
+PagesNeeded pages_needed(const CoreConfig& config, uint64_t prompt_tokens, uint64_t output_tokens) {
+  const uint64_t page = config.page_tokens;
+  const uint64_t pages = div_ceil(prompt_tokens + output_tokens, page);
+  if (config.policies.placement != "arena") return {pages, 0};
+  // A call that was preempted is computed again as a prompt, with what it had said. Reserved ones never are.
+  if (config.admission != AdmissionKind::kFullReservation || pages > UINT32_MAX) return {pages, pages};
+  const uint64_t held =
+      gpu_pages_held(config.policies.retrieval_spec, config.page_tokens, static_cast<uint32_t>(pages));
+  return {std::max(div_ceil(prompt_tokens, page), held), pages};
+}
+
+// What the call would hold with `tokens` tokens of KV.
+Core::State::PageDemand Core::State::arena_demand(const CallState& call, uint32_t tokens) const {
+  const uint32_t pages = div_ceil(tokens, config.page_tokens);
+  const RetrievalSpec& spec = config.policies.retrieval_spec;
+  return {call.in_arena ? gpu_pages_held(spec, config.page_tokens, pages) : pages, pages};
+}
+
+// All it will ever hold at once.
+Core::State::PageDemand Core::State::arena_reservation(const CallState& call) const {
+  const PagesNeeded needed = pages_needed(config, call.prompt, call.output);
+  return {static_cast<uint32_t>(needed.gpu), static_cast<uint32_t>(needed.host)};
+}
+
+bool Core::State::arena_has_room(const CallState& call, const PageDemand& more) const {
+  const uint64_t others = reserved_host_total - call.reserved_host;
+  return more.gpu <= pages_available(call) && more.host + others <= host->pages_free();
+}
+
+bool Core::State::grow_arena(CallState* call, uint32_t tokens) {
+  const PageDemand demand = arena_demand(*call, call->kv + tokens);
+  const auto had_gpu = static_cast<uint32_t>(call->pages.size());
+  const auto had_host = static_cast<uint32_t>(call->host_pages.size());
+  const PageDemand more{demand.gpu - std::min(demand.gpu, had_gpu),
+                        demand.host - std::min(demand.host, had_host)};
+  if (!arena_has_room(*call, more)) return false;
+  for (uint32_t left = more.gpu; left > 0; --left) {
+    call->pages.push_back(take_page(left));
+    granted.push_back({call->pages.back(), 0});
+  }
+  for (uint32_t left = more.host; left > 0; --left) {
+    call->host_pages.push_back(host->acquire());
+    granted.push_back({call->host_pages.back(), 0});
+  }
+  const uint32_t from_reserve = std::min(call->reserved, more.gpu);
+  call->reserved -= from_reserve;
+  reserved_total -= from_reserve;
+  const uint32_t from_host_reserve = std::min(call->reserved_host, more.host);
+  call->reserved_host -= from_host_reserve;
+  reserved_host_total -= from_host_reserve;
+  pages_running += more.host;
+  return true;
+}
+
+// As admit(), without a prefix to look for.
+bool Core::State::admit_to_arena(Slot slot) {
+  CallState& call = calls[slot];
+  const uint32_t tokens = std::min(call.known(), prefill_budget());
+  const bool reserves = config.admission == AdmissionKind::kFullReservation;
+  const uint32_t covered = config.admission == AdmissionKind::kFullPrompt ? call.known() : tokens;
+  const PageDemand demand = reserves ? arena_reservation(call) : arena_demand(call, covered);
+  if (!arena_has_room(call, {demand.gpu + config.watermark_pages, demand.host})) return false;
+  waiting.pop_front();
+  running.push_back(slot);
+  call.phase = CallState::Phase::kRunning;
+  call.kv = 0;
+  call.admitted_now = true;
+  call.insert_barred = call.recall_barred = false;
+  if (reserves) {
+    call.reserved = demand.gpu;
+    call.reserved_host = demand.host;
+    reserved_total += demand.gpu;
+    reserved_host_total += demand.host;
+  }
+  const size_t granted_before = granted.size();
+  const bool grown = grow_arena(&call, tokens);
+  KVT_CHECK(grown);
+  add_entry(slot, tokens, granted_before);
+  return true;
+}
+
+// The step that is being launched completes the prompt: what does not fit the arena goes back.
+void Core::State::shrink_to_arena(CallState* call) {
+  call->in_arena = true;
+  const PageDemand keeps = arena_demand(*call, call->kv);
+  uint64_t surplus = 0;
+  for (; call->pages.size() > keeps.gpu; ++surplus) {
+    give_page(call->pages.back());
+    call->pages.pop_back();
+  }
+  if (surplus > 0) note({kShrunk, launched, raw(call->id), surplus});
+  if (config.admission != AdmissionKind::kFullReservation) return;
+  const PageDemand final = arena_demand(*call, call->prompt + call->output);
+  reserved_total -= call->reserved;
+  call->reserved = final.gpu - keeps.gpu;
+  reserved_total += call->reserved;
+}
+
+void Core::State::let_go_of_host(CallState* call) {
+  for (auto page = call->host_pages.rbegin(); page != call->host_pages.rend(); ++page) {
+    host->release(*page, index.tick());
+  }
+  call->host_pages.clear();
+  call->in_arena = false;
+  reserved_host_total -= call->reserved_host;
+  call->reserved_host = 0;
+}
+
+// The page that step `offset` of the stretch begins: its home on the host, and its place on the GPU while the
+// arena grows. False, with nothing taken, when there is no room.
+bool Core::State::grant_arena_page(uint32_t entry, uint32_t offset, Launch* launch) {
+  CallState& call = calls[launch->members[entry].slot];
+  const auto pages = static_cast<uint32_t>(call.host_pages.size()) + 1;
+  const uint32_t held = gpu_pages_held(config.policies.retrieval_spec, config.page_tokens, pages);
+  const bool grows = held > call.pages.size();
+  if ((grows && !free_page_is_next()) || host->pages_free() == 0) return false;
+  if (grows) {
+    call.pages.push_back(gpu.acquire());
+    launch->grants.push_back({offset, entry, call.pages.back()});
+    if (call.reserved > 0) {
+      --call.reserved;
+      --reserved_total;
+    }
+  }
+  call.host_pages.push_back(host->acquire());
+  launch->grants.push_back({offset, entry, call.host_pages.back()});
+  ++pages_running;
+  if (call.reserved_host > 0) {
+    --call.reserved_host;
+    --reserved_host_total;
+  }
+  return true;
+}
+
+// A granted page returns as if it had never left its pool.
+void Core::State::give_back_arena_page(CallState* call, PageId page) {
+  const bool reserves = config.admission == AdmissionKind::kFullReservation;
+  if (on_host(page)) {
+    KVT_CHECK(call->host_pages.back() == page);
+    call->host_pages.pop_back();
+    host->unacquire(page);
+    --pages_running;
+    call->reserved_host += reserves ? 1 : 0;
+    reserved_host_total += reserves ? 1 : 0;
+    return;
+  }
+  KVT_CHECK(call->pages.back() == page);
+  call->pages.pop_back();
+  gpu.unacquire(page);
+  call->reserved += reserves ? 1 : 0;
+  reserved_total += reserves ? 1 : 0;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,75 @@
+// RetrievalSpec: the integers of in-step retrieval (METHODS 6): how much of a call stays on the GPU, which
+// pages may be chosen, and how they travel. Values (queries, summaries, scores) belong to the worlds.
+//
+// A call whose pages all fit its arena reads everything. Beyond that the arena holds, for every KV head:
+// sinks + window (the page being written is its last) + selectable pages + extra pages that a method keeps
+// whatever the query. Tokens are whole pages.
+
+#ifndef KVTWIN_ENGINE_POLICY_RETRIEVAL_SPEC_H_
+#define KVTWIN_ENGINE_POLICY_RETRIEVAL_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace kvtwin {
+
+enum class RetrievalMethod : uint8_t { kAll, kQuest, kArkvale, kShadowkv, kInfinigen, kFreekv };
+
+// How the scores of the query heads of one KV head become one (METHODS 6.2). S: after a softmax over pages.
+enum class GroupPooling : uint8_t { kMeanS, kMaxS, kMeanQk, kMaxQk, kMeanQ, kMaxQ };
+enum class PageSummary : uint8_t { kMinMax, kCuboid, kMean };
+enum class ScoreScale : uint8_t { kOne, kInverseSqrt };  // 1 or 1 / sqrt(d), before the softmax
+enum class HostLayout : uint8_t { kHnd, kNhd };          // one KV head's page: one piece, or 2 * P of them
+// How an NHD page is copied: rows of a strided copy, or a copy for every piece.
+enum class HostCopy : uint8_t { kStrided, kEachPiece };
+
+constexpr int64_t kOneQ32 = int64_t{1} << 32;
+
+struct RetrievalSpec {
+  uint32_t budget_tokens = 2048;  // read in a step, by every KV head
+  uint32_t sink_tokens = 512;
+  uint32_t window_tokens = 512;
+  uint32_t extra_tokens = 0;           // beside the budget (ShadowKV: outlier and local chunks)
+  uint32_t layers_dense = 0;           // the first layers read everything, and stay on the gpu
+  int64_t tau_q32 = kOneQ32 / 10 * 9;  // a head whose queries are less alike is corrected; Q31.32
+  bool speculation = true;             // FreeKV: choose for the next step, in the background
+  GroupPooling pooling = GroupPooling::kMeanS;
+  PageSummary summary = PageSummary::kMinMax;
+  ScoreScale scale = ScoreScale::kInverseSqrt;
+  HostLayout host_layout = HostLayout::kHnd;
+  HostCopy host_copy = HostCopy::kStrided;
+  uint32_t staging_buffers = 2;  // 1: a head's pages are converted before the next head's are copied
+  uint32_t rank = 160;           // ShadowKV: of the factorised keys
+  int64_t columns_q32 = kOneQ32 * 3 / 10;  // InfiniGen: share of the key columns that are scored
+  // What every page beyond the arena leaves on the gpu, as a share of a page: summaries, factors, dense
+  // layers. Found by whoever knows the model's shape.
+  uint32_t resident_share_q32 = 0;
+
+  friend bool operator==(const RetrievalSpec&, const RetrievalSpec&) = default;
+};
+
+// What each method's authors use (METHODS 6.1, 6.5); budgets for page_tokens 32.
+RetrievalSpec retrieval_defaults(RetrievalMethod method);
+
+// Pages of one call on the gpu besides what resident_share_q32 says.
+uint32_t arena_pages(const RetrievalSpec& spec, uint32_t page_tokens);
+uint32_t selectable_pages(const RetrievalSpec& spec, uint32_t page_tokens);
+// What a call with `pages` pages of context holds on the gpu once its prompt is complete: all of them while
+// they fit the arena. Grows by at most one page per page.
+uint32_t gpu_pages_held(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t pages);
+
+// A call that has `tokens` tokens of context, the one being computed included: does this step choose pages
+// for it, and how many tokens does every KV head read?
+bool call_retrieves(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
+uint32_t tokens_read(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
+// Pages that can be chosen at all: full ones, without sinks and window. 0 when the call reads everything.
+uint32_t candidate_pages(const RetrievalSpec& spec, uint32_t page_tokens, uint32_t tokens);
+
+// A sentence that says what is wrong and what would be right.
+std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, RetrievalMethod method,
+                                                uint32_t page_tokens);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_RETRIEVAL_SPEC_H_

@@ -1,0 +1,211 @@
+#include "engine/step_graph_retrieval.h"
+
+#include <utility>
+
+#include "engine/base/check.h"
+
+namespace kvtwin {
+namespace {
+
+class Builder {
+ public:
+  explicit Builder(const RetrievalStepSpec& spec) : spec_(spec) {
+    KVT_CHECK(spec.layers >= 1 && spec.layers < kNoLayer && spec.layers_dense <= spec.layers);
+    KVT_CHECK(spec.staging_buffers == 1 || spec.staging_buffers == 2);
+    KVT_CHECK(spec.method != RetrievalMethod::kInfinigen || spec.layers_dense >= 1);
+    compute_ = graph().add_stream("compute");
+    if (spec.method != RetrievalMethod::kAll) {
+      select_ = graph().add_stream("select");
+      h2d_ = graph().add_stream("h2d");
+      convert_ = graph().add_stream("convert");
+      d2h_ = graph().add_stream("d2h");
+      host_ = graph().add_stream("host");
+    }
+    step_.layers.resize(spec.layers);
+  }
+
+  RetrievalStep build() {
+    const bool one_buffer = spec_.staging_buffers == 1 && spec_.converts;
+    if (one_buffer) staging_ = graph().add_port("staging", kNoLayer);
+    step_.before = graph().add({.kind = OpKind::kGemm, .stream = compute_});
+    for (uint32_t l = 0; l < spec_.layers; ++l) layer(static_cast<uint16_t>(l));
+    step_.after = graph().add({.kind = OpKind::kGemm, .stream = compute_});
+    step_.sample = graph().add({.kind = OpKind::kSample, .stream = compute_});
+    if (one_buffer && last_convert_ != kNoOp) graph().feed(staging_, last_convert_);
+    graph().seal();
+    return std::move(step_);
+  }
+
+ private:
+  StepGraph& graph() { return step_.graph; }
+
+  OpId add(OpKind kind, StreamId stream, uint16_t layer, uint32_t outcome) {
+    return graph().add(
+        {.kind = kind, .stream = stream, .layer = layer, .outcome = static_cast<int>(outcome)});
+  }
+  OpId add(OpKind kind, StreamId stream, uint16_t layer) {
+    return graph().add({.kind = kind, .stream = stream, .layer = layer});
+  }
+
+  // Chooses pages for this step: on the compute stream, before anything that depends on them.
+  void choose_now(uint16_t l, RetrievalLayerOps* ops) {
+    ops->score_now = add(OpKind::kPageScore, compute_, l, step_.flagged(l));
+    ops->top_k_now = add(OpKind::kTopK, compute_, l, step_.flagged(l));
+  }
+
+  // Recall and conversion; the last of the two is returned. REQUIRES: `cause` decides what is recalled.
+  OpId deliver(uint16_t l, OpId cause, bool required, uint32_t outcome, OpId* recall, OpId* convert) {
+    *recall = graph().add({.kind = OpKind::kRecall,
+                           .stream = h2d_,
+                           .layer = l,
+                           .required = required,
+                           .outcome = static_cast<int>(outcome)});
+    graph().after(*recall, cause);
+    if (!spec_.converts) return *recall;
+    if (spec_.staging_buffers == 1) {
+      if (last_convert_ == kNoOp) {
+        graph().after(*recall, staging_);
+      } else {
+        graph().behind(*recall, last_convert_);
+      }
+    }
+    *convert = graph().add({.kind = OpKind::kConvert,
+                            .stream = convert_,
+                            .layer = l,
+                            .required = required,
+                            .outcome = static_cast<int>(outcome),
+                            .delivers = true});
+    graph().after(*convert, *recall);
+    last_convert_ = *convert;
+    return *convert;
+  }
+
+  void attend(uint16_t l, RetrievalLayerOps* ops) { ops->attention = add(OpKind::kAttention, compute_, l); }
+
+  // Scores, recalls what is absent, attends: one after another (ArkVale, and FreeKV without speculation).
+  void blocking(uint16_t l, bool waits_for_host, RetrievalLayerOps* ops) {
+    choose_now(l, ops);
+    OpId chosen = ops->top_k_now;
+    if (waits_for_host) chosen = ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
+    const OpId arrived = deliver(l, chosen, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
+    attend(l, ops);
+    graph().after(ops->attention, arrived);
+  }
+
+  // Values arrive while keys are rebuilt.
+  void shadowkv(uint16_t l, RetrievalLayerOps* ops) {
+    choose_now(l, ops);
+    ops->sync = add(OpKind::kHostWork, compute_, l, step_.flagged(l));
+    const OpId arrived = deliver(l, ops->sync, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
+    ops->reconstruct = add(OpKind::kReconstruct, compute_, l, step_.flagged(l));
+    attend(l, ops);
+    graph().after(ops->attention, arrived);
+  }
+
+  // Chosen and asked for in the layer before, from its input.
+  void infinigen_ahead(uint16_t l) {
+    RetrievalLayerOps& ops = step_.layers[l];
+    ops.reproject = add(OpKind::kReproject, compute_, l, step_.flagged(l));
+    choose_now(l, &ops);
+    ops.sync = add(OpKind::kHostWork, host_, l, step_.flagged(l));
+    graph().after(ops.sync, ops.top_k_now);
+    arrived_[l % 2] = deliver(l, ops.sync, true, step_.blocking(l), &ops.recall_now, &ops.convert_now);
+  }
+
+  void freekv(uint16_t l, RetrievalLayerOps* ops) {
+    const PortId recall_done = graph().add_port("recall_done", l);
+    ops->cosine = add(OpKind::kCosineCheck, compute_, l);
+    choose_now(l, ops);
+    const OpId arrived =
+        deliver(l, ops->top_k_now, true, step_.blocking(l), &ops->recall_now, &ops->convert_now);
+    attend(l, ops);
+    graph().after(ops->attention, arrived);
+    graph().after(ops->attention, recall_done);
+    ops->score_next = background(OpKind::kPageScore, l);
+    graph().after(ops->score_next, ops->append);
+    ops->top_k_next = background(OpKind::kTopK, l);
+    // After attention: it still reads the slots that are overwritten, and staging holds two heads' pages
+    // only.
+    const OpId next =
+        deliver(l, ops->top_k_next, false, step_.background(l), &ops->recall_next, &ops->convert_next);
+    graph().after(ops->recall_next, ops->attention);
+    graph().after(ops->recall_next, ops->top_k_now);  // corrected: chosen there, for all heads
+    graph().feed(recall_done, next);
+  }
+
+  OpId background(OpKind kind, uint16_t l) {
+    return graph().add({.kind = kind,
+                        .stream = select_,
+                        .layer = l,
+                        .required = false,
+                        .outcome = static_cast<int>(step_.unflagged(l))});
+  }
+
+  void query(uint16_t l, RetrievalLayerOps* ops) {
+    ops->query = add(OpKind::kGemm, compute_, l);
+    ops->append = add(OpKind::kRopeAppend, compute_, l);
+    if (!retrieves(l)) return;
+    ops->summarise = add(OpKind::kSummarise, compute_, l, step_.filled());
+    if (spec_.method == RetrievalMethod::kQuest) return;
+    const PortId offload_done = graph().add_port("offload_done", l);
+    graph().after(ops->append, offload_done);
+    ops->offload = graph().add({.kind = OpKind::kOffload,
+                                .stream = d2h_,
+                                .layer = l,
+                                .required = false,
+                                .outcome = static_cast<int>(step_.filled())});
+    graph().after(ops->offload, ops->summarise);
+    graph().feed(offload_done, ops->offload);
+  }
+
+  bool retrieves(uint32_t l) const {
+    return spec_.method != RetrievalMethod::kAll && l >= spec_.layers_dense;
+  }
+
+  void layer(uint16_t l) {
+    RetrievalLayerOps* const ops = &step_.layers[l];
+    const bool ahead =
+        spec_.method == RetrievalMethod::kInfinigen && l + 1u < spec_.layers && retrieves(l + 1u);
+    if (ahead) infinigen_ahead(static_cast<uint16_t>(l + 1));
+    query(l, ops);
+    if (!retrieves(l)) {
+      attend(l, ops);
+    } else {
+      switch (spec_.method) {
+        case RetrievalMethod::kAll:
+          break;
+        case RetrievalMethod::kQuest:
+          choose_now(l, ops);
+          attend(l, ops);
+          break;
+        case RetrievalMethod::kArkvale:
+          blocking(l, true, ops);
+          break;
+        case RetrievalMethod::kShadowkv:
+          shadowkv(l, ops);
+          break;
+        case RetrievalMethod::kInfinigen:
+          attend(l, ops);
+          graph().after(ops->attention, arrived_[l % 2]);
+          break;
+        case RetrievalMethod::kFreekv:
+          spec_.speculation ? freekv(l, ops) : blocking(l, true, ops);
+          break;
+      }
+    }
+    ops->rest = add(OpKind::kGemm, compute_, l);
+  }
+
+  const RetrievalStepSpec spec_;
+  RetrievalStep step_;
+  StreamId compute_{}, select_{}, h2d_{}, convert_{}, d2h_{}, host_{};
+  PortId staging_{};
+  OpId last_convert_ = kNoOp;
+  OpId arrived_[2] = {kNoOp, kNoOp};  // InfiniGen: of layers l and l + 1
+};
+
+}  // namespace
+
+RetrievalStep make_retrieval_step(const RetrievalStepSpec& spec) { return Builder(spec).build(); }
+
+}  // namespace kvtwin

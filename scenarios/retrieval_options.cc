@@ -1,0 +1,185 @@
+#include "scenarios/retrieval_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "scenarios/names.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr NameTable<RetrievalMethod, 6> kMethods{{{{"all", RetrievalMethod::kAll},
+                                                   {"quest", RetrievalMethod::kQuest},
+                                                   {"arkvale", RetrievalMethod::kArkvale},
+                                                   {"shadowkv", RetrievalMethod::kShadowkv},
+                                                   {"infinigen", RetrievalMethod::kInfinigen},
+                                                   {"freekv", RetrievalMethod::kFreekv}}}};
+constexpr NameTable<GroupPooling, 6> kPoolings{{{{"mean_softmax", GroupPooling::kMeanS},
+                                                 {"max_softmax", GroupPooling::kMaxS},
+                                                 {"mean_score", GroupPooling::kMeanQk},
+                                                 {"max_score", GroupPooling::kMaxQk},
+                                                 {"mean_query", GroupPooling::kMeanQ},
+                                                 {"max_query", GroupPooling::kMaxQ}}}};
+constexpr NameTable<PageSummary, 3> kSummaries{
+    {{{"min_max", PageSummary::kMinMax}, {"cuboid", PageSummary::kCuboid}, {"mean", PageSummary::kMean}}}};
+constexpr NameTable<ScoreScale, 2> kScales{
+    {{{"one", ScoreScale::kOne}, {"inverse_sqrt", ScoreScale::kInverseSqrt}}}};
+constexpr NameTable<HostLayout, 2> kLayouts{{{{"hnd", HostLayout::kHnd}, {"nhd", HostLayout::kNhd}}}};
+constexpr NameTable<HostCopy, 2> kCopies{
+    {{{"strided", HostCopy::kStrided}, {"each_piece", HostCopy::kEachPiece}}}};
+
+template <typename T, size_t kCount>
+std::string name_in(const NameTable<T, kCount>& table, T value) {
+  for (const auto& [name, known] : table.rows) {
+    if (known == value) return std::string(name);
+  }
+  return {};
+}
+
+v1::RetrievalOptions options_from(const RetrievalSpec& spec) {
+  v1::RetrievalOptions out;
+  out.set_budget_tokens(spec.budget_tokens);
+  out.set_sink_tokens(spec.sink_tokens);
+  out.set_window_tokens(spec.window_tokens);
+  out.set_extra_tokens(spec.extra_tokens);
+  out.set_layers_dense(spec.layers_dense);
+  out.set_tau(std::round(static_cast<double>(spec.tau_q32) / static_cast<double>(kOneQ32) * 1e6) / 1e6);
+  out.set_speculation(spec.speculation);
+  out.set_pooling(name_in(kPoolings, spec.pooling));
+  out.set_summary(name_in(kSummaries, spec.summary));
+  out.set_scale(name_in(kScales, spec.scale));
+  out.set_host_layout(name_in(kLayouts, spec.host_layout));
+  out.set_host_copy(name_in(kCopies, spec.host_copy));
+  out.set_staging_buffers(spec.staging_buffers);
+  out.set_rank(spec.rank);
+  out.set_columns(std::round(static_cast<double>(spec.columns_q32) / static_cast<double>(kOneQ32) * 1e6) /
+                  1e6);
+  return out;
+}
+
+}  // namespace
+
+uint64_t ratio_q32(double value) {
+  return static_cast<uint64_t>(std::llround(value * static_cast<double>(kOneQ32)));
+}
+
+RetrievalMethod retrieval_method(const std::string& name) {
+  const auto names = kMethods.names();
+  return std::find(names.begin(), names.end(), name) == names.end() ? RetrievalMethod::kAll
+                                                                    : kMethods.value(name);
+}
+
+bool retrieval_needs_arena(RetrievalMethod method) {
+  return method != RetrievalMethod::kAll && method != RetrievalMethod::kQuest;
+}
+
+void resolve_retrieval(v1::Scenario* scenario) {
+  v1::Policies* const policies = scenario->mutable_policies();
+  const RetrievalMethod method = retrieval_method(policies->retrieval());
+  v1::RetrievalOptions resolved = options_from(retrieval_defaults(method));
+  if (method == RetrievalMethod::kAll) resolved.Clear();
+  resolved.MergeFrom(policies->retrieval_options());
+  if (method != RetrievalMethod::kAll || policies->has_retrieval_options()) {
+    *policies->mutable_retrieval_options() = resolved;
+  }
+  if (method == RetrievalMethod::kAll && !scenario->simulation().has_retrieval()) return;
+  v1::RetrievalBehaviour* const behaviour = scenario->mutable_simulation()->mutable_retrieval();
+  if (!behaviour->has_outcomes()) behaviour->set_outcomes("fixed");
+  if (!behaviour->has_miss_rate()) behaviour->set_miss_rate(0.1);
+  if (!behaviour->has_correction_rate()) behaviour->set_correction_rate(0.2);
+}
+
+void check_retrieval(const v1::Scenario& scenario, const WrongField& wrong) {
+  const std::string options_field = "policies.retrieval_options";
+  const RetrievalMethod method = retrieval_method(scenario.policies().retrieval());
+  if (method == RetrievalMethod::kAll) {
+    if (scenario.policies().has_retrieval_options()) {
+      wrong(options_field, "retrieval all has no options",
+            "choose a retrieval (kvtwin list policies), or remove them");
+    }
+    return;
+  }
+  const v1::RetrievalOptions& options = scenario.policies().retrieval_options();
+  const auto choice = [&](const char* name, const std::string& value, const std::vector<std::string>& known) {
+    if (std::find(known.begin(), known.end(), value) != known.end()) return;
+    wrong(options_field + "." + name, fmt::format("{} is \"{}\"", name, value),
+          fmt::format("one of: {}", fmt::join(known, ", ")));
+  };
+  choice("pooling", options.pooling(), kPoolings.names());
+  choice("summary", options.summary(), kSummaries.names());
+  choice("scale", options.scale(), kScales.names());
+  choice("host_layout", options.host_layout(), kLayouts.names());
+  choice("host_copy", options.host_copy(), kCopies.names());
+  const auto range = [&](const std::string& field, double value, double low, double high) {
+    if (value >= low && value <= high) return;
+    wrong(field, fmt::format("{} is {}", field.substr(field.rfind('.') + 1), value),
+          fmt::format("from {} to {}", low, high));
+  };
+  range(options_field + ".tau", options.tau(), -2, 2);
+  range(options_field + ".columns", options.columns(), 0, 1);
+  range(options_field + ".rank", options.rank(), 0, 65536);
+  const v1::RetrievalBehaviour& behaviour = scenario.simulation().retrieval();
+  if (behaviour.outcomes() != "fixed" && behaviour.outcomes() != "profile") {
+    wrong("simulation.retrieval.outcomes", fmt::format("outcomes is \"{}\"", behaviour.outcomes()),
+          "one of: fixed, profile");
+  }
+  range("simulation.retrieval.miss_rate", behaviour.miss_rate(), 0, 1);
+  range("simulation.retrieval.correction_rate", behaviour.correction_rate(), 0, 1);
+  for (const double rate : behaviour.correction_rate_by_layer()) {
+    range("simulation.retrieval.correction_rate_by_layer", rate, 0, 1);
+  }
+}
+
+RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm) {
+  const RetrievalMethod method = retrieval_method(scenario.policies().retrieval());
+  if (method == RetrievalMethod::kAll) return {};
+  const v1::RetrievalOptions& in = scenario.policies().retrieval_options();
+  RetrievalSpec out;
+  out.budget_tokens = in.budget_tokens();
+  out.sink_tokens = in.sink_tokens();
+  out.window_tokens = in.window_tokens();
+  out.extra_tokens = in.extra_tokens();
+  out.layers_dense = in.layers_dense();
+  out.tau_q32 = std::llround(in.tau() * static_cast<double>(kOneQ32));
+  out.speculation = in.speculation();
+  out.pooling = kPoolings.value(in.pooling());
+  out.summary = kSummaries.value(in.summary());
+  out.scale = kScales.value(in.scale());
+  out.host_layout = kLayouts.value(in.host_layout());
+  out.host_copy = kCopies.value(in.host_copy());
+  out.staging_buffers = in.staging_buffers();
+  out.rank = in.rank();
+  out.columns_q32 = static_cast<int64_t>(ratio_q32(in.columns()));
+  if (retrieval_needs_arena(method)) {
+    const uint32_t page_tokens = scenario.memory().page_tokens();
+    const double share =
+        resident_share(llm, retrieval_geometry(out, method, llm, page_tokens), out.layers_dense);
+    out.resident_share_q32 = static_cast<uint32_t>(std::min<uint64_t>(ratio_q32(share), UINT32_MAX));
+  }
+  return out;
+}
+
+RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalMethod method, const LlmSpec& llm,
+                                     uint32_t page_tokens) {
+  constexpr uint32_t kBf16Bytes = 2;
+  RetrievalGeometry out;
+  out.page_tokens = page_tokens;
+  out.piece_bytes = spec.host_layout == HostLayout::kNhd ? kBf16Bytes * llm.head_dim : 0;
+  out.copy_each_piece = spec.host_copy == HostCopy::kEachPiece;
+  out.staging_buffers = spec.staging_buffers;
+  out.summary_vectors = spec.summary == PageSummary::kMean ? 1 : 2;
+  if (method == RetrievalMethod::kShadowkv) {
+    out.values_only = true;
+    out.rank = spec.rank;
+  }
+  if (method == RetrievalMethod::kInfinigen) {
+    out.piece_bytes = 2 * kBf16Bytes * llm.head_dim;  // tokens travel one by one, K beside V
+    out.scored_columns = static_cast<double>(spec.columns_q32) / static_cast<double>(kOneQ32);
+  }
+  return out;
+}
+
+}  // namespace kvtwin

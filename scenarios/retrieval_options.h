@@ -1,0 +1,38 @@
+// In-step retrieval in a scenario: its options' defaults, checks, and what they become for the policy and for
+// the simulated world's prices and behaviour.
+
+#ifndef KVTWIN_SCENARIOS_RETRIEVAL_OPTIONS_H_
+#define KVTWIN_SCENARIOS_RETRIEVAL_OPTIONS_H_
+
+#include <functional>
+#include <string>
+
+#include "engine/policy/retrieval_spec.h"
+#include "models/llm.h"
+#include "models/retrieval_cost.h"
+#include "traces/proto/scenario.pb.h"
+
+namespace kvtwin {
+
+// kAll for names that nobody knows: check_scenario() finds those.
+RetrievalMethod retrieval_method(const std::string& name);
+bool retrieval_needs_arena(RetrievalMethod method);
+
+// Gives every absent option its method's default; none at all where nothing is retrieved.
+void resolve_retrieval(v1::Scenario* scenario);
+
+// `wrong(field, what, hint)` for each mistake. REQUIRES: resolve_retrieval() was called.
+using WrongField = std::function<void(const std::string& field, std::string what, std::string hint)>;
+void check_retrieval(const v1::Scenario& scenario, const WrongField& wrong);
+
+// REQUIRES: check_retrieval() found nothing. The share that stays on the gpu follows from the model's shape.
+RetrievalSpec retrieval_spec(const v1::Scenario& scenario, const LlmSpec& llm);
+RetrievalGeometry retrieval_geometry(const RetrievalSpec& spec, RetrievalMethod method, const LlmSpec& llm,
+                                     uint32_t page_tokens);
+
+// A ratio of a scenario as Q0.32, rounded once, here.
+uint64_t ratio_q32(double value);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_RETRIEVAL_OPTIONS_H_

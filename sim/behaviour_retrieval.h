@@ -1,0 +1,57 @@
+// What retrieval chooses, without values: how many pages of each layer a step recalls, and how many heads are
+// corrected. An OutcomeSource of the simulated world (DESIGN 3, "Outcomes").
+//
+//   fixed    every head misses the same share of its selectable pages, and is corrected with the same
+//            probability; both are swept.
+//   profile  the probability of a correction follows from tau, through the middle of what was measured on
+//            trained models (METHODS 6.5: .04 to .22 at tau 0.8, .17 to .52 at 0.9), or from a table by
+//            layer. No distribution of misses is published, so the miss rate is given here too.
+//
+// Misses are rounded up or down by chance so that their mean is exact; draws are keyed by (seed, call,
+// attempt, position, layer, head): neither batching nor folding changes one.
+
+#ifndef KVTWIN_SIM_BEHAVIOUR_RETRIEVAL_H_
+#define KVTWIN_SIM_BEHAVIOUR_RETRIEVAL_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "engine/outcome_source.h"
+#include "engine/policy/retrieval_spec.h"
+
+namespace kvtwin::sim {
+
+struct RetrievalBehaviour {
+  uint64_t seed = 0;
+  uint64_t miss_q32 = 0;  // share of a head's selectable pages that a step recalls, up to 2^32
+  // Probability that a head is corrected, by layer; the last one holds for all further layers.
+  std::vector<uint64_t> correction_q32 = {0};
+};
+
+// The probability of a correction at `tau`: piecewise linear through (-1, 0), (0.8, .13), (0.9, .345), (1,
+// 1).
+uint64_t profiled_correction_q32(int64_t tau_q32);
+
+class RetrievalSource final : public OutcomeSource {
+ public:
+  // REQUIRES: rates are at most 2^32; correction_q32 is not empty; a retrieval other than kAll.
+  RetrievalSource(const RetrievalBehaviour& behaviour, RetrievalMethod method, const RetrievalSpec& spec,
+                  uint32_t page_tokens, uint32_t layers, uint32_t kv_heads);
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
+  void told(const Command& command) override;
+
+ private:
+  void add_call(uint64_t key, uint32_t candidates, std::vector<LayerRecall>* recalls) const;
+
+  const RetrievalBehaviour behaviour_;
+  const RetrievalMethod method_;
+  const RetrievalSpec spec_;
+  const uint32_t page_tokens_, layers_, kv_heads_, selectable_;
+  std::map<CallId, uint32_t> attempts_;  // of calls that were preempted
+};
+
+}  // namespace kvtwin::sim
+
+#endif  // KVTWIN_SIM_BEHAVIOUR_RETRIEVAL_H_

@@ -1,0 +1,188 @@
+#include "sim/graph_pricer.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::sim {
+namespace {
+
+void set(StepGraph* graph, OpId op, Ticks fixed) {
+  if (op != kNoOp) graph->set_cost(op, {.fixed = fixed});
+}
+void set(StepGraph* graph, OpId op, const RetrievalPrice& price) {
+  if (op != kNoOp)
+    graph->set_cost(op, {.fixed = price.fixed, .unit = price.unit, .unit_bytes = price.unit_bytes});
+}
+
+// An operation that some layers have and others do not: the first `part.times` of those that have none yet.
+void give(const StepPart& part, uint32_t* next, std::vector<Ticks>* layers) {
+  for (uint32_t i = 0; i < part.times; ++i) (*layers)[(*next)++ % layers->size()] += part.each;
+}
+
+}  // namespace
+
+GraphPricer::GraphPricer(const GraphPricerSpec& spec, CostModel* cost, const RetrievalCost* prices)
+    : spec_(spec), cost_(cost), prices_(prices), step_(make_retrieval_step(spec.graph)) {
+  KVT_CHECK(prices != nullptr || spec.graph.method == RetrievalMethod::kAll);
+  outcomes_.resize(step_.outcome_count());
+}
+
+void GraphPricer::prepare(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset,
+                          std::span<const LayerRecall> recalls) {
+  const StepShape reads = reading_shape(shape, entries, offset);
+  set_model_costs(reads, shape);
+  std::fill(outcomes_.begin(), outcomes_.end(), 0);
+  if (spec_.graph.method == RetrievalMethod::kAll) return;
+  set_retrieval_costs();
+  set_outcomes(recalls);
+}
+
+// The same step as attention of the retrieving layers sees it.
+StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const PlanEntry> entries,
+                                     uint32_t offset) {
+  load_ = {};
+  if (spec_.graph.method == RetrievalMethod::kAll) return shape;
+  StepShape reads = shape;
+  reads.decode_context_sum = reads.decode_context_max = 0;
+  const uint32_t page = spec_.page_tokens;
+  for (const PlanEntry& entry : entries) {
+    const uint32_t before = entry.context + offset;
+    load_.filled += (before + entry.tokens) / page - before / page;
+    if (entry.kind != EntryKind::kDecode) continue;
+    const uint32_t read = tokens_read(spec_.policy, page, before + 1) - 1;
+    reads.decode_context_sum += read;
+    reads.decode_context_max = std::max(reads.decode_context_max, read);
+    if (!call_retrieves(spec_.policy, page, before + 1)) continue;
+    ++load_.calls;
+    load_.tokens += before + 1;
+    load_.tokens_chosen += uint64_t{selectable_pages(spec_.policy, page)} * page;
+  }
+  return reads;
+}
+
+void GraphPricer::spread(const std::vector<StepPart>& parts, std::vector<Ticks>* query,
+                         std::vector<Ticks>* append, std::vector<Ticks>* attention,
+                         std::vector<Ticks>* rest) {
+  const size_t layers = step_.layers.size();
+  for (auto* all : {query, append, attention, rest}) all->assign(layers, 0);
+  bool before_attention = true;
+  uint32_t next_attention = 0, next_rest = 0;
+  for (const StepPart& part : parts) {
+    if (part.place != PartPlace::kLayer) continue;
+    if (part.kind == PartKind::kAttention) {
+      give(part, &next_attention, attention);
+      before_attention = false;
+    } else if (part.kind == PartKind::kRope) {
+      uint32_t next = 0;
+      give(part, &next, append);
+    } else if (before_attention) {
+      uint32_t next = 0;
+      give(part, &next, query);
+    } else {
+      give(part, &next_rest, rest);
+    }
+  }
+}
+
+void GraphPricer::set_model_costs(const StepShape& reads, const StepShape& all) {
+  StepGraph& graph = step_.graph;
+  const std::vector<StepPart> parts = cost_->ops(reads);
+  by_evidence_ = {};
+  Ticks before = 0, after = 0, sample = 0;
+  for (const StepPart& part : parts) {
+    by_evidence_[static_cast<size_t>(part.evidence)] += part.times * part.each;
+    if (part.place == PartPlace::kBefore) before += part.times * part.each;
+    if (part.place == PartPlace::kAfter) {
+      (part.kind == PartKind::kSample ? sample : after) += part.times * part.each;
+    }
+  }
+  spread(parts, &query_, &append_, &attention_, &rest_);
+  if (parts.empty()) {  // a model that does not know its parts: one operation
+    const StepCost cost = cost_->step(reads);
+    before = cost.device;
+    by_evidence_ = cost.by_evidence;
+  }
+  const uint32_t dense = spec_.graph.method == RetrievalMethod::kAll ? 0 : spec_.graph.layers_dense;
+  if (dense > 0) {
+    std::vector<Ticks> ignored[3];
+    spread(cost_->ops(all), &ignored[0], &ignored[1], &attention_all_, &ignored[2]);
+    for (uint32_t l = 0; l < dense; ++l) {
+      by_evidence_[static_cast<size_t>(Evidence::kRoofline)] += attention_all_[l] - attention_[l];
+      attention_[l] = attention_all_[l];
+    }
+  }
+  set(&graph, step_.before, before);
+  set(&graph, step_.after, after);
+  set(&graph, step_.sample, sample);
+  for (size_t l = 0; l < step_.layers.size(); ++l) {
+    const RetrievalLayerOps& ops = step_.layers[l];
+    set(&graph, ops.query, query_[l]);
+    set(&graph, ops.append, append_[l]);
+    set(&graph, ops.attention, attention_[l]);
+    set(&graph, ops.rest, rest_[l]);
+  }
+}
+
+void GraphPricer::set_retrieval_costs() {
+  StepGraph& graph = step_.graph;
+  const Ticks score = prices_->score(load_.tokens), top_k = prices_->top_k(load_.tokens);
+  const Ticks cosine = load_.calls > 0 ? prices_->cosine(load_.calls) : 0, sync = prices_->sync();
+  const Ticks reproject = prices_->reproject(load_.calls);
+  const Ticks rebuilt = prices_->reconstruct(load_.tokens_chosen, load_.calls);
+  const RetrievalPrice recall = prices_->recall(), summarise = prices_->summarise(),
+                       offload = prices_->offload();
+  // (call, head) pairs of this GPU that share its staging buffers.
+  const auto heads = static_cast<uint32_t>(prices_->kv_heads());
+  const RetrievalPrice convert = prices_->convert(load_.calls * heads);
+  for (const RetrievalLayerOps& ops : step_.layers) {
+    set(&graph, ops.cosine, cosine);
+    set(&graph, ops.score_now, score);
+    set(&graph, ops.top_k_now, top_k);
+    set(&graph, ops.score_next, score);
+    set(&graph, ops.top_k_next, top_k);
+    set(&graph, ops.sync, sync);
+    set(&graph, ops.reproject, reproject);
+    set(&graph, ops.reconstruct, rebuilt);
+    for (const OpId op : {ops.recall_now, ops.recall_next}) set(&graph, op, recall);
+    for (const OpId op : {ops.convert_now, ops.convert_next}) set(&graph, op, convert);
+    set(&graph, ops.summarise, summarise);
+    set(&graph, ops.offload, offload);
+  }
+}
+
+uint32_t GraphPricer::share_of_gpu(uint32_t pages) const {
+  const auto heads = static_cast<uint64_t>(prices_->kv_heads());
+  return static_cast<uint32_t>(div_ceil<uint64_t>(pages * heads, spec_.kv_heads));
+}
+
+void GraphPricer::set_outcomes(std::span<const LayerRecall> recalls) {
+  const bool speculates = spec_.graph.method == RetrievalMethod::kFreekv && spec_.graph.speculation;
+  for (uint32_t l = spec_.graph.layers_dense; l < step_.layers.size(); ++l) {
+    const LayerRecall recall = l < recalls.size() ? recalls[l] : LayerRecall{};
+    outcomes_[step_.blocking(l)] = share_of_gpu(recall.blocking);
+    outcomes_[step_.background(l)] = share_of_gpu(recall.background);
+    const bool now = speculates ? recall.corrected > 0 : load_.calls > 0;
+    outcomes_[step_.flagged(l)] = now ? 1 : 0;
+    outcomes_[step_.unflagged(l)] = !now && load_.calls > 0 ? 1 : 0;
+  }
+  outcomes_[step_.filled()] = static_cast<uint32_t>(load_.filled);
+}
+
+StepTiming GraphPricer::evaluate(Ticks start) {
+  after_.at = carry_.at;
+  return step_.graph.evaluate(start, outcomes_, &after_);
+}
+
+void GraphPricer::commit(Ticks early) {
+  carry_.at.resize(after_.at.size(), after_.at.empty() ? 0 : -(Ticks{1} << 61));
+  for (size_t i = 0; i < carry_.at.size(); ++i) {
+    if (carry_.at[i] != after_.at[i]) carry_.at[i] = after_.at[i] - early;
+  }
+}
+
+void GraphPricer::move_base(Ticks by) {
+  for (Ticks& at : carry_.at) at = std::max(at - by, -(Ticks{1} << 61));
+}
+
+}  // namespace kvtwin::sim

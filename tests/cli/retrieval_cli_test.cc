@@ -1,0 +1,191 @@
+// Retrieval as users meet it: the scenarios of scenarios/methods, their logs, their mistakes.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::string kMethods = KVTWIN_SOURCE_DIR "/scenarios/methods/";
+constexpr const char* kNames[] = {"quest", "arkvale", "shadowkv", "infinigen", "freekv"};
+
+std::vector<std::string> run_words(const std::string& method, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"run", kMethods + method + ".textproto", "--quiet"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// The number after "key": in one line of JSON; -1 when it is not there.
+double number(const std::string& json, const std::string& key) {
+  const size_t at = json.find("\"" + key + "\":");
+  return at == std::string::npos ? -1 : std::stod(json.substr(at + key.size() + 3));
+}
+
+}  // namespace
+
+TEST_CASE(
+    "retrieval cli: every method runs, its log replays to its digest, and folding changes no byte of it") {
+  for (const std::string method : kNames) {
+    CAPTURE(method);
+    const Folder folder;
+    const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
+    const std::string few = "--set=replay.sessions_max=2";
+    REQUIRE(run_kvtwin(folder, run_words(method, {"--record", few, out("a")})).status == 0);
+    REQUIRE(run_kvtwin(folder, run_words(method, {"--record", few, out("b"), "--set=simulation.fold=false"}))
+                .status == 0);
+    CHECK(folder.read("a/log.binpb") == folder.read("b/log.binpb"));
+    CHECK(folder.read("a/calls.csv") == folder.read("b/calls.csv"));
+    const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a"), "--format=jsonl"});
+    CHECK(replayed.status == 0);
+    CHECK(replayed.out.find("\"same\":true") != std::string::npos);
+  }
+}
+
+TEST_CASE("retrieval cli: the summary says what was recalled, and by what outcomes") {
+  const Folder folder;
+  const Outcome free = run_kvtwin(folder, run_words("freekv", {"--no-write"}));
+  REQUIRE(free.status == 0);
+  CHECK(free.out.find("outcomes fixed") != std::string::npos);
+  CHECK(free.out.find("GB recalled") != std::string::npos);
+  const Outcome profile = run_kvtwin(
+      folder,
+      run_words("freekv", {"--no-write", "--format=jsonl", "--set=simulation.retrieval.outcomes=profile"}));
+  CHECK(profile.out.find("\"outcomes\":\"profile\"") != std::string::npos);
+  const Outcome dense = run_kvtwin(folder, run_words("dense", {"--no-write", "--format=jsonl"}));
+  CHECK(dense.out.find("outcomes") == std::string::npos);
+}
+
+TEST_CASE("retrieval cli: steps get slower with misses and corrections, and nothing moves without them") {
+  const Folder folder;
+  const auto itl = [&](const char* method, const std::vector<std::string>& sets) {
+    std::vector<std::string> more = {"--no-write", "--format=jsonl", "--set=replay.sessions_max=1"};
+    for (const std::string& set : sets) more.push_back("--set=" + set);
+    const Outcome outcome = run_kvtwin(folder, run_words(method, more));
+    REQUIRE(outcome.status == 0);
+    return number(outcome.out, "itl_p50_ms");
+  };
+  const std::string miss = "simulation.retrieval.miss_rate=",
+                    corrected = "simulation.retrieval.correction_rate=";
+  for (const char* method : {"arkvale", "shadowkv", "freekv"}) {
+    CHECK(itl(method, {miss + "0.5"}) > itl(method, {miss + "0.1"}));
+    CHECK(itl(method, {miss + "0.1"}) > itl(method, {miss + "0"}));
+  }
+  CHECK(itl("freekv", {miss + "0.3", corrected + "1"}) > itl("freekv", {miss + "0.3", corrected + "0"}));
+  // Above tau 1 speculation is worth nothing; without it each step is as slow but for the check.
+  const double always = itl("freekv", {miss + "0.3", "policies.retrieval_options.tau=1.5"});
+  const double blocking = itl("freekv", {miss + "0.3", "policies.retrieval_options.speculation=false"});
+  CHECK(always == doctest::Approx(blocking).epsilon(0.02));
+  CHECK(itl("infinigen", {miss + "0"}) == itl("infinigen", {miss + "1"}));  // it keeps nothing between steps
+}
+
+TEST_CASE("retrieval cli: one GPU has its links for itself, and both fidelities agree") {
+  const Folder folder;
+  const auto end = [&](const char* fidelity) {
+    const Outcome outcome =
+        run_kvtwin(folder, run_words("freekv", {"--no-write", "--format=jsonl",
+                                                std::string("--set=simulation.fidelity=") + fidelity}));
+    return std::pair(number(outcome.out, "elapsed_s"), number(outcome.out, "retrieval_steps_expanded"));
+  };
+  const auto [collapsed, none] = end("collapsed");
+  const auto [expanded, all] = end("expanded");
+  CHECK(none == 0);
+  CHECK(all > 500);
+  CHECK(expanded == doctest::Approx(collapsed).epsilon(1e-6));
+}
+
+TEST_CASE("retrieval cli: an engine of two GPUs moves each head's pages over its own link") {
+  const Folder folder;
+  std::string node = Folder::read_any(KVTWIN_SOURCE_DIR "/models/node/a100-40gb.textproto");
+  node.replace(node.find("gpus: 1"), 7, "gpus: 2");
+  const std::string path = folder.write("node.textproto", node);
+  const auto run = [&](const char* tp, const char* fidelity) {
+    const Outcome outcome = run_kvtwin(
+        folder, run_words("arkvale", {"--no-write", "--format=jsonl", "--set=hardware.node=" + path,
+                                      "--set=simulation.retrieval.miss_rate=1",
+                                      std::string("--set=engines.tensor_parallel=") + tp,
+                                      std::string("--set=simulation.fidelity=") + fidelity}));
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    return std::pair(number(outcome.out, "elapsed_s"), number(outcome.out, "retrieval_bytes_in"));
+  };
+  const auto [one_s, one_bytes] = run("1", "collapsed");
+  const auto [two_s, two_bytes] = run("2", "collapsed");
+  CHECK(two_bytes == one_bytes);  // every selectable page of every head
+  CHECK(two_s < one_s * 0.6);
+  CHECK(run("2", "expanded").first == doctest::Approx(two_s).epsilon(0.001));
+}
+
+// Eight engines share the memory of one socket: at 400 GB/s their recalls pass, at 12 GB/s they do not.
+TEST_CASE("retrieval cli: where engines meet in their host's memory, auto runs steps piece by piece") {
+  const Folder folder;
+  const auto run = [&](const char* memory, const char* fidelity) {
+    std::string node = Folder::read_any(KVTWIN_SOURCE_DIR "/models/node/a100-40gb.textproto");
+    const auto replace = [&](const std::string& from, const std::string& to) {
+      const size_t at = node.find(from);
+      REQUIRE(at != std::string::npos);
+      node.replace(at, from.size(), to);
+    };
+    replace("gpus: 1", "gpus: 8");
+    replace("host_memory_bytes { value: 256000000000", "host_memory_bytes { value: 2560000000000");
+    replace("host_memory_bytes_per_s { value: 300000000000",
+            std::string("host_memory_bytes_per_s { value: ") + memory);
+    const std::string path = folder.write("node.textproto", node);
+    const Outcome outcome =
+        run_kvtwin(folder, run_words("freekv", {"--no-write", "--format=jsonl", "--set=hardware.node=" + path,
+                                                "--set=engines.count=8", "--set=replay.replicas=2",
+                                                "--set=simulation.retrieval.miss_rate=0.5",
+                                                std::string("--set=simulation.fidelity=") + fidelity}));
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    return std::pair(number(outcome.out, "itl_p50_ms"), number(outcome.out, "retrieval_steps_expanded"));
+  };
+  const auto wide_collapsed = run("400000000000", "collapsed"),
+             wide_expanded = run("400000000000", "expanded");
+  CHECK(wide_collapsed.first == doctest::Approx(wide_expanded.first).epsilon(0.01));
+  CHECK(run("400000000000", "auto").second == 0);
+  const auto narrow_collapsed = run("12000000000", "collapsed"),
+             narrow_expanded = run("12000000000", "expanded");
+  CHECK(narrow_collapsed.first < narrow_expanded.first * 0.95);
+  const auto chosen = run("12000000000", "auto");
+  CHECK(chosen.second > 100);
+  CHECK(chosen.first == doctest::Approx(narrow_expanded.first).epsilon(0.05));
+}
+
+TEST_CASE("retrieval cli: what cannot be is said with its place and the way out, status 2") {
+  struct Row {
+    const char* set;
+    const char* says;
+  };
+  const Folder folder;
+  for (const Row& row :
+       {Row{"limits.prefix_cache=true", "set prefix_cache: false"},
+        Row{"policies.placement=gpu", "set placement: arena"}, Row{"memory.host_bytes=0", "give it room"},
+        Row{"memory.page_tokens=48", "whole pages of 48"},
+        Row{"memory.host_bytes=1000000000", "memory.host_bytes="},
+        Row{"policies.retrieval_options.pooling=median", "one of: mean_softmax"},
+        Row{"policies.retrieval_options.host_layout=nhdd", "one of: hnd, nhd"},
+        Row{"policies.retrieval_options.tau=5", "from -2 to 2"},
+        Row{"policies.retrieval_options.budget_tokens=512", "leaves no page to choose"},
+        Row{"simulation.retrieval.miss_rate=1.5", "from 0 to 1"},
+        Row{"simulation.retrieval.outcomes=natural", "one of: fixed, profile"},
+        Row{"policies.retrieval=all", "retrieval all has no options"},
+        Row{"model.name=gpt-oss-20b", "sliding layers"}}) {
+    CAPTURE(row.set);
+    std::vector<std::string> more = {"--no-write", std::string("--set=") + row.set};
+    if (std::string(row.set) == "policies.retrieval=all")
+      more.push_back("--set=policies.retrieval_options.rank=1");
+    const Outcome outcome = run_kvtwin(folder, run_words("freekv", more));
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said(row.says), outcome.err);
+  }
+}
+
+TEST_CASE("retrieval cli: the methods are listed with what they do") {
+  const Folder folder;
+  const Outcome list = run_kvtwin(folder, {"list", "policies"});
+  for (const std::string method : kNames) CHECK(list.out.find("  " + method) != std::string::npos);
+  CHECK(list.out.find("arena") != std::string::npos);
+}

@@ -1,0 +1,134 @@
+// Prices of retrieval by hand, on figures that are easy to divide by.
+
+#include "models/retrieval_cost.h"
+
+#include <doctest/doctest.h>
+
+#include "models/catalog.h"
+
+using namespace kvtwin;
+
+namespace {
+
+LlmSpec small_llm() {
+  LlmSpec llm;
+  llm.layers = 4;
+  llm.query_heads = 32;
+  llm.kv_heads = 8;
+  llm.head_dim = 128;
+  llm.hidden = 4096;
+  return llm;
+}
+
+DeviceSpec easy_device() {
+  DeviceSpec device;
+  const auto figure = [](double value) { return Figure{value, Basis::kAssumed, "easy"}; };
+  device.hbm_bytes_per_s = figure(1e12);  // 1,000 bytes per ns
+  device.read_fraction = figure(1);
+  device.bf16_flop_per_s = figure(16e12);  // vector arithmetic: 1,000 per ns
+  device.gemm_fraction = figure(1);
+  device.small_fixed_ns = figure(1000);
+  device.gemm_fixed_ns = figure(5000);
+  return device;
+}
+
+NodeSpec easy_node() {
+  NodeSpec node;
+  const auto figure = [](double value) { return Figure{value, Basis::kAssumed, "easy"}; };
+  node.pcie_bytes_per_s = figure(16.384e9);  // a page of one head in 1 us
+  node.host_memory_bytes_per_s = figure(1e12);
+  node.copy_overhead_h2d_ns = figure(2000);
+  node.copy_overhead_d2h_ns = figure(1000);
+  node.copy_row_bytes = figure(512);
+  node.host_sync_ns = figure(6000);
+  return node;
+}
+
+double ns(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs; }
+
+RetrievalCost cost(const RetrievalGeometry& geometry, uint32_t tp = 1) {
+  return RetrievalCost(small_llm(), easy_device(), easy_node(), tp, geometry);
+}
+
+}  // namespace
+
+TEST_CASE("retrieval cost: h(x, u) = calls * t_call + x / rate * (1 + u0 / u)") {
+  struct Row {
+    const char* what;
+    RetrievalGeometry geometry;
+    double want_ns;
+    uint64_t want_bytes;
+  };
+  for (const Row& row :
+       {Row{"HND: one piece of 16 KB", {}, 2000 + 1000, 16384},
+        Row{"NHD: 64 rows of 256 B in one copy", {.piece_bytes = 256}, 2000 + 1000 * 3, 16384},
+        Row{"NHD: 64 copies", {.piece_bytes = 256, .copy_each_piece = true}, 64 * 2000 + 1000, 16384},
+        Row{"values alone", {.values_only = true}, 2000 + 500, 8192},
+        Row{"tokens of 512 B", {.piece_bytes = 512}, 2000 + 1000 * 2, 16384}}) {
+    CAPTURE(row.what);
+    const RetrievalPrice price = cost(row.geometry).recall();
+    CHECK(ns(price.unit) == doctest::Approx(row.want_ns).epsilon(1e-6));
+    CHECK(price.unit_bytes == row.want_bytes);
+  }
+}
+
+TEST_CASE("retrieval cost: the slower of PCIe and host memory decides") {
+  NodeSpec node = easy_node();
+  node.host_memory_bytes_per_s.value = 8.192e9;
+  const RetrievalCost slow(small_llm(), easy_device(), node, 1, {});
+  CHECK(ns(slow.recall().unit) == doctest::Approx(2000 + 2000).epsilon(1e-6));
+}
+
+TEST_CASE("retrieval cost: two buffers hide all but the last pair's conversion, one hides none") {
+  const double each = 2 * 16384 / 1000.0;  // read and written
+  RetrievalGeometry geometry;
+  const RetrievalPrice two = cost(geometry).convert(8);
+  CHECK(ns(two.unit) == doctest::Approx(each / 8).epsilon(1e-3));
+  geometry.staging_buffers = 1;
+  const RetrievalPrice one = cost(geometry).convert(8);
+  CHECK(ns(one.unit) == doctest::Approx(each).epsilon(1e-3));
+  CHECK(one.fixed > 7 * two.fixed);
+  CHECK(ns(cost({}).convert(0).unit) ==
+        doctest::Approx(each).epsilon(1e-3));  // nobody retrieves: no division
+}
+
+TEST_CASE("retrieval cost: scores read summaries, or partial keys") {
+  // 1,024 pages x 2 vectors x 8 heads x 128 x 2 B = 4.2 MB and scores of 32 heads; arithmetic: 4 heads each.
+  const double bytes = 1024 * (2 * 8 * 128 * 2 + 32 * 4), flop = 2.0 * 1024 * 2 * 8 * 128 * 4;
+  CHECK(ns(cost({}).score(32768)) == doctest::Approx(std::max(bytes, flop) / 1000 + 1000).epsilon(1e-4));
+  RetrievalGeometry partial;
+  partial.scored_columns = 0.25;
+  const double values = 32768.0 * 8 * 32;
+  CHECK(ns(cost(partial).score(32768)) ==
+        doctest::Approx(std::max(values * 2, values * 8) / 1000 + 1000).epsilon(1e-4));
+  CHECK(cost({}).score(65536) > cost({}).score(32768));
+  CHECK(ns(cost({}).cosine(1)) > 6000);  // the host looks at the flag
+}
+
+TEST_CASE("retrieval cost: heads are shared out among GPUs, a page of one head is not") {
+  CHECK(cost({}, 1).recall().unit == cost({}, 4).recall().unit);
+  CHECK(cost({}, 4).kv_heads() == 2);
+  CHECK(cost({}, 1).offload().unit_bytes == 8 * 16384);
+  CHECK(cost({}, 4).offload().unit_bytes == 2 * 16384);
+}
+
+TEST_CASE("retrieval cost: what stays on the GPU is 1/32 for min and max of a page of 32 tokens") {
+  CHECK(resident_share(small_llm(), {}, 0) == doctest::Approx(1.0 / 32));
+  // One dense layer of four, and 1/32 of the others.
+  CHECK(resident_share(small_llm(), {}, 1) == doctest::Approx(0.25 + 0.75 / 32));
+  CHECK(resident_share(small_llm(), {.summary_vectors = 1, .rank = 160}, 0) ==
+        doctest::Approx(1.0 / 64 + 160.0 / 2048));
+  CHECK(resident_share(small_llm(), {.scored_columns = 0.3}, 0) == doctest::Approx(0.15));
+}
+
+TEST_CASE("retrieval cost: every node of the catalog says what a recall and a look at the host take") {
+  const Catalog catalog;
+  for (const char* name :
+       {"a100-40gb", "a100-80gb", "b200", "h100", "h200", "h200-x8", "l40s", "rtx-4090", "rtx-pro-6000"}) {
+    CAPTURE(name);
+    const Result<NodeSpec> node = catalog.node(name);
+    REQUIRE(node);
+    CHECK(node->copy_row_bytes.present());
+    CHECK(node->host_sync_ns.present());
+  }
+}

@@ -1,0 +1,136 @@
+// What stays on the GPU, what a step reads, and which choices retrieval can be combined with.
+
+#include "engine/policy/retrieval_spec.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/policy/registry.h"
+
+using namespace kvtwin;
+
+namespace {
+
+constexpr uint32_t kPage = 32;
+
+CoreConfig freekv_config() {
+  CoreConfig config;
+  config.page_tokens = config.unit_tokens = kPage;
+  config.pages_gpu = 1000;
+  config.pages_host = 4000;
+  config.prefix_cache = false;
+  config.policies.placement = "arena";
+  config.policies.retrieval = "freekv";
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("retrieval: a budget of 2048 tokens with sinks and window of 512 is METHODS 6.1's arena") {
+  const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  CHECK(arena_pages(spec, kPage) == 64);
+  CHECK(selectable_pages(spec, kPage) == 32);
+  CHECK(!call_retrieves(spec, kPage, 2048));
+  CHECK(call_retrieves(spec, kPage, 2049));
+  CHECK(candidate_pages(spec, kPage, 2048) == 0);
+  CHECK(candidate_pages(spec, kPage, 32768) == 1024 - 16 - 16);
+}
+
+TEST_CASE("retrieval: a step reads all of a call that fits, and never more than the budget") {
+  const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  for (uint32_t tokens = 1; tokens < 6000; ++tokens) {
+    CAPTURE(tokens);
+    const uint32_t read = tokens_read(spec, kPage, tokens);
+    CHECK(read <= tokens);
+    CHECK(read <= spec.budget_tokens);
+    CHECK((read == tokens || tokens > spec.budget_tokens));
+    // Whole pages but the last, which is filled as far as the context's last page is.
+    CHECK(read % kPage == tokens % kPage);
+    CHECK(read + kPage > std::min(tokens, spec.budget_tokens));
+  }
+}
+
+TEST_CASE("retrieval: what a call holds grows by at most a page per page, and never beyond its context") {
+  for (const uint32_t share : {0u, 1u, 1u << 27, 1u << 31, UINT32_MAX}) {
+    RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+    spec.resident_share_q32 = share;
+    uint32_t before = 0;
+    for (uint32_t pages = 1; pages < 3000; ++pages) {
+      const uint32_t held = gpu_pages_held(spec, kPage, pages);
+      REQUIRE(held <= pages);
+      REQUIRE(held >= before);
+      REQUIRE(held <= before + 1);
+      REQUIRE(held >= std::min(pages, 64u));
+      before = held;
+    }
+  }
+  // 1/32 of every page for summaries: 64 + 1024 / 32.
+  RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  spec.resident_share_q32 = 1u << 27;
+  CHECK(gpu_pages_held(spec, kPage, 1024) == 64 + 32);
+}
+
+TEST_CASE("retrieval: choices that cannot work together are refused with the way out (METHODS 7.5)") {
+  struct Row {
+    void (*change)(CoreConfig*);
+    const char* says;
+    const char* way_out;
+  };
+  const std::vector<Row> rows = {
+      {[](CoreConfig* c) { c->policies.placement = "gpu", c->pages_host = 0; },
+       "keeps none of a running call", "set placement: arena"},
+      {[](CoreConfig* c) { c->policies.placement = "host"; }, "keeps none of a running call",
+       "retrieval: quest"},
+      {[](CoreConfig* c) { c->policies.retrieval = "all"; }, "leaves a call only part of its pages",
+       "set placement: gpu"},
+      {[](CoreConfig* c) { c->policies.retrieval = "quest"; }, "leaves a call only part of its pages",
+       "set placement: gpu"},
+      {[](CoreConfig* c) { c->prefix_cache = true; }, "no prefix on the gpu to share",
+       "set prefix_cache: false"},
+      {[](CoreConfig* c) { c->pages_host = 0; }, "needs a host tier", "give it room"},
+      {[](CoreConfig* c) { c->policies.retrieval_spec.budget_tokens = 1024; }, "leaves no page to choose",
+       "raise it"},
+      {[](CoreConfig* c) { c->policies.retrieval_spec.sink_tokens = 40; }, "whole pages of 32", "change it"},
+      {[](CoreConfig* c) { c->policies.retrieval_spec.window_tokens = 0; }, "the page being written",
+       "at least 32"},
+      {[](CoreConfig* c) { c->policies.retrieval_spec.staging_buffers = 3; }, "staging_buffers is 3",
+       "1 or 2"},
+      {[](CoreConfig* c) { c->policies.retrieval = "arkvale"; }, "speculation is retrieval freekv's",
+       "set it false"},
+      {[](CoreConfig* c) { c->policies.retrieval = "freekw"; }, "there is no retrieval \"freekw\"", "freekv"},
+  };
+  REQUIRE(!validate_core_config(freekv_config()).has_value());
+  for (const Row& row : rows) {
+    CoreConfig config = freekv_config();
+    row.change(&config);
+    const auto wrong = validate_core_config(config);
+    REQUIRE(wrong.has_value());
+    CAPTURE(*wrong);
+    CHECK(wrong->find(row.says) != std::string::npos);
+    CHECK(wrong->find(row.way_out) != std::string::npos);
+  }
+}
+
+TEST_CASE("retrieval: every method's own defaults are accepted") {
+  struct Row {
+    const char* name;
+    RetrievalMethod method;
+  };
+  for (const Row& row :
+       {Row{"quest", RetrievalMethod::kQuest}, Row{"arkvale", RetrievalMethod::kArkvale},
+        Row{"shadowkv", RetrievalMethod::kShadowkv}, Row{"infinigen", RetrievalMethod::kInfinigen},
+        Row{"freekv", RetrievalMethod::kFreekv}}) {
+    CAPTURE(row.name);
+    CoreConfig config = freekv_config();
+    config.policies.retrieval = row.name;
+    config.policies.retrieval_spec = retrieval_defaults(row.method);
+    if (row.method == RetrievalMethod::kQuest) {
+      config.policies.placement = "gpu";
+      config.pages_host = 0;
+    }
+    CHECK(validate_core_config(config).value_or("") == "");
+    CHECK(make_axes(config.policies).retrieval->method() == row.method);
+  }
+}

@@ -1,0 +1,374 @@
+// In-step retrieval in the simulated world, with the real policy: folding, the two fidelities, behaviour.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/catalog.h"
+#include "models/cost_factory.h"
+#include "sim/behaviour_retrieval.h"
+#include "sim/sim_backend.h"
+#include "tests/sim/in_child.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+constexpr uint32_t kPage = 32;
+
+// Calls that arrive at given instants, and nothing more.
+class Arrivals final : public Client {
+ public:
+  struct Row {
+    int64_t at_us = 0;
+    uint32_t prompt = 0, output = 0;
+  };
+  explicit Arrivals(std::vector<Row> rows) : rows_(std::move(rows)) {}
+  Instant wake_at() const override {
+    return next_ < rows_.size() ? Instant{rows_[next_].at_us * 1000} : kNever;
+  }
+  void wake(Instant now, ClientEvents* events) override {
+    for (; next_ < rows_.size() && rows_[next_].at_us * 1000 <= now.ns; ++next_) {
+      events->push_back(
+          CallReady{CallId{next_}, SessionId{next_}, rows_[next_].prompt, rows_[next_].output, {}, {}});
+    }
+  }
+  void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents*) override {
+    log += fmt::format("{} first {} {}\n", now.ns, raw(call), tokens);
+  }
+  void call_finished(Instant now, CallId call, uint32_t tokens, bool, ClientEvents*) override {
+    log += fmt::format("{} end {} {}\n", now.ns, raw(call), tokens);
+    ended = now;
+  }
+  void call_rejected(Instant, CallId call, ClientEvents*) override {
+    log += fmt::format("no {}\n", raw(call));
+  }
+  std::string log;
+  Instant ended{};
+
+ private:
+  const std::vector<Row> rows_;
+  uint32_t next_ = 0;
+};
+
+struct Setting {
+  RetrievalMethod method = RetrievalMethod::kFreekv;
+  const char* name = "freekv";
+  uint32_t engines = 1;
+  uint32_t in_flight = 1;
+  double miss = 0.2, correction = 0.1;
+  double host_memory_gb_per_s = 300;
+  sim::Fidelity fidelity = sim::Fidelity::kAuto;
+  uint32_t repeat_max = 1u << 20;
+  uint32_t pages_gpu = 4000;
+};
+
+// Llama-3.1-8B on A100-40GB: one GPU per engine, all on one socket.
+class World {
+ public:
+  explicit World(const Setting& setting) : setting_(setting) {
+    const Catalog catalog;
+    llm_ = catalog.llm("llama-3.1-8b").value();
+    device_ = catalog.device("a100-40gb").value();
+    node_ = catalog.node("a100-40gb").value();
+    node_.host_memory_bytes_per_s.value = setting.host_memory_gb_per_s * 1e9;
+    spec_ = retrieval_defaults(setting.method);
+    RetrievalGeometry geometry{.page_tokens = kPage};
+    geometry.staging_buffers = spec_.staging_buffers;
+    prices_ = std::make_unique<RetrievalCost>(llm_, device_, node_, 1, geometry);
+    config_.node.gpus = setting.engines;
+    config_.node.pcie_gb_per_s = 26;
+    config_.node.host_memory_gb_per_s = setting.host_memory_gb_per_s;
+    config_.fidelity = setting.fidelity;
+    for (uint32_t i = 0; i < setting.engines; ++i) add_engine(i);
+    options_.routing = RoutingKind::kRoundRobin;
+    options_.check_invariants = true;
+  }
+
+  struct Outcome {
+    std::string log;
+    double end_ms = 0;
+    uint64_t expanded = 0, pages = 0, corrected = 0;
+    double exposed_ms = 0, hidden_ms = 0;
+    uint64_t bytes_in = 0;
+  };
+
+  Outcome run(const std::vector<Arrivals::Row>& rows) {
+    const std::string text = in_child([&] {
+      Arrivals client(rows);
+      sim::SimReport report;
+      const RunEnd end = sim::run_simulated(config_, options_, &client, {}, &report);
+      sim::StepTotals sum;
+      for (const sim::StepTotals& one : report.engines) {
+        sum.expanded += one.expanded;
+        sum.pages_now += one.pages_now + one.pages_next;
+        sum.heads_corrected += one.heads_corrected;
+        sum.exposed += one.exposed, sum.hidden += one.hidden, sum.bytes_in += one.bytes_in;
+      }
+      return fmt::format("{} {} {} {} {} {} {}\n{:016x} {}\n{}", client.ended.ns, sum.expanded, sum.pages_now,
+                         sum.heads_corrected, sum.exposed, sum.hidden, sum.bytes_in, end.digest, end.idle,
+                         client.log);
+    });
+    Outcome out;
+    long long ended = 0, exposed = 0, hidden = 0;
+    unsigned long long expanded = 0, pages = 0, corrected = 0, bytes = 0;
+    REQUIRE(std::sscanf(text.c_str(), "%lld %llu %llu %llu %lld %lld %llu", &ended, &expanded, &pages,
+                        &corrected, &exposed, &hidden, &bytes) == 7);
+    out.log = text.substr(text.find('\n') + 1);
+    out.end_ms = static_cast<double>(ended) / 1e6;
+    out.expanded = expanded, out.pages = pages, out.corrected = corrected, out.bytes_in = bytes;
+    out.exposed_ms = static_cast<double>(exposed) / kTicksPerNs / 1e6;
+    out.hidden_ms = static_cast<double>(hidden) / kTicksPerNs / 1e6;
+    return out;
+  }
+
+ private:
+  void add_engine(uint32_t i) {
+    costs_.push_back(
+        make_cost_model({.llm = llm_, .device = device_, .tp = 1, .host = {}, .profile = {}}).value());
+    sim::GraphPricerSpec pricer;
+    pricer.graph = {.method = setting_.method, .layers = llm_.layers, .layers_dense = spec_.layers_dense};
+    pricer.graph.converts = setting_.method == RetrievalMethod::kFreekv;
+    pricer.graph.staging_buffers = spec_.staging_buffers;
+    pricer.graph.speculation = spec_.speculation;
+    pricer.policy = spec_;
+    pricer.page_tokens = kPage;
+    pricer.kv_heads = llm_.kv_heads;
+    pricers_.push_back(std::make_unique<sim::GraphPricer>(pricer, costs_.back().get(), prices_.get()));
+    sim::RetrievalBehaviour behaviour;
+    behaviour.seed = 7;
+    behaviour.miss_q32 = static_cast<uint64_t>(setting_.miss * kOneQ32);
+    behaviour.correction_q32 = {static_cast<uint64_t>(setting_.correction * kOneQ32)};
+    sources_.push_back(std::make_unique<sim::RetrievalSource>(behaviour, setting_.method, spec_, kPage,
+                                                              llm_.layers, llm_.kv_heads));
+    config_.engines.push_back({.cost = costs_.back().get(),
+                               .source = sources_.back().get(),
+                               .pricer = pricers_.back().get(),
+                               .page_bytes = 4 << 20,
+                               .gpu_first = i});
+    CoreConfig core;
+    core.engine = EngineId{static_cast<uint16_t>(i)};
+    core.page_tokens = core.unit_tokens = kPage;
+    core.pages_gpu = setting_.pages_gpu;
+    core.pages_host = 10'000;
+    core.prefix_cache = false;
+    core.steps_in_flight_max = setting_.in_flight;
+    core.repeat_max = setting_.repeat_max;
+    core.policies.placement = setting_.method == RetrievalMethod::kQuest ? "gpu" : "arena";
+    if (setting_.method == RetrievalMethod::kQuest) core.pages_host = 0;
+    core.policies.retrieval = setting_.name;
+    core.policies.retrieval_spec = spec_;
+    options_.engines.push_back(core);
+  }
+
+  const Setting setting_;
+  LlmSpec llm_;
+  DeviceSpec device_;
+  NodeSpec node_;
+  RetrievalSpec spec_;
+  std::unique_ptr<RetrievalCost> prices_;
+  std::vector<std::unique_ptr<CostModel>> costs_;
+  std::vector<std::unique_ptr<sim::GraphPricer>> pricers_;
+  std::vector<std::unique_ptr<sim::RetrievalSource>> sources_;
+  sim::SimConfig config_;
+  RunOptions options_;
+};
+
+// Calls of unequal length that come and go while others decode.
+std::vector<Arrivals::Row> mixed_calls(uint32_t count) {
+  std::vector<Arrivals::Row> rows;
+  for (uint32_t i = 0; i < count; ++i) {
+    rows.push_back({.at_us = i * 123'457, .prompt = 700 + 1900 * (i % 4), .output = 60 + 37 * (i % 5)});
+  }
+  return rows;
+}
+
+struct Named {
+  RetrievalMethod method;
+  const char* name;
+};
+constexpr Named kMethods[] = {{RetrievalMethod::kQuest, "quest"},
+                              {RetrievalMethod::kArkvale, "arkvale"},
+                              {RetrievalMethod::kShadowkv, "shadowkv"},
+                              {RetrievalMethod::kInfinigen, "infinigen"},
+                              {RetrievalMethod::kFreekv, "freekv"}};
+
+}  // namespace
+
+TEST_CASE("retrieval run: folded and unfolded runs have one digest and one time for every call") {
+  for (const Named& one : kMethods) {
+    for (const uint32_t in_flight : {1u, 2u}) {
+      // 300 pages: calls are preempted.
+      for (const uint32_t pages_gpu : {4000u, 300u}) {
+        CAPTURE(one.name);
+        CAPTURE(in_flight);
+        CAPTURE(pages_gpu);
+        Setting setting{
+            .method = one.method, .name = one.name, .in_flight = in_flight, .pages_gpu = pages_gpu};
+        const auto folded = World(setting).run(mixed_calls(9));
+        setting.repeat_max = 1;
+        const auto single = World(setting).run(mixed_calls(9));
+        CHECK(folded.log == single.log);
+        CHECK(folded.exposed_ms == single.exposed_ms);
+        CHECK(folded.log.find("true") != std::string::npos);
+        CHECK((folded.pages > 0) == (one.method != RetrievalMethod::kQuest));
+      }
+    }
+  }
+}
+
+TEST_CASE("retrieval run: folding changes nothing where steps are run piece by piece either") {
+  for (const uint32_t in_flight : {1u, 2u}) {
+    // At 12 GB/s steps are always expanded; at 9 GB/s auto goes to and fro between the fidelities.
+    for (const double memory : {12.0, 9.0}) {
+      CAPTURE(in_flight);
+      CAPTURE(memory);
+      Setting setting{.engines = 4, .in_flight = in_flight, .miss = 0.5, .host_memory_gb_per_s = memory};
+      setting.fidelity = memory > 10 ? sim::Fidelity::kExpanded : sim::Fidelity::kAuto;
+      const auto folded = World(setting).run(mixed_calls(12));
+      setting.repeat_max = 1;
+      const auto single = World(setting).run(mixed_calls(12));
+      MESSAGE(fmt::format("{} steps expanded", folded.expanded));
+      CHECK(folded.expanded > 50);
+      CHECK(folded.expanded == single.expanded);
+      CHECK(folded.log == single.log);
+    }
+  }
+}
+
+TEST_CASE("retrieval run: alone on its links a step takes the same time in both fidelities") {
+  for (const Named& one : kMethods) {
+    CAPTURE(one.name);
+    Setting setting{.method = one.method, .name = one.name, .fidelity = sim::Fidelity::kCollapsed};
+    setting.in_flight = one.method == RetrievalMethod::kFreekv ? 2 : 1;
+    const auto collapsed = World(setting).run(mixed_calls(5));
+    setting.fidelity = sim::Fidelity::kExpanded;
+    const auto expanded = World(setting).run(mixed_calls(5));
+    CHECK(collapsed.expanded == 0);
+    CHECK((expanded.expanded > 0) == (one.method != RetrievalMethod::kQuest));
+    CHECK(expanded.end_ms == doctest::Approx(collapsed.end_ms).epsilon(1e-6));
+    CHECK(expanded.exposed_ms == doctest::Approx(collapsed.exposed_ms).epsilon(1e-4));
+    CHECK(expanded.bytes_in == collapsed.bytes_in);
+    // One GPU shares its host's memory with nobody: the rule sees no reason.
+    setting.fidelity = sim::Fidelity::kAuto;
+    CHECK(World(setting).run(mixed_calls(5)).log == collapsed.log);
+  }
+}
+
+TEST_CASE("retrieval run: eight GPUs agree below 60 % of their host's memory, and not above; auto knows") {
+  std::vector<Arrivals::Row> rows;
+  for (uint32_t i = 0; i < 8; ++i) rows.push_back({.at_us = i * 171, .prompt = 8000, .output = 150});
+  struct Row {
+    double miss, memory_gb_per_s;
+    bool crowded;
+  };
+  for (const Row& row : {Row{0.05, 300, false}, Row{0.2, 60, false}, Row{0.5, 8, true}, Row{1.0, 12, true}}) {
+    CAPTURE(row.miss);
+    Setting setting{.engines = 8, .miss = row.miss, .host_memory_gb_per_s = row.memory_gb_per_s};
+    setting.fidelity = sim::Fidelity::kCollapsed;
+    const auto collapsed = World(setting).run(rows);
+    setting.fidelity = sim::Fidelity::kExpanded;
+    const auto expanded = World(setting).run(rows);
+    setting.fidelity = sim::Fidelity::kAuto;
+    const auto chosen = World(setting).run(rows);
+    MESSAGE(fmt::format(
+        "miss {}, memory {} GB/s: collapsed {:.2f} ms, expanded {:.2f} ms, auto {:.2f} ms ({} of {})",
+        row.miss, row.memory_gb_per_s, collapsed.end_ms, expanded.end_ms, chosen.end_ms, chosen.expanded,
+        expanded.expanded));
+    CHECK(collapsed.bytes_in == expanded.bytes_in);
+    if (row.crowded) {
+      CHECK(collapsed.end_ms < expanded.end_ms * 0.97);
+      CHECK(chosen.expanded > expanded.expanded / 2);
+      CHECK(chosen.end_ms == doctest::Approx(expanded.end_ms).epsilon(0.02));
+    } else {
+      CHECK(collapsed.end_ms == doctest::Approx(expanded.end_ms).epsilon(0.01));
+      CHECK(chosen.expanded == 0);
+      CHECK(chosen.log == collapsed.log);
+    }
+  }
+}
+
+TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its rates hold") {
+  const auto outcome =
+      World({.miss = 0.25, .correction = 0.3}).run({{.at_us = 0, .prompt = 8192, .output = 201}});
+  CHECK(outcome.bytes_in == outcome.pages * 2 * kPage * 128 * 2);
+  // 200 decode steps, 32 layers, 8 heads, 32 selectable pages.
+  CHECK(static_cast<double>(outcome.pages) == doctest::Approx(200 * 32 * 8 * 32 * 0.25).epsilon(0.01));
+  CHECK(static_cast<double>(outcome.corrected) == doctest::Approx(200 * 32 * 8 * 0.3).epsilon(0.03));
+}
+
+TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and nothing is recalled ahead") {
+  RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  spec.tau_q32 = kOneQ32 + 1;
+  sim::RetrievalSource all({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {0}}, RetrievalMethod::kFreekv,
+                           spec, kPage, 4, 8);
+  spec.tau_q32 = -kOneQ32;
+  sim::RetrievalSource none({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {uint64_t{1} << 32}},
+                            RetrievalMethod::kFreekv, spec, kPage, 4, 8);
+  const PlanEntry entry{CallId{3}, EntryKind::kDecode, false, true, 1, 9000};
+  const LaunchStep launch{
+      .repeat = 9, .tokens = 1, .tokens_padded = 1, .entries = {&entry, 1}, .grants = {}, .adoptions = {}};
+  StepValues corrected, speculative;
+  all.step(launch, 4, &corrected);
+  none.step(launch, 4, &speculative);
+  for (size_t l = 0; l < 4; ++l) {
+    CHECK(corrected.recalls[l].background == 0);
+    CHECK(corrected.recalls[l].corrected == 8);
+    CHECK(speculative.recalls[l].blocking == 0);
+    CHECK(speculative.recalls[l].corrected == 0);
+    CHECK(corrected.recalls[l].blocking == speculative.recalls[l].background);  // the same pages
+  }
+}
+
+TEST_CASE("F-6 retrieval run: calls that fit their budget move nothing in") {
+  for (const Named& one : kMethods) {
+    const auto outcome =
+        World({.method = one.method, .name = one.name}).run({{.at_us = 0, .prompt = 1500, .output = 300}});
+    CHECK(outcome.pages == 0);
+    CHECK(outcome.bytes_in == 0);
+  }
+}
+
+TEST_CASE(
+    "behaviour: a draw depends on the call, its attempt and its position, not on the batch or the launch") {
+  const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  sim::RetrievalSource source({.seed = 9, .miss_q32 = 1'000'000'000, .correction_q32 = {1u << 30}},
+                              RetrievalMethod::kFreekv, spec, kPage, 3, 8);
+  const auto ask = [&](std::vector<PlanEntry> entries, uint32_t offset) {
+    StepValues values;
+    const LaunchStep launch{.repeat = 100, .entries = entries, .grants = {}, .adoptions = {}};
+    source.step(launch, offset, &values);
+    std::string text;
+    for (const LayerRecall& r : values.recalls)
+      text += fmt::format("{} {} {};", r.blocking, r.background, r.corrected);
+    return text;
+  };
+  const auto decode = [](uint32_t call, uint32_t context) {
+    return PlanEntry{CallId{call}, EntryKind::kDecode, false, true, 1, context};
+  };
+  CHECK(ask({decode(1, 5000)}, 7) == ask({decode(1, 5007)}, 0));
+  CHECK(ask({decode(1, 5000)}, 0) != ask({decode(1, 5001)}, 0));
+  CHECK(ask({decode(1, 5000)}, 0) != ask({decode(2, 5000)}, 0));
+  CHECK(ask({decode(1, 5000), decode(2, 100)}, 0) == ask({decode(1, 5000)}, 0));  // a short call adds nothing
+  const std::string before = ask({decode(1, 5000)}, 0);
+  source.told(DropCallState{EngineId{}, CallId{1}, DropCallState::Reason::kPreempted});
+  CHECK(ask({decode(1, 5000)}, 0) != before);
+  source.told(DropCallState{EngineId{}, CallId{1}, DropCallState::Reason::kFinished});
+  CHECK(ask({decode(1, 5000)}, 0) == before);
+}
+
+TEST_CASE("behaviour: the profile's corrections lie within what was measured (METHODS 6.5)") {
+  const auto at = [](double tau) {
+    return static_cast<double>(sim::profiled_correction_q32(static_cast<int64_t>(tau * kOneQ32))) / kOneQ32;
+  };
+  CHECK(at(-1) == 0);
+  CHECK(at(0.8) == doctest::Approx(0.13).epsilon(1e-4));
+  CHECK(at(0.9) == doctest::Approx(0.345).epsilon(1e-4));
+  CHECK(at(1.5) == 1);
+  for (double tau = -1; tau < 1.2; tau += 0.01) CHECK(at(tau) <= at(tau + 0.01));
+}

@@ -1,0 +1,201 @@
+// A StepClock that asks values and prices graphs: equal to the serial sum where nothing is retrieved, and
+// what values decide reaches the answer.
+
+#include "sim/step_clock.h"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/base/prng.h"
+#include "models/catalog.h"
+#include "models/cost_factory.h"
+
+using namespace kvtwin;
+
+namespace {
+
+std::unique_ptr<CostModel> llama_cost(const char* llm = "llama-3.1-8b", int64_t host_ns = 0) {
+  const Catalog catalog;
+  HostTime host;
+  host.full_graph_ns = host.piecewise_ns = host.eager_ns = host_ns;
+  return make_cost_model({.llm = catalog.llm(llm).value(),
+                          .device = catalog.device("h200").value(),
+                          .tp = 1,
+                          .host = host,
+                          .profile = {}})
+      .value();
+}
+
+sim::GraphPricerSpec identity_spec(const char* llm = "llama-3.1-8b") {
+  sim::GraphPricerSpec spec;
+  spec.graph.layers = Catalog().llm(llm).value().layers;
+  return spec;
+}
+
+LaunchStep step_of(uint64_t number, uint32_t repeat, std::span<const PlanEntry> entries) {
+  LaunchStep step{
+      .step = StepId{number}, .repeat = repeat, .entries = entries, .grants = {}, .adoptions = {}};
+  for (const PlanEntry& entry : entries) step.tokens += entry.tokens;
+  step.tokens_padded = step.tokens;
+  return step;
+}
+
+// Ends of all steps of a clock that is launched one step or stretch after the other.
+std::vector<int64_t> ends_of(sim::StepClock* clock, const std::vector<LaunchStep>& launches) {
+  std::vector<int64_t> ends;
+  Instant now{};
+  for (const LaunchStep& launch : launches) {
+    clock->launch(now, launch);
+    while (!clock->idle()) {
+      while (!clock->outlook().known) clock->look_ahead(clock->outlook().at);
+      const StepDone done = clock->take();
+      for (const Instant end : done.ends) ends.push_back(end.ns);
+      now = done.ends.back();
+    }
+  }
+  return ends;
+}
+
+class Scripted final : public OutcomeSource {
+ public:
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    values->clear();
+    const uint64_t number = raw(launch.step) + offset;
+    asked.push_back(number);
+    if (number == eos_at) values->eos.push_back(launch.entries[0].call);
+    for (size_t i = 0; i < launch.compressions.size(); ++i) {
+      values->kept_counts = {raw(launch.entries[0].call) + 100u, 7};
+      values->kept.push_back({launch.entries[0].call, values->kept_counts, {}});
+    }
+  }
+  void told(const Command&) override {}
+  std::vector<uint64_t> asked;
+  uint64_t eos_at = UINT64_MAX;
+};
+
+}  // namespace
+
+TEST_CASE("step clock: the graph of a step without retrieval takes the serial sum, to the tick") {
+  for (const char* llm :
+       {"llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-20b"}) {  // also experts and sliding layers
+    CAPTURE(llm);
+    const auto cost = llama_cost(llm);
+    sim::GraphPricer pricer(identity_spec(llm), cost.get(), nullptr);
+    Prng prng(5);
+    for (int i = 0; i < 300; ++i) {
+      StepShape shape;
+      std::vector<ChunkShape> chunks;
+      if (prng.chance(1, 2))
+        chunks.push_back(
+            {static_cast<uint32_t>(prng.range(1, 4000)), static_cast<uint32_t>(prng.range(0, 9000))});
+      shape.decodes = static_cast<uint32_t>(prng.range(chunks.empty() ? 1 : 0, 60));
+      shape.decode_context_sum = shape.decodes * prng.range(1, 5000);
+      shape.decode_context_max = shape.decodes > 0 ? 5000 : 0;
+      shape.chunks = chunks;
+      shape.tokens = shape.decodes + (chunks.empty() ? 0 : chunks[0].tokens);
+      shape.tokens_padded = shape.tokens + static_cast<uint32_t>(prng.range(0, 8));
+      shape.logits_rows = static_cast<uint32_t>(prng.range(0, shape.decodes + 1));
+      pricer.prepare(shape, {}, 0, {});
+      const Ticks start = static_cast<Ticks>(prng.range(0, 1'000'000));
+      const StepTiming timing = pricer.evaluate(start);
+      REQUIRE(timing.end - start == cost->step(shape).device);
+      REQUIRE(timing.exposed == 0);
+      REQUIRE(pricer.by_evidence() == cost->step(shape).by_evidence);
+    }
+  }
+}
+
+TEST_CASE("step clock: priced by graph or by sum, folded or not, steps end at the same instants") {
+  for (const int64_t host_ns : {0, 90'000, -40'000}) {
+    for (const uint32_t in_flight : {1u, 2u}) {
+      CAPTURE(host_ns);
+      const auto cost = llama_cost("llama-3.1-8b", host_ns);
+      sim::GraphPricer pricer(identity_spec(), cost.get(), nullptr);
+      const std::vector<PlanEntry> decode = {{CallId{0}, EntryKind::kDecode, false, true, 1, 900},
+                                             {CallId{1}, EntryKind::kDecode, false, true, 1, 70}};
+      const std::vector<PlanEntry> chunk = {{CallId{2}, EntryKind::kChunk, true, true, 512, 0}};
+      const std::vector<LaunchStep> launches = {step_of(0, 1, chunk), step_of(1, 40, decode),
+                                                step_of(41, 1, chunk)};
+      sim::StepClock plain(EngineId{}, cost.get(), in_flight, Duration{5000});
+      sim::StepClock graph(EngineId{}, cost.get(), in_flight, Duration{5000});
+      graph.extend(nullptr, &pricer, 1, nullptr);
+      CHECK(ends_of(&graph, launches) == ends_of(&plain, launches));
+      CHECK(graph.totals().by_evidence == plain.totals().by_evidence);
+      CHECK(graph.totals().host_exposed == plain.totals().host_exposed);
+    }
+  }
+}
+
+TEST_CASE("step clock: a source is asked once per step that runs, in order, also when a stretch is cut") {
+  const auto cost = llama_cost();
+  const std::vector<PlanEntry> decode = {{CallId{0}, EntryKind::kDecode, false, true, 1, 900}};
+  Scripted source;
+  sim::StepClock clock(EngineId{}, cost.get(), 1);
+  clock.extend(&source, nullptr, 1, nullptr);
+  clock.launch({}, step_of(0, 100, decode));
+  while (source.asked.size() < 4) clock.look_ahead(clock.outlook().at);
+  // Something from outside, while the fourth step runs.
+  const Instant now{clock.outlook().at.ns - 1};
+  StepDone done;
+  REQUIRE(clock.interrupt(now, &done));
+  CHECK(done.ends.size() == 3);
+  CHECK(!clock.interrupt(now, &done));
+  while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+  CHECK(clock.take().ends.size() == 1);
+  CHECK(clock.idle());
+  clock.launch({now.ns + 1}, step_of(4, 2, decode));
+  while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+  clock.take();
+  CHECK(source.asked == std::vector<uint64_t>{0, 1, 2, 3, 4, 5});
+}
+
+TEST_CASE("step clock: a stretch stops where a call samples its end, and nothing behind it is asked") {
+  const auto cost = llama_cost();
+  const std::vector<PlanEntry> decode = {{CallId{5}, EntryKind::kDecode, false, true, 1, 900}};
+  for (const uint32_t in_flight : {1u, 2u}) {
+    CAPTURE(in_flight);
+    Scripted source;
+    source.eos_at = 6;
+    sim::StepClock clock(EngineId{}, cost.get(), in_flight);
+    clock.extend(&source, nullptr, 1, nullptr);
+    clock.launch({}, step_of(0, 100, decode));
+    while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+    const StepDone done = clock.take();
+    CHECK(done.ends.size() == 7);
+    REQUIRE(done.eos.size() == 1);
+    CHECK(done.eos[0] == CallId{5});
+    CHECK(source.asked.size() == 7);
+    CHECK(clock.idle() == (in_flight == 1));  // with two in flight the one behind it was launched already
+    if (in_flight == 2) {
+      while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+      CHECK(clock.take().ends.size() == 1);
+      CHECK(clock.idle());
+    }
+  }
+}
+
+TEST_CASE("step clock: what a compression kept is told with its own step, long after the command is gone") {
+  const auto cost = llama_cost();
+  Scripted source;
+  sim::StepClock clock(EngineId{}, cost.get(), 2);
+  clock.extend(&source, nullptr, 1, nullptr);
+  for (uint32_t call = 0; call < 2; ++call) {
+    std::vector<PlanEntry> entries = {{CallId{call}, EntryKind::kChunk, true, false, 64, 0}};
+    std::vector<Compression::Forced> forced = {{0, 4}};
+    std::vector<uint32_t> keep = {20};
+    std::vector<Compression> compressions = {{0, 0, 64, forced, keep}};
+    LaunchStep step = step_of(call, 1, entries);
+    step.compressions = compressions;
+    clock.launch({}, step);
+  }
+  for (uint32_t call = 0; call < 2; ++call) {
+    while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+    const StepDone done = clock.take();
+    REQUIRE(done.kept.size() == 1);
+    CHECK(done.kept[0].call == CallId{call});
+    CHECK(std::vector<uint32_t>(done.kept[0].counts.begin(), done.kept[0].counts.end()) ==
+          std::vector<uint32_t>{call + 100, 7});
+  }
+}
