@@ -1,11 +1,12 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "engine/base/check.h"
 #include "kernels/attention.h"
-#include "kernels/exact_exp.h"
+#include "kernels/exact_exp_lanes.h"
 #include "kernels/wide.h"
 
 namespace kvtwin::kernels {
@@ -13,13 +14,57 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// scores[g][t] = scale * q[g] . k[t] for `count` keys in a row.
+using Half = float __attribute__((vector_size(kLanes / 2 * sizeof(float))));
+
+[[gnu::always_inline]] inline void fold(const Lanes& lanes, Half* half) {
+  Half low, high;
+  std::memcpy(&low, &lanes, sizeof low);
+  std::memcpy(&high, reinterpret_cast<const char*>(&lanes) + sizeof low, sizeof high);
+  *half = low + high;
+}
+
+// The sums of eight vectors at once, each in the order of sum_lanes(): what is beside it changes no bit.
+[[gnu::always_inline]] inline void sum_eight(const Half* v, Half* sums) {
+  Half fours[4], twos[2];
+  for (uint32_t i = 0; i < 4; ++i) {
+    const Half a = v[2 * i], b = v[2 * i + 1];
+    fours[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+               __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+  for (uint32_t i = 0; i < 2; ++i) {
+    const Half a = fours[2 * i], b = fours[2 * i + 1];
+    twos[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13) +
+              __builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15);
+  }
+  *sums = __builtin_shufflevector(twos[0], twos[1], 0, 2, 4, 6, 8, 10, 12, 14) +
+          __builtin_shufflevector(twos[0], twos[1], 1, 3, 5, 7, 9, 11, 13, 15);
+}
+
+// scores[g][t] = scale * (q[g] . k[t]) for `count` keys in a row, as dot() would have it.
 KVTWIN_WIDE void score_run(const float* q, const float* keys, uint32_t heads, uint32_t count, uint32_t dim,
                            float scale, uint64_t stride, float* scores) {
+  constexpr uint32_t kKeys = 8;
   for (uint32_t g = 0; g < heads; ++g) {
-    for (uint32_t t = 0; t < count; ++t) {
-      scores[g * stride + t] = scale * dot(q + uint64_t{g} * dim, keys + uint64_t{t} * dim, dim);
+    const float* const query = q + uint64_t{g} * dim;
+    float* const to = scores + g * stride;
+    uint32_t t = 0;
+    for (; dim % kLanes == 0 && t + kKeys <= count; t += kKeys) {
+      const float* const some = keys + uint64_t{t} * dim;
+      Lanes acc[kKeys]{}, x, y;
+      for (uint32_t i = 0; i < dim; i += kLanes) {
+        load_lanes(query + i, &x);
+        for (uint32_t j = 0; j < kKeys; ++j) {
+          load_lanes(some + uint64_t{j} * dim + i, &y);
+          acc[j] += x * y;
+        }
+      }
+      Half folded[kKeys], sums;
+      for (uint32_t j = 0; j < kKeys; ++j) fold(acc[j], &folded[j]);
+      sum_eight(folded, &sums);
+      sums *= scale;
+      std::memcpy(to + t, &sums, sizeof sums);
     }
+    for (; t < count; ++t) to[t] = scale * dot(query, keys + uint64_t{t} * dim, dim);
   }
 }
 
@@ -29,36 +74,51 @@ struct Softmax {
   float sum = 0;
 };
 KVTWIN_WIDE void exponentiate(float* scores, uint32_t count, Softmax* softmax) {
-  float largest = kNothing;
-  for (uint32_t t = 0; t < count; ++t) largest = scores[t] > largest ? scores[t] : largest;
-  for (uint32_t t = 0; t < count; ++t) scores[t] = exact_exp(scores[t] - largest);
-  Lanes sum{}, some;
+  Lanes largest = Lanes{} + kNothing, sum{}, some;
   uint32_t t = 0;
   for (; t + kLanes <= count; t += kLanes) {
+    load_lanes(scores + t, &some);
+    largest = some > largest ? some : largest;
+  }
+  float top[kLanes], most = kNothing;
+  store_lanes(largest, top);
+  for (const float x : top) most = x > most ? x : most;
+  for (uint32_t i = t; i < count; ++i) most = scores[i] > most ? scores[i] : most;
+  exact_exp_all(most, count, scores);
+  for (t = 0; t + kLanes <= count; t += kLanes) {
     load_lanes(scores + t, &some);
     sum += some;
   }
   load_some_lanes(scores + t, count - t, &some);
   sum += some;
-  *softmax = {largest, sum_lanes(sum)};
+  *softmax = {most, sum_lanes(sum)};
 }
 
-// out[g] += sum of p[g][t] * v[t], in the order of t.
+// sum[i] += sum over t of weight[t] * values[t][i], i below kWidth * 16. Each element adds in the order of t;
+// several vectors at a time hide how long an addition takes.
+template <uint32_t kWidth>
+[[gnu::always_inline]] inline void weigh(const float* weight, const float* values, uint32_t count,
+                                         uint32_t dim, float* sum) {
+  Lanes acc[kWidth], v;
+  for (uint32_t j = 0; j < kWidth; ++j) load_lanes(sum + j * kLanes, &acc[j]);
+  for (uint32_t t = 0; t < count; ++t) {
+    for (uint32_t j = 0; j < kWidth; ++j) {
+      load_lanes(values + uint64_t{t} * dim + j * kLanes, &v);
+      acc[j] += weight[t] * v;
+    }
+  }
+  for (uint32_t j = 0; j < kWidth; ++j) store_lanes(acc[j], sum + j * kLanes);
+}
+
+// out[g] += sum over t of p[g][t] * v[t].
 KVTWIN_WIDE void weigh_run(const float* p, const float* values, uint32_t heads, uint32_t count, uint32_t dim,
                            uint64_t stride, float* out) {
   for (uint32_t g = 0; g < heads; ++g) {
     const float* const weight = p + g * stride;
     float* const sum = out + uint64_t{g} * dim;
     uint32_t i = 0;
-    for (; i + kLanes <= dim; i += kLanes) {
-      Lanes acc, v;
-      load_lanes(sum + i, &acc);
-      for (uint32_t t = 0; t < count; ++t) {
-        load_lanes(values + uint64_t{t} * dim + i, &v);
-        acc += weight[t] * v;
-      }
-      store_lanes(acc, sum + i);
-    }
+    for (; i + 4 * kLanes <= dim; i += 4 * kLanes) weigh<4>(weight, values + i, count, dim, sum + i);
+    for (; i + kLanes <= dim; i += kLanes) weigh<1>(weight, values + i, count, dim, sum + i);
     for (; i < dim; ++i) {
       for (uint32_t t = 0; t < count; ++t) sum[i] += weight[t] * values[uint64_t{t} * dim + i];
     }

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/argmax.h"
-#include "kernels/exact_exp.h"
+#include "kernels/exact_exp_lanes.h"
 #include "kernels/gemm.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope_append.h"
@@ -83,6 +83,12 @@ TEST_CASE("exact_exp: within 2 ulp of e^x where it matters, and never zero or in
   MESSAGE("worst: " << worst << " ulp");
   CHECK(worst <= 2);
   CHECK(exact_exp(0) == 1);
+  // Sixteen at once: the same bits, at the ends too.
+  auto values = random_floats(20, 1000, 100);
+  values[0] = INFINITY, values[1] = -INFINITY, values[2] = NAN, values[3] = 0;
+  auto together = values;
+  exact_exp_all(0.5f, together.size(), together.data());
+  for (size_t i = 0; i < values.size(); ++i) CHECK(together[i] == exact_exp(values[i] - 0.5f));
   CHECK(exact_exp(-INFINITY) > 0);
   CHECK(exact_exp(-INFINITY) < 2e-38f);
   CHECK(std::isfinite(exact_exp(INFINITY)));
