@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "engine/base/check.h"
-#include "engine/base/prng.h"
+#include "kernels/gate_weights.h"
 #include "kernels/score_math.h"
 
 namespace kvtwin::kernels {
@@ -58,16 +58,6 @@ void attend(const IntentResidual& head, const SpanCache& cache, const std::vecto
   affine(head.wo, head.bo, joined.data(), head.dim, out);
 }
 
-std::vector<float> uniform_weights(uint64_t seed, uint64_t field, size_t count, uint32_t inputs) {
-  std::vector<float> out(count);
-  const float bound = 1.0f / std::sqrt(static_cast<float>(inputs));
-  for (size_t i = 0; i < count; ++i) {
-    const float unit = static_cast<float>(draw({seed, field, i}) >> 40) * 0x1p-24f;
-    out[i] = (2.0f * unit - 1.0f) * bound;
-  }
-  return out;
-}
-
 }  // namespace
 
 uint64_t IntentResidual::parameters() const {
@@ -80,16 +70,16 @@ IntentResidual make_intent_residual(uint32_t dim, uint64_t seed) {
   head.dim = dim;
   KVT_CHECK(dim % head.heads == 0);
   const size_t square = size_t{dim} * dim;
-  head.wq = uniform_weights(seed, 0, 3 * square, 3 * dim);
-  head.bq = uniform_weights(seed, 1, dim, 3 * dim);
-  head.wk = uniform_weights(seed, 2, square, dim);
-  head.bk = uniform_weights(seed, 3, dim, dim);
-  head.wv = uniform_weights(seed, 4, square, dim);
-  head.bv = uniform_weights(seed, 5, dim, dim);
-  head.wo = uniform_weights(seed, 6, square, dim);
-  head.bo = uniform_weights(seed, 7, dim, dim);
-  head.w1 = uniform_weights(seed, 8, size_t{head.hidden} * 4 * dim, 4 * dim);
-  head.b1 = uniform_weights(seed, 9, head.hidden, 4 * dim);
+  head.wq = seeded_weights(seed, 0, 3 * square, 3 * dim);
+  head.bq = seeded_weights(seed, 1, dim, 3 * dim);
+  head.wk = seeded_weights(seed, 2, square, dim);
+  head.bk = seeded_weights(seed, 3, dim, dim);
+  head.wv = seeded_weights(seed, 4, square, dim);
+  head.bv = seeded_weights(seed, 5, dim, dim);
+  head.wo = seeded_weights(seed, 6, square, dim);
+  head.bo = seeded_weights(seed, 7, dim, dim);
+  head.w1 = seeded_weights(seed, 8, size_t{head.hidden} * 4 * dim, 4 * dim);
+  head.b1 = seeded_weights(seed, 9, head.hidden, 4 * dim);
   head.w2.assign(head.hidden, 0.0f);
   return head;
 }

@@ -11,6 +11,49 @@ namespace {
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
+// out[p] = q . row p * scale; rows are `stride` apart, or those that `list` names.
+KVTWIN_WIDE void logit_rows(const float* q, const float* rows, size_t stride, const uint32_t* list,
+                            uint32_t count, uint32_t dim, float scale, float* out) {
+  for (uint32_t p = 0; p < count; ++p) {
+    out[p] = dot(q, rows + (list == nullptr ? p : list[p]) * stride, dim) * scale;
+  }
+}
+
+// The first `count` rows of a head of `view`.
+void head_logits(const float* q, const HeadsView& view, uint32_t head, uint32_t count, float scale,
+                 float* out) {
+  const uint32_t* list = view.list.empty() ? nullptr : view.list.data();
+  if (view.list.size() > view.rows) list += size_t{head} * view.rows;
+  logit_rows(q, view.data + head * view.head_stride, view.row_stride, list, count, view.dim, scale, out);
+}
+
+// x <- exp(x - largest); -inf to 0, NaN stays.
+KVTWIN_WIDE void exponentials(float largest, size_t count, float* x) {
+  for (size_t i = 0; i < count; ++i) {
+    const float e = exact_exp(x[i] - largest);
+    x[i] = x[i] == kHidden ? 0.0f : x[i] != x[i] ? x[i] : e;
+  }
+}
+
+KVTWIN_WIDE void scale_all(float by, size_t count, float* x) {
+  for (size_t i = 0; i < count; ++i) x[i] *= by;
+}
+
+// Positions ascend, so what a query sees is a prefix of the rows.
+uint32_t rows_visible(const Look& look, uint32_t head, uint32_t i) {
+  if (look.q_positions.empty()) return look.k.rows;
+  uint32_t low = 0, high = look.k.rows;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (look.positions.at(head, middle) <= look.q_positions[i]) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 }  // namespace
 
 float norm2(const float* a, uint32_t dim) { return std::sqrt(dot(a, a, dim)); }
@@ -19,13 +62,10 @@ void softmax(std::span<float> logits) {
   float largest = kHidden;
   for (const float logit : logits) largest = std::max(largest, logit);
   if (largest == kHidden) return std::fill(logits.begin(), logits.end(), 0.0f);
+  exponentials(largest, logits.size(), logits.data());
   double sum = 0;
-  for (float& logit : logits) {
-    if (logit == logit) logit = logit == kHidden ? 0.0f : exact_exp(logit - largest);
-    sum += logit;
-  }
-  const float scale = static_cast<float>(1.0 / sum);
-  for (float& logit : logits) logit *= scale;
+  for (const float e : logits) sum += e;
+  scale_all(static_cast<float>(1.0 / sum), logits.size(), logits.data());
 }
 
 void pool_rows(Pool pool, uint32_t kernel, std::span<const float> in, std::span<float> out) {
@@ -52,12 +92,11 @@ void look_logits(const Look& look, uint32_t j, uint32_t i, std::vector<float>* l
   const float* query = look.q.row(j, i);
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   logits->resize(size_t{rows} + look.own_k.rows);
-  for (uint32_t p = 0; p < rows; ++p) {
-    const bool visible = look.q_positions.empty() || look.positions.at(head, p) <= look.q_positions[i];
-    (*logits)[p] = visible ? dot(query, look.k.row(head, p), dim) * scale : kHidden;
-  }
-  for (uint32_t p = 0; p < look.own_k.rows; ++p) {
-    (*logits)[size_t{rows} + p] = p <= i ? dot(query, look.own_k.row(head, p), dim) * scale : kHidden;
+  std::fill(logits->begin(), logits->end(), kHidden);
+  head_logits(query, look.k, head, rows_visible(look, head, i), scale, logits->data());
+  if (look.own_k.rows > 0) {
+    const uint32_t own = std::min(i + 1, look.own_k.rows);
+    head_logits(query, look.own_k, head, own, scale, logits->data() + rows);
   }
 }
 

@@ -37,6 +37,11 @@ using RowSet = std::vector<uint32_t>;
 RowSet select_rows(std::span<const float> scores, std::span<const uint32_t> forced, uint32_t k,
                    uint64_t* nan = nullptr);
 
+// The same for each head of a layer: counts[h] rows besides `forced`, which all heads share. Rows that their
+// scorer gave kMustStay are no part of `forced`: they are taken first, within the count.
+std::vector<RowSet> select_heads(ScoreView scores, std::span<const uint32_t> forced,
+                                 std::span<const uint32_t> counts, uint64_t* nan = nullptr);
+
 // Row sets in common use. Forced: [0, sink) and the last `window` of `rows`.
 RowSet sink_and_window(uint32_t rows, uint32_t sink, uint32_t window);
 

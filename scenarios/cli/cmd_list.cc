@@ -13,6 +13,7 @@
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/scenario.h"
+#include "scenarios/scorer_options.h"
 #include "traces/formats.h"
 
 namespace kvtwin {
@@ -25,7 +26,12 @@ void list_policies() {
   for (const PolicyInfo& policy : all_policies()) {
     if (policy.axis != axis) fmt::print("{}policies.{}\n", axis.empty() ? "" : "\n", policy.axis);
     axis = policy.axis;
-    fmt::print("  {:<10} {}\n", policy.name, policy.description);
+    fmt::print("  {:<20} {}\n", policy.name, policy.description);
+    if (policy.axis != "scorer") continue;
+    const v1::ScorerOptions options = default_scorer_options(std::string(policy.name), "");
+    if (options.ByteSizeLong() > 0) {
+      fmt::print("  {:<20} scorer_options {{ {} }}\n", "", options.ShortDebugString());
+    }
   }
 }
 

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
+
+#include "kernels/gate_weights.h"
 #include "tests/kernels/shapes.h"
 
 using namespace kvtwin;
@@ -92,6 +95,30 @@ TEST_CASE("FastKVzip: the gate agrees with its formula, and does not see other t
       }
     }
   }
+}
+
+TEST_CASE("gates: seeded weights are the same for a seed, and rank cells apart") {
+  Prng prng(53);
+  const Tensor x = random_tensor(&prng, 1, 50, 24, 2.0f);
+  const FastKvzipWeights w = seeded_fastkvzip(2, 4, 24, 5);
+  std::vector<float> first(100), second(100), other(100);
+  score_fastkvzip(w.gate(), x.view(), packed_scores(first, 2, 50));
+  score_fastkvzip(seeded_fastkvzip(2, 4, 24, 5).gate(), x.view(), packed_scores(second, 2, 50));
+  score_fastkvzip(seeded_fastkvzip(2, 4, 24, 6).gate(), x.view(), packed_scores(other, 2, 50));
+  CHECK(first == second);
+  CHECK(first != other);
+  CHECK(std::set<float>(first.begin(), first.end()).size() > 90);
+  CHECK(std::all_of(first.begin(), first.end(), [](float s) { return s > 0.0f && s < 1.0f; }));
+
+  trimkv_log_beta(seeded_trimkv(2, 24, 16, 5).gate(), x.view(), packed_scores(first, 2, 50));
+  CHECK(std::set<float>(first.begin(), first.end()).size() > 90);
+  CHECK(std::all_of(first.begin(), first.end(), [](float s) { return s < 0.0f && s > -0.01f; }));
+
+  const std::vector<float> soft = seeded_soft_tokens(32, 64, 1);
+  CHECK(soft.size() == 32 * 64);
+  double mean = 0;
+  for (const float value : soft) mean += value / 2048.0;
+  CHECK(std::fabs(mean) < 0.05);
 }
 
 TEST_CASE("FastKVzip: the window is 4096, or 2 % of contexts below 32k") {

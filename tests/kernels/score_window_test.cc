@@ -107,6 +107,8 @@ std::vector<WindowSpec> all_specs() {
     specs.back().reduce = reduce;
     specs.back().pool = Pool::kMax;
   }
+  specs.push_back(specs[0]);  // an average commutes with a mean, a maximum does not
+  specs.back().pool = Pool::kMax;
   return specs;
 }
 

@@ -161,6 +161,29 @@ TEST_CASE("select: flattened counts are those of sorting all cells, and sum exac
   }
 }
 
+TEST_CASE("select: what the flattened ranking keeps is each head's own best rows") {
+  Prng prng(8);
+  for (int round = 0; round < 100; ++round) {
+    const uint32_t heads = static_cast<uint32_t>(prng.range(1, 5)), rows = 12;
+    std::vector<float> scores = tied_scores(&prng, size_t{heads} * rows);
+    const ScoreView view = packed_scores(scores, heads, rows);
+    const std::vector<uint32_t> counts = count_flattened({view, {rows, {}}}, prng.range(0, 40));
+    const std::vector<RowSet> kept = select_heads(view, {}, counts);
+    // No cell that stays is worth less than one that goes, whatever their heads.
+    for (uint32_t h = 0; h < heads; ++h) {
+      CHECK(kept[h].size() == counts[h]);
+      for (const uint32_t i : kept[h]) {
+        for (uint32_t g = 0; g < heads; ++g) {
+          for (uint32_t p = 0; p < rows; ++p) {
+            if (std::binary_search(kept[g].begin(), kept[g].end(), p)) continue;
+            CHECK(better(scores[h * rows + i], i, h, scores[g * rows + p], p, g));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("select: of equal cells at one position the smaller head stays") {
   std::vector<float> scores(8, 1.0f);  // 4 heads, 2 rows
   const Ranked ranked{packed_scores(scores, 4, 2), {2, {}}};
@@ -244,6 +267,9 @@ TEST_CASE("select: AdaKV's repository form rounds (1 - alpha) raw + floor(alpha 
   CHECK(count_adakv_repo(ranked, options) == std::vector<uint32_t>{3, 1});
   options = {3, 1, 4, false};  // raw 4, 2; 0.75 * 4 = 3, 0.75 * 2 = 1.5 -> 2 (even)
   CHECK(count_adakv_repo(ranked, options) == std::vector<uint32_t>{3, 2});
+  std::vector<float> halves{9, 8, 7, 1, 6, 5, 4, 3};  // raw 3, 1: 1.5 + 1 and 0.5 + 1, both to 2
+  CHECK(count_adakv_repo({packed_scores(halves, 2, 4), {4, {}}}, {2, 1, 2, false}) ==
+        std::vector<uint32_t>{2, 2});
   options = {3, 1, 1, false};  // alpha 1: uniform
   CHECK(count_adakv_repo(ranked, options) == std::vector<uint32_t>{3, 3});
 

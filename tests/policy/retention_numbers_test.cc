@@ -45,10 +45,12 @@ TEST_CASE("PyramidKV: the exact line sums to layers * base, falls with depth, an
     double most = 2.0 * base - double(base) / spec.beta;
     most = std::min(most, double(tokens - spec.window));
     const double least = 2.0 * base - most;
+    double line_sum = 0, cells_sum = 0;
     for (uint32_t l = 0; l < spec.layers; ++l) {
       const double line = spec.layers == 1 ? base : most - l * (most - least) / (spec.layers - 1);
       CHECK(std::fabs(cells[l] - line) <= 1.0 + 1e-9);
       CHECK(cells[l] <= tokens - spec.window);
+      CHECK(std::fabs((cells_sum += cells[l]) - (line_sum += line)) <= 0.5 + 1e-6);
       if (l > 0) CHECK(cells[l] <= cells[l - 1] + 1);
     }
   }
