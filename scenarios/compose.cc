@@ -12,6 +12,7 @@
 #include "engine/policy/registry.h"
 #include "models/catalog.h"
 #include "models/cost_factory.h"
+#include "scenarios/formats.h"
 #include "scenarios/names.h"
 #include "traces/formats.h"
 #include "traces/replay_builder.h"
@@ -59,6 +60,7 @@ void load_models(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const v1::ModelChoice& model = scenario.values.model();
   if (!model.weights().empty()) out->llm.weights = out->llm.expert_weights = format_named(model.weights());
   if (model.context_window() > 0) out->llm.context_window = model.context_window();
+  apply_precision(scenario, &out->llm);
   out->gpus = scenario.values.hardware().gpus() > 0 ? scenario.values.hardware().gpus() : out->node.gpus;
 }
 
@@ -104,6 +106,7 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   spec.step_tokens_max = values.limits().step_tokens_max();
   spec.calls_max = values.limits().calls_max();
   spec.capture_sizes = static_cast<uint32_t>(values.limits().capture_sizes_size());
+  spec.staging_bytes = exact_cells_bytes(scenario, spec.llm, spec.tp);
   if (const Result<void> ok = check_tp(spec.llm, spec.tp, ""); !ok) {
     return add(mistakes, scenario.where("engines.tensor_parallel"), ok.error());
   }
@@ -176,6 +179,7 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const v1::Policies& axes = values.policies();
   config.policies = {axes.scorer(),    axes.budget(),    axes.layout(),    axes.precision(),
                      axes.placement(), axes.retrieval(), axes.partition(), axes.identity()};
+  load_format_specs(scenario, out->llm, &config.policies, mistakes);
   if (!mistakes->empty()) return;  // further findings would only follow from these
   if (const std::optional<std::string> wrong = validate_core_config(config)) {
     mistakes->push_back({scenario.path, *wrong, {}});
