@@ -303,6 +303,7 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   spec.device = out->device;
   spec.tp = scenario.values.engines().tensor_parallel();
   spec.host.full_graph_ns = cost.host_ns_per_step();
+  spec.host.planning = plan_price(scenario);
   spec.host.piecewise_ns = cost.has_host_piecewise_ns() ? cost.host_piecewise_ns() : spec.host.full_graph_ns;
   spec.host.eager_ns = cost.has_host_eager_ns() ? cost.host_eager_ns() : spec.host.piecewise_ns;
   const std::vector<uint32_t>& captured = out->options.engines.front().capture_sizes;

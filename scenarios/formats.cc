@@ -105,6 +105,12 @@ void apply_precision(const Scenario& scenario, LlmSpec* llm) {
   llm->kv = kv_tensor_format(format, shape);
 }
 
+PlanPrice plan_price(const Scenario& scenario) {
+  const v1::Policies& policies = scenario.values.policies();
+  if (policies.partition() != "flashinfer") return {};
+  return {1, 1, policies.partition_options().plan_ns()};
+}
+
 uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp) {
   const v1::Policies& policies = scenario.values.policies();
   if (policies.precision() != "kivi_int2") return 0;

@@ -5,7 +5,7 @@
 
 #include "engine/policy/config.h"
 #include "models/llm.h"
-#include "models/memory_model.h"
+#include "models/plan_price.h"
 #include "scenarios/scenario.h"
 
 namespace kvtwin {
@@ -19,6 +19,10 @@ void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* 
 void apply_precision(const Scenario& scenario, LlmSpec* llm);
 // Cells that a call keeps exact beside its pages (KIVI), as staging of all calls on one GPU.
 uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp);
+
+// What the partition policy plans on the host, per step. Every call has one length in all heads and layers;
+// a layout with head groups plans per layer instead.
+PlanPrice plan_price(const Scenario& scenario);
 
 }  // namespace kvtwin
 

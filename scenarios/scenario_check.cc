@@ -93,6 +93,7 @@ void check_formats(const v1::Policies& policies, Checker* check) {
   check->range("policies.partition_options.tile", partition.tile(), 1u, 1u << 16);
   check->choice("policies.partition_options.aot_weight", partition.aot_weight(), kAotWeights.names());
   check->exists("policies.partition_options.profile", partition.profile());
+  check->range("policies.partition_options.plan_ns", partition.plan_ns(), int64_t{0}, int64_t{1'000'000'000});
   check->range("policies.partition_options.alpha", partition.alpha(), 0.0, 100.0);
 }
 

@@ -58,6 +58,7 @@ constexpr char kDefaults[] = R"pb(
       aot_exact_grid: false
       profile: ""
       alpha: 2
+      plan_ns: 0
     }
   }
   trace {

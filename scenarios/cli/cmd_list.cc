@@ -25,7 +25,7 @@ void list_policies() {
   for (const PolicyInfo& policy : all_policies()) {
     if (policy.axis != axis) fmt::print("{}policies.{}\n", axis.empty() ? "" : "\n", policy.axis);
     axis = policy.axis;
-    fmt::print("  {:<10} {}\n", policy.name, policy.description);
+    fmt::print("  {:<14} {}\n", policy.name, policy.description);
   }
 }
 
