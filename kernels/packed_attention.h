@@ -20,6 +20,7 @@ namespace kvtwin::kernels {
 
 enum class Rows : uint8_t {
   kExact,   // float [cells][head_dim]
+  kBf16,    // low byte first
   kFp8,     // E4M3, scale 1
   kFp4,     // pack_fp4
   kInt4,    // pack_token

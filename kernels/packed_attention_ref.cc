@@ -6,6 +6,7 @@
 #include "kernels/pack_fast.h"
 #include "kernels/pack_narrow.h"
 #include "kernels/packed_attention.h"
+#include "kernels/small_floats.h"
 
 namespace kvtwin::kernels {
 namespace {
@@ -20,6 +21,8 @@ size_t piece_bytes(Rows rows, bool keys, const PageShape& shape) {
   switch (rows) {
     case Rows::kExact:
       return sizeof(float) * shape.head_dim;
+    case Rows::kBf16:
+      return token_bytes(Format::kBf16, shape);
     case Rows::kFp8:
       return token_bytes(Format::kFp8, shape);
     case Rows::kFp4:
@@ -52,6 +55,9 @@ void unpack_piece(const PackedSide& side, bool keys, uint32_t index, const PageS
       std::copy_n(rows + size_t{index} * shape.head_dim, shape.head_dim, out.begin());
       return;
     }
+    case Rows::kBf16:
+      for (size_t i = 0; i < out.size(); ++i) out[i] = from_bf16(load_u16(bytes.data() + 2 * i));
+      return;
     case Rows::kFp8:
       return unpack_fp8(bytes, 1, out);
     case Rows::kFp4:

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "models/cost_model.h"
+#include "models/plan_price.h"
 
 namespace kvtwin {
 
@@ -17,10 +18,12 @@ struct HostTime {
   int64_t piecewise_ns = 0;
   int64_t eager_ns = 0;
   uint32_t capture_tokens_max = 512;  // steps with more tokens than this are not graphs
+  PlanPrice planning{};               // the step waits for it too
 
   Ticks of(const StepShape& shape) const {
-    if (shape.chunks.empty()) return full_graph_ns * kTicksPerNs;
-    return (shape.tokens <= capture_tokens_max ? piecewise_ns : eager_ns) * kTicksPerNs;
+    const int64_t plan_ns = planning.ns(shape.decodes);
+    if (shape.chunks.empty()) return (full_graph_ns + plan_ns) * kTicksPerNs;
+    return ((shape.tokens <= capture_tokens_max ? piecewise_ns : eager_ns) + plan_ns) * kTicksPerNs;
   }
 };
 

@@ -91,6 +91,8 @@ const char* name_of(NumberFormat format) {
       return "int4";
     case NumberFormat::kMxfp4:
       return "mxfp4";
+    case NumberFormat::kInt2:
+      return "int2";
   }
   return "?";
 }
@@ -99,6 +101,7 @@ double TensorFormat::bits() const {
   double value_bits = 16;
   if (dtype == NumberFormat::kFp8 || dtype == NumberFormat::kInt8) value_bits = 8;
   if (dtype == NumberFormat::kInt4 || dtype == NumberFormat::kMxfp4) value_bits = 4;
+  if (dtype == NumberFormat::kInt2) value_bits = 2;
   return group == 0 ? value_bits : value_bits + static_cast<double>(scale_bits + zero_bits) / group;
 }
 

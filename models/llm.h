@@ -14,7 +14,7 @@
 
 namespace kvtwin {
 
-enum class NumberFormat : uint8_t { kBf16, kFp8, kInt8, kInt4, kMxfp4 };
+enum class NumberFormat : uint8_t { kBf16, kFp8, kInt8, kInt4, kMxfp4, kInt2 };
 const char* name_of(NumberFormat format);
 
 struct TensorFormat {

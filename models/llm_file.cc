@@ -24,6 +24,9 @@ TensorFormat format_from(const v1::TensorFormat& in) {
     case v1::MXFP4:
       out.dtype = NumberFormat::kMxfp4;
       break;
+    case v1::INT2:
+      out.dtype = NumberFormat::kInt2;
+      break;
     default:
       break;
   }
@@ -34,7 +37,7 @@ TensorFormat format_from(const v1::TensorFormat& in) {
 }
 
 void format_to(const TensorFormat& in, v1::TensorFormat* out) {
-  constexpr v1::NumberFormat kinds[] = {v1::BF16, v1::FP8, v1::INT8, v1::INT4, v1::MXFP4};
+  constexpr v1::NumberFormat kinds[] = {v1::BF16, v1::FP8, v1::INT8, v1::INT4, v1::MXFP4, v1::INT2};
   out->set_dtype(kinds[static_cast<size_t>(in.dtype)]);
   if (in.group != 0) {
     out->set_group(in.group);

@@ -1,8 +1,9 @@
 // How much of its context each KV head keeps under a scorer, measured over some contexts; and what a policy
 // reserves from that (METHODS 2.2).
 //
-// A fraction is: cells kept beside the protected window and sinks, over all tokens of the context. Heads are numbered by layer, then
-// KV head: index = layer * kv_heads + head. Standard deviations are of the population (/ n).
+// A fraction is: cells kept beside the protected window and sinks, over all tokens of the context. Heads are
+// numbered by layer, then KV head: index = layer * kv_heads + head. Standard deviations are of the population
+// (/ n).
 
 #ifndef KVTWIN_MODELS_RETENTION_PROFILE_H_
 #define KVTWIN_MODELS_RETENTION_PROFILE_H_

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/kv_price.h"
+
 namespace kvtwin {
 namespace {
 
@@ -41,7 +43,7 @@ RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_
                                                      : bf16_flop_per_ns_;
   read_bytes_per_ns_ = bandwidth * device.read_fraction.value;
   prefill_flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * device.prefill_fraction.value;
-  decode_bytes_per_ns_ = bandwidth * device.decode_fraction.value;
+  decode_bytes_per_ns_ = bandwidth * device.decode_fraction.value * read_rate_factor(llm.kv.dtype);
   gemm_fixed_ns_ = device.gemm_fixed_ns.value, attention_fixed_ns_ = device.attention_fixed_ns.value;
   small_fixed_ns_ = device.small_fixed_ns.value, sampler_fixed_ns_ = device.sampler_fixed_ns.value;
 

@@ -13,6 +13,7 @@
 #include "engine/policy/registry.h"
 #include "models/catalog.h"
 #include "models/cost_factory.h"
+#include "scenarios/formats.h"
 #include "scenarios/names.h"
 #include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
@@ -62,6 +63,7 @@ void load_models(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const v1::ModelChoice& model = scenario.values.model();
   if (!model.weights().empty()) out->llm.weights = out->llm.expert_weights = format_named(model.weights());
   if (model.context_window() > 0) out->llm.context_window = model.context_window();
+  apply_precision(scenario, &out->llm);
   out->gpus = scenario.values.hardware().gpus() > 0 ? scenario.values.hardware().gpus() : out->node.gpus;
 }
 
@@ -107,6 +109,7 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   spec.step_tokens_max = values.limits().step_tokens_max();
   spec.calls_max = values.limits().calls_max();
   spec.capture_sizes = static_cast<uint32_t>(values.limits().capture_sizes_size());
+  spec.staging_bytes = exact_cells_bytes(scenario, spec.llm, spec.tp);
   if (const Result<void> ok = check_tp(spec.llm, spec.tp, ""); !ok) {
     return add(mistakes, scenario.where("engines.tensor_parallel"), ok.error());
   }
@@ -199,6 +202,7 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     std::erase_if(config.capture_sizes, [&](uint32_t size) { return size > 2 * limits.calls_max(); });
   }
   choose_policies(scenario, out->llm, &config.policies, mistakes);
+  load_format_specs(scenario, out->llm, &config.policies, mistakes);
   if (!mistakes->empty()) return;  // further findings would only follow from these
   if (const std::optional<std::string> wrong = validate_core_config(config)) {
     mistakes->push_back({scenario.path, *wrong, {}});
@@ -330,6 +334,7 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   spec.device = out->device;
   spec.tp = scenario.values.engines().tensor_parallel();
   spec.host.full_graph_ns = cost.host_ns_per_step();
+  spec.host.planning = plan_price(scenario);
   spec.host.piecewise_ns = cost.has_host_piecewise_ns() ? cost.host_piecewise_ns() : spec.host.full_graph_ns;
   spec.host.eager_ns = cost.has_host_eager_ns() ? cost.host_eager_ns() : spec.host.piecewise_ns;
   const std::vector<uint32_t>& captured = out->options.engines.front().capture_sizes;

@@ -48,6 +48,10 @@ inline constexpr NameTable<PageOrder, 2> kPageOrders{
 inline constexpr NameTable<RoutingKind, 3> kRoutings{{{{"round_robin", RoutingKind::kRoundRobin},
                                                        {"least_loaded", RoutingKind::kLeastLoaded},
                                                        {"session_affine", RoutingKind::kSessionAffine}}}};
+inline constexpr NameTable<Ageing, 3> kAgeings{
+    {{{"ignore", Ageing::kIgnore}, {"forecast", Ageing::kForecast}, {"requantise", Ageing::kRequantise}}}};
+inline constexpr NameTable<AotWeight, 2> kAotWeights{
+    {{{"group_max", AotWeight::kGroupMax}, {"budget_sum", AotWeight::kBudgetSum}}}};
 inline constexpr NameTable<ReplayMode, 4> kReplayModes{{{{"auto", ReplayMode::kAuto},
                                                          {"closed_loop", ReplayMode::kClosedLoop},
                                                          {"open_loop", ReplayMode::kOpenLoop},

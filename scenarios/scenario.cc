@@ -303,6 +303,9 @@ std::string resolved_textproto(const Scenario& scenario) {
   out.mutable_trace()->set_path(anchor(out.trace().path()));
   out.mutable_cost()->set_profile(anchor(out.cost().profile()));
   out.mutable_cpu()->set_checkpoint(anchor(out.cpu().checkpoint()));
+  v1::Policies& policies = *out.mutable_policies();
+  policies.mutable_precision_options()->set_tag_map(anchor(policies.precision_options().tag_map()));
+  policies.mutable_partition_options()->set_profile(anchor(policies.partition_options().profile()));
   out.mutable_model()->set_name(anchor_name(out.model().name()));
   out.mutable_hardware()->set_node(anchor_name(out.hardware().node()));
   pb::TextFormat::Printer printer;

@@ -83,6 +83,22 @@ void check_limits(const v1::Limits& limits, Checker* check) {
   }
 }
 
+void check_formats(const v1::Policies& policies, Checker* check) {
+  const v1::PrecisionOptions& precision = policies.precision_options();
+  check->range("policies.precision_options.residual_tokens", precision.residual_tokens(), 1u, 1u << 20);
+  if (precision.bits() != 0) check->range("policies.precision_options.bits", precision.bits(), 2.0, 4.0);
+  check->choice("policies.precision_options.ageing", precision.ageing(), kAgeings.names());
+  check->exists("policies.precision_options.tag_map", precision.tag_map());
+  const v1::PartitionOptions& partition = policies.partition_options();
+  check->range("policies.partition_options.uniform_splits", partition.uniform_splits(), 1u, 1024u);
+  check->range("policies.partition_options.flash_splits_max", partition.flash_splits_max(), 1u, 1024u);
+  check->range("policies.partition_options.tile", partition.tile(), 1u, 1u << 16);
+  check->choice("policies.partition_options.aot_weight", partition.aot_weight(), kAotWeights.names());
+  check->exists("policies.partition_options.profile", partition.profile());
+  check->range("policies.partition_options.plan_ns", partition.plan_ns(), int64_t{0}, int64_t{1'000'000'000});
+  check->range("policies.partition_options.alpha", partition.alpha(), 0.0, 100.0);
+}
+
 void check_replay(const v1::Replay& replay, Checker* check) {
   check->choice("replay.mode", replay.mode(), kReplayModes.names());
   check->choice("replay.arrivals", replay.arrivals(), kArrivalModes.names());
@@ -126,6 +142,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.range("memory.gpu_fraction", values.memory().gpu_fraction(), 0.01, 1.0);
   check_limits(values.limits(), &check);
   check_scorer_options(scenario, mistakes);
+  check_formats(values.policies(), &check);
   check.choice("trace.prefix_sharing", values.trace().prefix_sharing(), kSharings.names());
   check.range("trace.jitter_ns", values.trace().jitter_ns(), int64_t{0}, int64_t{3'600'000'000'000});
   check.exists("trace.path", values.trace().path());

@@ -42,6 +42,24 @@ constexpr char kDefaults[] = R"pb(
     partition: "uniform"
     identity: "shared"
     prefix_eviction: "lru"
+    precision_options {
+      group: 32
+      residual_tokens: 128
+      per_channel_keys: false
+      tag_map: ""
+      bits: 0
+      ageing: "ignore"
+    }
+    partition_options {
+      uniform_splits: 1
+      flash_splits_max: 128
+      tile: 64
+      aot_weight: "group_max"
+      aot_exact_grid: false
+      profile: ""
+      alpha: 2
+      plan_ns: 0
+    }
   }
   trace {
     path: ""

@@ -24,6 +24,11 @@ struct Packed {
   PackedRun run;
 };
 
+struct Mix {
+  Rows k, v;
+  uint32_t cells;
+};
+
 using Bytes = std::vector<uint8_t>;
 
 Bytes pack_rows(Rows rows, bool keys, const std::vector<float>& x, const PageShape& s) {
@@ -106,28 +111,37 @@ double worst(const std::vector<double>& expected, const std::vector<float>& got)
 TEST_CASE("Q-2 attention over packed runs equals the dequantised reference, for every mix of formats") {
   const struct {
     const char* name;
-    std::vector<std::array<uint32_t, 3>> runs;  // key rows, value rows, cells
+    std::vector<Mix> runs;
     PageShape shape;
   } mixes[] = {
-      {"TriAxial: int2 pages, then int4", {{5, 4, 96}, {3, 3, 37}}, {32, 128, 32}},
-      {"groups of 64", {{5, 4, 128}, {3, 3, 5}}, {64, 128, 64}},
-      {"groups of 128, narrow heads", {{5, 4, 128}, {3, 3, 1}}, {128, 64, 128}},
-      {"int4 alone", {{3, 3, 100}}, {32, 128, 32}},
-      {"fp8", {{1, 1, 77}}, {32, 128, 32}},
-      {"fp4", {{2, 2, 77}}, {32, 128, 32}},
-      {"fast int4 and int2", {{6, 6, 256}, {7, 7, 128}, {6, 7, 128}}, {128, 128, 128}},
-      {"KIVI: packed, then keys packed and values exact, then exact",
-       {{5, 4, 96}, {5, 0, 32}, {0, 0, 30}},
+      {"TriAxial: int2 pages, then int4",
+       {{Rows::kGroup2, Rows::kInt2, 96}, {Rows::kInt4, Rows::kInt4, 37}},
        {32, 128, 32}},
-      {"with an empty run", {{3, 3, 0}, {5, 4, 32}}, {32, 128, 32}},
+      {"groups of 64", {{Rows::kGroup2, Rows::kInt2, 128}, {Rows::kInt4, Rows::kInt4, 5}}, {64, 128, 64}},
+      {"groups of 128, narrow heads",
+       {{Rows::kGroup2, Rows::kInt2, 128}, {Rows::kInt4, Rows::kInt4, 1}},
+       {128, 64, 128}},
+      {"int4 alone", {{Rows::kInt4, Rows::kInt4, 100}}, {32, 128, 32}},
+      {"fp8", {{Rows::kFp8, Rows::kFp8, 77}}, {32, 128, 32}},
+      {"fp4", {{Rows::kFp4, Rows::kFp4, 77}}, {32, 128, 32}},
+      {"fast int4 and int2",
+       {{Rows::kFast4, Rows::kFast4, 256},
+        {Rows::kFast2, Rows::kFast2, 128},
+        {Rows::kFast4, Rows::kFast2, 128}},
+       {128, 128, 128}},
+      {"KIVI: packed, then keys packed and values exact, then exact",
+       {{Rows::kGroup2, Rows::kInt2, 96},
+        {Rows::kGroup2, Rows::kExact, 32},
+        {Rows::kExact, Rows::kExact, 30}},
+       {32, 128, 32}},
+      {"with an empty run", {{Rows::kInt4, Rows::kInt4, 0}, {Rows::kGroup2, Rows::kInt2, 32}}, {32, 128, 32}},
   };
   for (const auto& mix : mixes) {
     CAPTURE(mix.name);
     for (uint64_t seed = 1; seed < 6; ++seed) {
       std::vector<Packed> packed;
       for (const auto& [k, v, cells] : mix.runs)
-        packed.push_back(
-            make_run(static_cast<Rows>(k), static_cast<Rows>(v), cells, seed * 10 + cells, mix.shape));
+        packed.push_back(make_run(k, v, cells, seed * 10 + cells, mix.shape));
       std::vector<PackedRun> runs;
       for (const Packed& p : packed) runs.push_back(p.run);
       const auto q = random_rows(seed, mix.shape.head_dim);

@@ -158,77 +158,112 @@ TEST_CASE("precision spec: which maps depend on what follows") {
   CHECK(gets_four_bits(old_observations_in_two(Ageing::kIgnore), {4, Modal::kText, Semantic::kObs}, 4));
 }
 
-// and conservation, over random lives of random calls.
-TEST_CASE("Q-3 Q-4 Q-6 the page table is a permutation, int2 never lies above the offset, all pages return") {
+namespace {
+
+struct Counts {
   uint32_t refused = 0, aged = 0, spilled = 0;
+};
+
+// Four calls that live at random: grow, are flushed, decode, age, end.
+class Lives {
+ public:
+  explicit Lives(uint64_t seed)
+      : prng_(seed),
+        size_{static_cast<uint32_t>(prng_.range(0, 12)), static_cast<uint32_t>(prng_.range(1, 12))},
+        pool_(PageId{static_cast<uint32_t>(prng_.range(0, 50))}, size_, kPage,
+              prng_.chance(1, 2) ? PageOrder::kLowestFirst : PageOrder::kOldestFirst) {
+    spec_.four_bit_tags = prng_.next() & kAllTags;
+    spec_.ageing = prng_.chance(1, 2) ? Ageing::kRequantise : Ageing::kIgnore;
+  }
+
+  void step(uint64_t number, Counts* counts) {
+    const size_t which = prng_.range(0, 3);
+    DualPool::Call& call = calls_[which];
+    const uint32_t cells_before = cells_of(call);
+    const uint32_t added = change(number, which, counts);
+    CHECK(cells_of(call) == cells_before + added);
+    const DualPool::Call* const all[] = {&calls_[0], &calls_[1], &calls_[2], &calls_[3]};
+    pool_.check_invariants(all);
+    // int2, then int4, each page once (check_invariants); Q-4: no int2 page at or above the offset.
+    const std::vector<PageId> table = table_of(call);
+    CHECK(std::is_partitioned(table.begin(), table.end(), [&](PageId page) { return !pool_.is_int4(page); }));
+    CHECK(table.size() == call.pages_2.size() + call.pages_4.size());
+    for (const PageId page : call.pages_2) CHECK(!pool_.is_int4(page));
+  }
+
+  void end() {
+    for (DualPool::Call& call : calls_) pool_.release(100, &call);
+    CHECK(pool_.pages_free_2() == size_.pages_2);
+    CHECK(pool_.pages_free_4() == size_.pages_4);
+  }
+
+ private:
+  static uint32_t cells_of(const DualPool::Call& call) {
+    return call.cells_4 + call.waiting_cells() + kPage * static_cast<uint32_t>(call.pages_2.size());
+  }
+
+  // Cells that the change added (modulo 2^32: less than 0 when the call ends).
+  uint32_t change(uint64_t number, size_t which, Counts* counts) {
+    DualPool::Call& call = calls_[which];
+    const uint64_t kind = prng_.range(0, 9);
+    if (kind < 4) return grow(which, counts);
+    if (kind < 7)
+      return pool_.append_decoded({turns_[which], Modal::kText, Semantic::kAssistant}, &call) ? 1 : 0;
+    if (kind == 7) {
+      pool_.flush(&call);
+      return 0;
+    }
+    if (kind == 8) {
+      std::vector<DualPool::Requantised> done;
+      pool_.age(spec_, ++turns_[which], number, &call, &done);
+      if (prng_.chance(1, 3)) pool_.reclaim_int4(1, spec_, turns_[which], number, &call, &done);
+      counts->aged += static_cast<uint32_t>(done.size());
+      return 0;
+    }
+    const uint32_t gone = cells_of(call);
+    counts->spilled += call.spilled;
+    pool_.release(number, &call);
+    turns_[which] = 0;
+    return 0 - gone;
+  }
+
+  uint32_t grow(size_t which, Counts* counts) {
+    DualPool::Call& call = calls_[which];
+    std::vector<RoleRun> runs;
+    uint32_t added = 0;
+    for (uint64_t n = prng_.range(1, 3); n > 0; --n) {
+      runs.push_back({{static_cast<uint32_t>(prng_.range(0, turns_[which])),
+                       static_cast<Modal>(prng_.range(0, 1)), static_cast<Semantic>(prng_.range(0, 6))},
+                      static_cast<uint32_t>(prng_.range(1, 60))});
+      added += runs.back().count;
+    }
+    const std::vector<PageId> before = table_of(call);
+    if (pool_.append_prompt(runs, turns_[which], spec_, &call)) return added;
+    ++counts->refused;
+    CHECK(table_of(call) == before);
+    return 0;
+  }
+
+  Prng prng_;
+  const DualPoolSize size_;
+  DualPool pool_;
+  PrecisionSpec spec_;
+  std::vector<DualPool::Call> calls_ = std::vector<DualPool::Call>(4);
+  std::vector<uint32_t> turns_ = std::vector<uint32_t>(4, 0);
+};
+
+}  // namespace
+
+TEST_CASE("Q-3 Q-4 Q-6 the page table is a permutation, int2 never lies above the offset, all pages return") {
+  Counts counts;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
-    Prng prng(seed);
-    const DualPoolSize size{static_cast<uint32_t>(prng.range(0, 12)),
-                            static_cast<uint32_t>(prng.range(1, 12))};
-    DualPool pool(PageId{static_cast<uint32_t>(prng.range(0, 50))}, size, kPage,
-                  prng.chance(1, 2) ? PageOrder::kLowestFirst : PageOrder::kOldestFirst);
-    PrecisionSpec spec;
-    spec.four_bit_tags = prng.next() & kAllTags;
-    spec.ageing = prng.chance(1, 2) ? Ageing::kRequantise : Ageing::kIgnore;
-    std::vector<DualPool::Call> calls(4);
-    std::vector<uint32_t> turn(4, 0);
-    std::vector<DualPool::Requantised> done;
-    for (uint64_t step = 0; step < 60; ++step) {
-      const size_t which = prng.range(0, 3);
-      DualPool::Call& call = calls[which];
-      const std::vector<PageId> before = table_of(call);
-      const uint32_t cells_before =
-          call.cells_4 + call.waiting_cells() + kPage * static_cast<uint32_t>(call.pages_2.size());
-      uint32_t added = 0;
-      const uint64_t kind = prng.range(0, 9);
-      if (kind < 4) {
-        std::vector<RoleRun> runs;
-        for (uint64_t n = prng.range(1, 3); n > 0; --n) {
-          runs.push_back({{static_cast<uint32_t>(prng.range(0, turn[which])),
-                           static_cast<Modal>(prng.range(0, 1)), static_cast<Semantic>(prng.range(0, 6))},
-                          static_cast<uint32_t>(prng.range(1, 60))});
-          added += runs.back().count;
-        }
-        if (!pool.append_prompt(runs, turn[which], spec, &call)) {
-          ++refused;
-          added = 0;
-          CHECK(table_of(call) == before);
-        }
-      } else if (kind < 7) {
-        const TokenRole role{turn[which], Modal::kText, Semantic::kAssistant};
-        added = pool.append_decoded(role, &call) ? 1 : 0;
-      } else if (kind == 7) {
-        pool.flush(&call);
-      } else if (kind == 8) {
-        ++turn[which];
-        done.clear();
-        pool.age(spec, turn[which], step, &call, &done);
-        if (prng.chance(1, 3)) pool.reclaim_int4(1, spec, turn[which], step, &call, &done);
-        aged += static_cast<uint32_t>(done.size());
-      } else {
-        spilled += call.spilled;
-        pool.release(step, &call);
-        turn[which] = 0;
-        added = 0 - cells_before;
-      }
-      CHECK(call.cells_4 + call.waiting_cells() + kPage * static_cast<uint32_t>(call.pages_2.size()) ==
-            cells_before + added);
-      const DualPool::Call* const all[] = {&calls[0], &calls[1], &calls[2], &calls[3]};
-      pool.check_invariants(all);
-      // int2 then int4, each page once; Q-4: no int2 page at or above the offset.
-      const std::vector<PageId> table = table_of(call);
-      CHECK(
-          std::is_partitioned(table.begin(), table.end(), [&](PageId page) { return !pool.is_int4(page); }));
-      for (const PageId page : call.pages_2) CHECK(!pool.is_int4(page));
-      CHECK(table.size() == call.pages_2.size() + call.pages_4.size());
-    }
-    for (DualPool::Call& call : calls) pool.release(100, &call);
-    CHECK(pool.pages_free_2() == size.pages_2);
-    CHECK(pool.pages_free_4() == size.pages_4);
+    Lives lives(seed);
+    for (uint64_t number = 0; number < 60; ++number) lives.step(number, &counts);
+    lives.end();
   }
   // The test would prove little if none of these had happened.
-  CHECK(refused > 100);
-  CHECK(aged > 20);
-  CHECK(spilled > 100);
+  CHECK(counts.refused > 100);
+  CHECK(counts.aged > 20);
+  CHECK(counts.spilled > 100);
 }

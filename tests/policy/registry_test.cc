@@ -115,6 +115,17 @@ TEST_CASE("registry: formats that cannot work are refused, with the way out") {
                c->policies.precision_spec.residual_tokens = 100;
              }),
              "residual_tokens is 100"));
+  const auto fast = [](uint32_t page_tokens, uint32_t group) {
+    return complaint([&](CoreConfig* c) {
+      c->policies.precision = "int4";
+      c->policies.precision_spec.per_channel_keys = true;
+      c->page_tokens = c->unit_tokens = page_tokens;
+      c->policies.precision_spec.group = group;
+    });
+  };
+  CHECK(fast(128, 128) == "");
+  CHECK(says(fast(16, 128), "records of 128 tokens"));
+  CHECK(says(fast(128, 32), "group: 128"));
 }
 
 TEST_CASE("registry: combinations that contradict each other are refused, with the way out") {

@@ -1,0 +1,40 @@
+// A page of one KV head in any format: what a pool's page is made of, and how cells get into it.
+//
+//   page = K of all its cells | V of all its cells          page_bytes(format, shape) bytes
+//
+// bf16 is stored low byte first. int2 pages are written whole, because keys share scales along tokens; the
+// other formats take cell after cell. Sizes and offsets: engine/base/kv_format.h.
+
+#ifndef KVTWIN_KERNELS_PACKED_PAGE_H_
+#define KVTWIN_KERNELS_PACKED_PAGE_H_
+
+#include <cstdint>
+#include <span>
+
+#include "engine/base/kv_format.h"
+#include "kernels/packed_attention.h"
+
+namespace kvtwin::kernels {
+
+// Bytes of the K part: where V begins.
+constexpr uint64_t key_part_bytes(Format format, const PageShape& shape) {
+  return page_bytes(format, shape) - uint64_t{shape.page_tokens} * token_bytes(format, shape);
+}
+
+// k, v: [head_dim]. slot < page_tokens. REQUIRES: format is not int2.
+void pack_cell(Format format, const PageShape& shape, uint32_t slot, std::span<const float> k,
+               std::span<const float> v, std::span<uint8_t> page);
+
+// k, v: [page_tokens][head_dim]. Any format.
+void pack_page(Format format, const PageShape& shape, std::span<const float> k, std::span<const float> v,
+               std::span<uint8_t> page);
+// The first `cells` of it, dequantised: k, v [cells][head_dim]. int2: cells is a multiple of the group.
+void unpack_page(Format format, const PageShape& shape, std::span<const uint8_t> page, uint32_t cells,
+                 std::span<float> k, std::span<float> v);
+
+// The first `cells` of a page as attend_packed() reads them. int2: cells is a multiple of the group.
+PackedRun page_run(Format format, const PageShape& shape, std::span<const uint8_t> page, uint32_t cells);
+
+}  // namespace kvtwin::kernels
+
+#endif  // KVTWIN_KERNELS_PACKED_PAGE_H_

@@ -1,0 +1,36 @@
+// Which token tags keep 4 bits: the result of a TriAxial calibration as a file (traces/proto/profile.proto,
+// TagMap). Codes are those of engine/policy/tags.h: 0 to 55.
+
+#ifndef KVTWIN_MODELS_TAG_MAP_H_
+#define KVTWIN_MODELS_TAG_MAP_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/base/result.h"
+
+namespace kvtwin {
+
+constexpr uint32_t kTagMapCodes = 56;
+
+struct TagMap {
+  struct Loss {
+    uint64_t tokens = 0;  // 0: the calibration never saw the tag
+    double two_bits = 0, four_bits = 0;
+  };
+  std::string name, model, source;
+  double bits = 4;  // nominal, per value, 2 to 4
+  bool exact = false;
+  uint64_t four_bit_tags = 0;
+  std::array<uint8_t, kTagMapCodes> demote_order{};  // a permutation of all codes
+  std::array<Loss, kTagMapCodes> losses{};
+};
+
+Result<TagMap> parse_tag_map(std::string_view text, const std::string& where);
+std::string tag_map_textproto(const TagMap& map);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_TAG_MAP_H_

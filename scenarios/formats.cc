@@ -1,0 +1,122 @@
+#include "scenarios/formats.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "models/kv_price.h"
+#include "models/retention_profile.h"
+#include "models/tag_map.h"
+#include "models/textproto.h"
+#include "scenarios/names.h"
+
+namespace kvtwin {
+namespace {
+
+// A file that an option names, parsed; where the option stands if that fails.
+template <typename T>
+std::optional<T> load(const Scenario& scenario, const char* field, const std::string& written,
+                      Result<T> (*parse)(std::string_view, const std::string&), Mistakes* mistakes) {
+  const std::string path = scenario.file(written);
+  const Result<std::string> text = read_text_file(path);
+  Result<T> parsed = text ? parse(*text, path) : tl::unexpected(text.error());
+  if (parsed) return std::move(*parsed);
+  const Mistake& inner = parsed.error();
+  mistakes->push_back({scenario.where(field), inner.where + ": " + inner.what, inner.hint});
+  return std::nullopt;
+}
+
+void load_precision(const Scenario& scenario, PolicySet* set, Mistakes* mistakes) {
+  const v1::PrecisionOptions& in = scenario.values.policies().precision_options();
+  PrecisionSpec& spec = set->precision_spec;
+  spec.group = in.group();
+  spec.residual_tokens = in.residual_tokens();
+  spec.per_channel_keys = in.per_channel_keys();
+  spec.ageing = kAgeings.value(in.ageing());
+  double bits = in.bits();
+  if (!in.tag_map().empty()) {
+    const auto map =
+        load<TagMap>(scenario, "policies.precision_options.tag_map", in.tag_map(), parse_tag_map, mistakes);
+    if (!map) return;
+    spec.four_bit_tags = map->four_bit_tags;
+    spec.demote_order = map->demote_order;
+    if (bits == 0) bits = map->bits;
+  }
+  if (bits == 0) bits = 4;
+  spec.bits_above_two = static_cast<uint64_t>(std::llround((bits - 2) * 0x1p32));
+}
+
+void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
+  const v1::PartitionOptions& in = scenario.values.policies().partition_options();
+  PartitionSpec& spec = set->partition_spec;
+  spec.uniform_splits = in.uniform_splits();
+  spec.flash_splits_max = in.flash_splits_max();
+  spec.tile = in.tile();
+  spec.aot_weight = kAotWeights.value(in.aot_weight());
+  spec.aot_exact_grid = in.aot_exact_grid();
+  if (in.profile().empty()) return;
+  const char* const field = "policies.partition_options.profile";
+  const auto profile =
+      load<RetentionProfile>(scenario, field, in.profile(), parse_retention_profile, mistakes);
+  if (!profile) return;
+  if (profile->layers != llm.layers || profile->kv_heads != llm.kv_heads) {
+    mistakes->push_back({scenario.where(field),
+                         fmt::format("{} has {} layers of {} KV heads, {} has {} of {}", profile->name,
+                                     profile->layers, profile->kv_heads, llm.name, llm.layers, llm.kv_heads),
+                         "a profile of the scenario's model (kvtwin model import-profile)"});
+    return;
+  }
+  spec.head_budgets = to_q32(budgets(profile->mu, profile->sigma, in.alpha()));
+}
+
+Format stored_format(const std::string& precision) {
+  if (precision == "fp8") return Format::kFp8;
+  if (precision == "int4") return Format::kInt4;
+  if (precision == "fp4") return Format::kFp4;
+  if (precision == "kivi_int2") return Format::kInt2;
+  return Format::kBf16;
+}
+
+}  // namespace
+
+void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
+  load_precision(scenario, set, mistakes);
+  load_partition(scenario, llm, set, mistakes);
+  // The pools are there (engine/policy/dual_pool.h); the engine core does not draw from them yet.
+  if (set->precision == "triaxial") {
+    mistakes->push_back({scenario.where("policies.precision"),
+                         "triaxial is not run by the engine core yet, which knows one page size",
+                         "int4 or kivi_int2"});
+  }
+  if (set->precision != "bf16" && !scenario.values.cost().profile().empty()) {
+    mistakes->push_back(
+        {scenario.where("policies.precision"),
+         fmt::format("{} has no measured kernels in the profile, which reads bf16 KV", set->precision),
+         "leave cost.profile out: the roofline prices formats by their bytes"});
+  }
+}
+
+void apply_precision(const Scenario& scenario, LlmSpec* llm) {
+  const v1::Policies& policies = scenario.values.policies();
+  const Format format = stored_format(policies.precision());
+  if (format == Format::kBf16) return;
+  const PageShape shape{scenario.values.memory().page_tokens(), llm->head_dim,
+                        policies.precision_options().group()};
+  llm->kv = kv_tensor_format(format, shape);
+}
+
+PlanPrice plan_price(const Scenario& scenario) {
+  const v1::Policies& policies = scenario.values.policies();
+  if (policies.partition() != "flashinfer") return {};
+  return {1, 1, policies.partition_options().plan_ns()};
+}
+
+uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp) {
+  const v1::Policies& policies = scenario.values.policies();
+  if (policies.precision() != "kivi_int2") return 0;
+  const PageShape token{1, llm.head_dim, 1};
+  return uint64_t{scenario.values.limits().calls_max()} * policies.precision_options().residual_tokens() *
+         pool_page_bytes(llm, tp, Format::kBf16, token);
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,143 @@
+#include "scenarios/formats.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "models/retention_profile.h"
+#include "models/tag_map.h"
+#include "scenarios/compose.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr char kPath[] = KVTWIN_SOURCE_DIR "/scenarios/test.textproto";
+const std::string kGood =
+    "model { name: \"llama-3.1-8b\" }\n"
+    "hardware { node: \"h200\" }\n"
+    "memory { page_tokens: 128 }\n"
+    "trace { path: \"../tests/scenarios/scenario_test.cc\" format: \"azure\" }\n";
+
+tl::expected<Composed, Mistakes> composed(std::vector<std::string> sets) {
+  const auto scenario = parse_scenario(kGood, kPath, sets);
+  if (!scenario) return tl::unexpected(scenario.error());
+  return compose_engines(*scenario);
+}
+
+const CoreConfig& config_of(const tl::expected<Composed, Mistakes>& c) {
+  REQUIRE_MESSAGE(c, (c ? std::string() : c.error().front().text()));
+  return c->options.engines.front();
+}
+
+std::string complaint(std::vector<std::string> sets) {
+  const auto c = composed(std::move(sets));
+  return c ? "" : c.error().front().text();
+}
+
+bool says(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+// A file in a folder of its own, gone at the end.
+struct TextFile {
+  explicit TextFile(const std::string& text) : path(dir() / "file.textproto") {
+    std::filesystem::create_directories(dir());
+    std::ofstream(path) << text;
+  }
+  ~TextFile() { std::filesystem::remove_all(dir()); }
+  static std::filesystem::path dir() {
+    return std::filesystem::temp_directory_path() / "kvtwin_formats_test";
+  }
+  const std::filesystem::path path;
+};
+
+}  // namespace
+
+TEST_CASE("formats: a precision multiplies the pages that fit, scales included") {
+  const double bf16 = config_of(composed({})).pages_gpu;
+  const struct {
+    const char* precision;
+    const char* group;
+    double times;
+  } rows[] = {{"fp8", "32", 2},
+              {"int4", "32", 3.2},
+              {"int4", "64", 512.0 / 144},
+              {"int4", "128", 512.0 / 136},
+              {"fp4", "32", 512.0 / 144}};
+  for (const auto& row : rows) {
+    CAPTURE(row.precision);
+    const auto c = composed({std::string("policies.precision=") + row.precision,
+                             std::string("policies.precision_options.group=") + row.group});
+    CHECK(config_of(c).pages_gpu / bf16 == doctest::Approx(row.times).epsilon(1e-4));
+    CHECK(config_of(c).policies.precision == row.precision);
+  }
+  // KIVI keeps 128 tokens of each of 256 calls in bf16: 4.3 GB less for pages.
+  const auto kivi = composed({"policies.precision=kivi_int2"});
+  const double page = 128 * 32 * 8 * 96.0, exact = 256.0 * 128 * 131'072;
+  CHECK(config_of(kivi).pages_gpu == doctest::Approx((bf16 * 128 * 131'072 - exact) / page).epsilon(1e-4));
+}
+
+TEST_CASE("formats: options reach the policy") {
+  const auto c =
+      composed({"policies.precision=int4", "policies.precision_options.group=128",
+                "policies.precision_options.per_channel_keys=true", "policies.partition=aot",
+                "policies.partition_options.aot_weight=budget_sum", "policies.partition_options.tile=32"});
+  const PolicySet& set = config_of(c).policies;
+  CHECK(set.precision_spec.per_channel_keys);
+  CHECK(set.precision_spec.group == 128);
+  CHECK(set.partition == "aot");
+  CHECK(set.partition_spec.aot_weight == AotWeight::kBudgetSum);
+  CHECK(set.partition_spec.tile == 32);
+  CHECK(set.partition_spec.head_budgets.empty());
+}
+
+TEST_CASE("formats: a tag map is read, and what is wrong with one is said where it is named") {
+  TagMap map;
+  map.bits = 2.7;
+  map.four_bit_tags = 5;
+  for (uint8_t i = 0; i < 56; ++i) map.demote_order[i] = static_cast<uint8_t>(55 - i);
+  const TextFile file(tag_map_textproto(map));
+  const std::string named = "policies.precision_options.tag_map=" + file.path.string();
+  const auto scenario = parse_scenario(kGood, kPath, {named});
+  REQUIRE(scenario);
+  PolicySet set;
+  Mistakes mistakes;
+  load_format_specs(*scenario, {}, &set, &mistakes);
+  CHECK(mistakes.empty());
+  CHECK(set.precision_spec.four_bit_tags == 5);
+  CHECK(set.precision_spec.demote_order[0] == 55);
+  CHECK(set.precision_spec.bits_above_two == doctest::Approx(0.7 * 0x1p32).epsilon(1e-9));
+  CHECK(says(resolved_textproto(*scenario), file.path.c_str()));
+  std::ofstream(file.path) << "bits: 9";
+  CHECK(says(complaint({named}), "bits is 9"));
+  CHECK(says(complaint({"policies.precision_options.tag_map=/no/such.textproto"}), "does not exist"));
+}
+
+TEST_CASE("formats: AOT's budgets come from a profile of the same model") {
+  RetentionProfile p;
+  p.name = "small", p.base_ratio = 0.3, p.layers = 32, p.kv_heads = 8;
+  for (uint32_t i = 0; i < 32; ++i) p.layer_ids.push_back(i);
+  p.mu.assign(256, 0.25), p.sigma.assign(256, 0.125);
+  p.share_mu.assign(256, 1), p.share_sigma.assign(256, 0.5);
+  TextFile file(retention_textproto(p, 2));
+  const std::string named = "policies.partition_options.profile=" + file.path.string();
+  const auto c = composed({"policies.partition=aot", named, "policies.partition_options.alpha=1"});
+  CHECK(config_of(c).policies.partition_spec.head_budgets == std::vector<uint64_t>(256, (3ull << 32) / 8));
+  CHECK(says(complaint({named, "model.name=qwen3-8b"}), "32 layers of 8 KV heads, qwen3-8b has 36 of 8"));
+}
+
+TEST_CASE("formats: what cannot work is refused, with the way out") {
+  CHECK(says(complaint({"policies.precision=int3"}), "there is no precision \"int3\""));
+  CHECK(says(complaint({"policies.precision=triaxial"}), "not run by the engine core yet"));
+  CHECK(says(complaint({"policies.precision=kivi_int2", "memory.page_tokens=16"}), "multiple of 32"));
+  CHECK(says(complaint({"policies.precision=int4", "policies.precision_options.group=33"}), "group is 33"));
+  CHECK(says(complaint({"policies.precision_options.bits=5"}), "bits is 5"));
+  CHECK(says(complaint({"policies.precision_options.ageing=often"}), "ageing is \"often\""));
+  CHECK(says(complaint({"policies.partition=stream"}), "stream_k"));
+  CHECK(says(complaint({"policies.partition_options.tile=0"}), "tile is 0"));
+  CHECK(says(complaint({"policies.precision=int4", "cost.profile=../tests/golden/vllm/rtx4090/profile"}),
+             "leave cost.profile out"));
+}
+
+}  // namespace kvtwin
