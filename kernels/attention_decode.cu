@@ -46,8 +46,9 @@ struct Worker {
   const DecodeArgs& args;
   const uint32_t lane, ring, barriers;  // shared addresses of this warp's stages and barriers
   Cursor reading;
-  uint32_t reading_left = 0;         // blocks of the share
-  uint32_t page_base = 0, page = 0;  // pages [page_base, page_base + 32) of the sequence that is read, by lane
+  uint32_t reading_left = 0;  // blocks of the share
+  uint32_t page_base = 0,
+           page = 0;  // pages [page_base, page_base + 32) of the sequence that is read, by lane
 
   __device__ Worker(const DecodeShape& s, const DecodeArgs& a, uint32_t ring_at, uint32_t barriers_at)
       : shape(s), args(a), lane(threadIdx.x % 32), ring(ring_at), barriers(barriers_at) {}
@@ -83,7 +84,7 @@ struct Worker {
       const uint32_t row = lane % 16, values = lane / 16;
       if (row < valid) {
         copy_bulk_once(target + values * Geometry::kHalf + row * Geometry::kRow,
-                  block_of(mine) + values * 2 * kDim, 2 * kDim, bar);
+                       block_of(mine) + values * 2 * kDim, 2 * kDim, bar);
       }
     } else {
       const uint32_t index = token / shape.page_tokens;
@@ -96,7 +97,8 @@ struct Worker {
           copy_bulk_once(target, from, Geometry::kStage, bar);
         } else {
           copy_bulk_once(target, from, Geometry::kHalf, bar);
-          copy_bulk_once(target + Geometry::kHalf, from + size_t{2} * kDim * shape.page_tokens, Geometry::kHalf, bar);
+          copy_bulk_once(target + Geometry::kHalf, from + size_t{2} * kDim * shape.page_tokens,
+                         Geometry::kHalf, bar);
         }
       }
     }
@@ -111,8 +113,8 @@ struct Worker {
   __device__ void clear_values_from(uint32_t stage, uint32_t valid) const {
     constexpr uint32_t kChunks = kDim / 8;
     for (uint32_t i = valid * kChunks + lane; i < 16 * kChunks; i += 32) {
-      const uint32_t at = ring + stage * Geometry::kStage + Geometry::kHalf + i / kChunks * Geometry::kRow +
-                          i % kChunks * 16;
+      const uint32_t at =
+          ring + stage * Geometry::kStage + Geometry::kHalf + i / kChunks * Geometry::kRow + i % kChunks * 16;
       asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
     }
     fence_before_bulk();
@@ -213,7 +215,8 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
   Merger<kDim, kHeads, kPage1> merger(shape, args, plan, shared);
   merger.forget();
   if (share.blocks > 0) {
-    Worker<kDim, kHeads, kPage1> worker(shape, args, shared_address(shared) + warp * Geometry::kRing, barriers);
+    Worker<kDim, kHeads, kPage1> worker(shape, args, shared_address(shared) + warp * Geometry::kRing,
+                                        barriers);
     work(worker, share, merger);
   }
   __syncthreads();

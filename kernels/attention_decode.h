@@ -37,12 +37,12 @@ struct DecodeSequence {
 };
 
 struct DecodeShape {
-  uint32_t head_dim = 128;       // 64 or 128
-  uint32_t group = 4;            // query heads per KV head, 1 to 8
-  uint32_t page_tokens = 16;     // 1, or a multiple of 16
-  uint32_t heads_per_page = 1;   // page p, column c is block p * heads_per_page + c of the pool
+  uint32_t head_dim = 128;      // 64 or 128
+  uint32_t group = 4;           // query heads per KV head, 1 to 8
+  uint32_t page_tokens = 16;    // 1, or a multiple of 16
+  uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
   uint32_t sequences = 0;
-  uint32_t ctas = 132;           // fewer leave SMs to others
+  uint32_t ctas = 132;  // fewer leave SMs to others
 };
 
 // Device memory, all of it; `plan` and `workspace` belong to this kernel between a plan and its launches.

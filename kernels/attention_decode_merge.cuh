@@ -29,8 +29,8 @@ struct DecodeGeometry {
   }
 };
 
-// Of one sequence, by lane: out[mt][i] is channel mt * 16 + lane / 4 + 8 * (i / 2) of head lane % 4 * 2 + i % 2,
-// max and sum of that head, sum of this lane's tokens only.
+// Of one sequence, by lane: out[mt][i] is channel mt * 16 + lane / 4 + 8 * (i / 2) of head lane % 4 * 2 + i %
+// 2, max and sum of that head, sum of this lane's tokens only.
 template <int kDim>
 struct Partial {
   float out[kDim / 16][4] = {};
@@ -177,8 +177,8 @@ class Merger {
       }
     }
 
-    // Parts of `count` CTAs, the first of which has it as the sequence that it left, the others as the one they
-    // entered. Maxima come first, all at once, so that no load waits for another one's result.
+    // Parts of `count` CTAs, the first of which has it as the sequence that it left, the others as the one
+    // they entered. Maxima come first, all at once, so that no load waits for another one's result.
     __device__ void add_far(uint32_t lane, uint32_t head, uint32_t count, const float* parts) {
       constexpr uint32_t kStep = 2 * Geometry::kPartFloats;
       for (uint32_t base = 0; base < count; base += 32) {

@@ -35,8 +35,8 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
       "{\n\t.reg .pred done;\n"
       "again:\n\t"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
-      "@!done bra again;\n\t}"
-      ::"r"(bar), "r"(parity)
+      "@!done bra again;\n\t}" ::"r"(bar),
+      "r"(parity)
       : "memory");
 }
 
@@ -44,12 +44,14 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
 
 // `bytes` (a multiple of 16) from global to shared memory by the copy engine; completes on `bar`. The data
 // is read once, and leaves L2 first (0.5 % of a decode's time).
-__device__ __forceinline__ void copy_bulk_once(uint32_t target, const void* source, uint32_t bytes, uint32_t bar) {
+__device__ __forceinline__ void copy_bulk_once(uint32_t target, const void* source, uint32_t bytes,
+                                               uint32_t bar) {
   uint64_t first_out;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_out));
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-      ::"r"(target), "l"(source), "r"(bytes), "r"(bar), "l"(first_out)
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(target),
+      "l"(source), "r"(bytes), "r"(bar), "l"(first_out)
       : "memory");
 }
 // Ordinary writes to shared memory come before what the copy engine does to it later.

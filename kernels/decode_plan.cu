@@ -1,6 +1,6 @@
-#include "kernels/decode_plan.cuh"
-
 #include <algorithm>
+
+#include "kernels/decode_plan.cuh"
 
 namespace kvtwin {
 namespace {

@@ -1,9 +1,10 @@
 // How the sequences of a decode step are cut among warps: shares of one long list of blocks.
 //
 // With N blocks in all and C CTAs (at most N, so that none is idle), CTA c takes N / C blocks (the first ones
-// one more), its warps equal parts of that. Equal shares are right although SMs are not alike: 24 of an H200's
-// 132 finish theirs in three quarters of the time, but then the memory serves the others faster. Shares in
-// proportion, and shares that are claimed at run time, were built and measured: no gain (kernels/README.md).
+// one more), its warps equal parts of that. Equal shares are right although SMs are not alike: 24 of an
+// H200's 132 finish theirs in three quarters of the time, but then the memory serves the others faster.
+// Shares in proportion, and shares that are claimed at run time, were built and measured: no gain
+// (kernels/README.md).
 
 #ifndef KVTWIN_KERNELS_DECODE_PLAN_CUH_
 #define KVTWIN_KERNELS_DECODE_PLAN_CUH_
@@ -45,8 +46,8 @@ __host__ __device__ inline uint32_t blocks_of(uint32_t tokens) {
   return tokens == 0 ? 1 : (tokens + kDecodeBlockTokens - 1) / kDecodeBlockTokens;
 }
 
-// Workspace: how many parts of (sequence, head) have arrived; then the parts, two of each CTA: of the sequence
-// that it entered, and of the one that it left in the middle.
+// Workspace: how many parts of (sequence, head) have arrived; then the parts, two of each CTA: of the
+// sequence that it entered, and of the one that it left in the middle.
 __host__ __device__ inline size_t parts_offset(uint32_t sequences) {
   return (size_t{sequences} * kDecodeGroupMax * sizeof(uint32_t) + 15) / 16 * 16;
 }

@@ -19,12 +19,14 @@ constexpr uint32_t kKvHeads = 8, kGroup = 4, kDim = 128, kPage = 16;
 constexpr size_t kPoolBlocks = (size_t{18} << 30) / (4 * kDim * kPage);
 
 __global__ void fill(uint4* data, size_t count) {
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count; i += size_t{gridDim.x} * blockDim.x) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
+       i += size_t{gridDim.x} * blockDim.x) {
     uint32_t word[4];
     for (int k = 0; k < 4; ++k) {
       uint64_t x = (i * 4 + static_cast<size_t>(k)) * 0x9e3779b97f4a7c15u;
       x ^= x >> 29, x *= 0xbf58476d1ce4e5b9u, x ^= x >> 32;
-      const float a = static_cast<float>(x & 0xffff) / 32768 - 1, b = static_cast<float>(x >> 16 & 0xffff) / 32768 - 1;
+      const float a = static_cast<float>(x & 0xffff) / 32768 - 1,
+                  b = static_cast<float>(x >> 16 & 0xffff) / 32768 - 1;
       const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
       word[k] = *reinterpret_cast<const uint32_t*>(&pair);
     }
@@ -81,12 +83,13 @@ void decode(benchmark::State& state, Lengths lengths, bool plan_only) {
   DecodeShape shape{kDim, kGroup, kPage, 1, static_cast<uint32_t>(each.size()), 132};
   const DeviceArray<uint32_t> table_pages(numbers);
   const DeviceArray<DecodeSequence> table(rows);
-  const DeviceArray<__nv_bfloat16> q(std::vector<__nv_bfloat16>(each.size() * kGroup * kDim, __float2bfloat16(0.5f)));
+  const DeviceArray<__nv_bfloat16> q(
+      std::vector<__nv_bfloat16>(each.size() * kGroup * kDim, __float2bfloat16(0.5f)));
   const DeviceArray<__nv_bfloat16> out(each.size() * kGroup * kDim);
   const DeviceArray<char> plan(decode_plan_bytes(shape));
   const DeviceArray<char> workspace(std::vector<char>(decode_workspace_bytes(shape), 0));
-  DecodeArgs args{bench().pool.get(), table_pages.get(), table.get(), q.get(), out.get(), 0.0883883f, plan.get(),
-                  workspace.get()};
+  DecodeArgs args{bench().pool.get(), table_pages.get(), table.get(), q.get(),
+                  out.get(),          0.0883883f,        plan.get(),  workspace.get()};
   cudaStream_t stream = bench().stream;
   KVT_CUDA(plan_attention_decode(shape, args, stream));
   KVT_CUDA(attention_decode(shape, args, stream));
@@ -148,8 +151,13 @@ void ragged(benchmark::internal::Benchmark* b) {
 BENCHMARK_CAPTURE(decode, uniform, uniform, false)->Apply(shapes);
 BENCHMARK_CAPTURE(decode, one_hot, one_hot, false)->Apply(ragged);
 BENCHMARK_CAPTURE(decode, ten_ninety, ten_ninety, false)->Apply(ragged);
-BENCHMARK_CAPTURE(decode, plan, uniform, true)->Args({1, 8192})->Args({32, 8192})->Args({128, 8192})
-    ->UseManualTime()->Iterations(25)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(decode, plan, uniform, true)
+    ->Args({1, 8192})
+    ->Args({32, 8192})
+    ->Args({128, 8192})
+    ->UseManualTime()
+    ->Iterations(25)
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace kvtwin::test

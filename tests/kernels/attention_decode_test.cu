@@ -1,6 +1,6 @@
 // The decode kernel against double precision, around every edge of pages, blocks, warps and CTAs.
 
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -81,8 +81,8 @@ TEST_CASE("decode: one sequence over all CTAs, and random ragged ones") {
   for (int round = 0; round < 12; ++round) {
     std::vector<uint32_t> tokens(1 + random() % 40);
     for (uint32_t& t : tokens) t = random() % (random() % 4 == 0 ? 6000 : 200);
-    DecodeProblem p({128, 4, random() % 2 ? 16u : 64u, 1, 0, 1 + static_cast<uint32_t>(random() % 140)}, tokens,
-                    static_cast<uint64_t>(round));
+    DecodeProblem p({128, 4, random() % 2 ? 16u : 64u, 1, 0, 1 + static_cast<uint32_t>(random() % 140)},
+                    tokens, static_cast<uint64_t>(round));
     run(&p);
     CHECK(p.error() < kTolerance);
   }
@@ -100,3 +100,12 @@ TEST_CASE("decode: shapes that cannot be are refused") {
 
 }  // namespace
 }  // namespace kvtwin::test
+
+int main(int argc, char** argv) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("skipped: there is no GPU here\n");
+    return 77;
+  }
+  return doctest::Context(argc, argv).run();
+}

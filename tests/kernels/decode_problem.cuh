@@ -93,8 +93,9 @@ struct DecodeProblem {
     table = DeviceArray<DecodeSequence>(rows);
     plan = DeviceArray<char>(std::vector<char>(decode_plan_bytes(shape), 0x5a));
     workspace = DeviceArray<char>(std::vector<char>(decode_workspace_bytes(shape), 0));
-    args = {pool.get(), pages.get(), table.get(), q.get(),         out.get(),
-            1.f / std::sqrt(static_cast<float>(d)), plan.get(), workspace.get()};
+    args = {pool.get(), pages.get(),    table.get(),
+            q.get(),    out.get(),      1.f / std::sqrt(static_cast<float>(d)),
+            plan.get(), workspace.get()};
   }
 
   // Element `channel` of the key (value, if `values`) of a token in its block.
@@ -151,8 +152,9 @@ struct DecodeProblem {
         for (uint32_t t = 0; t < row.tokens; ++t) {
           const size_t base = block_of(row, numbers, t, block);
           for (uint32_t c = 0; c < d; ++c) {
-            weight[t] += static_cast<double>(__bfloat162float(queries[query + c])) *
-                         static_cast<double>(__bfloat162float(cells[base + at(t % shape.page_tokens, c, false)]));
+            weight[t] +=
+                static_cast<double>(__bfloat162float(queries[query + c])) *
+                static_cast<double>(__bfloat162float(cells[base + at(t % shape.page_tokens, c, false)]));
           }
           weight[t] /= std::sqrt(static_cast<double>(d));
         }
@@ -162,8 +164,9 @@ struct DecodeProblem {
         for (uint32_t t = 0; t < row.tokens; ++t) {
           const size_t base = block_of(row, numbers, t, block);
           for (uint32_t c = 0; c < d; ++c) {
-            expected[query + c] += weight[t] / sum *
-                                   static_cast<double>(__bfloat162float(cells[base + at(t % shape.page_tokens, c, true)]));
+            expected[query + c] +=
+                weight[t] / sum *
+                static_cast<double>(__bfloat162float(cells[base + at(t % shape.page_tokens, c, true)]));
           }
         }
       }
