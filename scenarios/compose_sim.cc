@@ -15,17 +15,6 @@ double giga(const Figure& figure) { return figure.value / 1e9; }
 
 Duration rounded(const Figure& figure) { return {static_cast<int64_t>(figure.value + 0.5)}; }
 
-// Engines whose steps ask what the data decided say so by having a place for the source.
-template <typename Engine>
-constexpr bool kAsksForValues = requires(Engine engine, OutcomeSource* source) {
-  engine.source = source;
-};
-
-template <typename Engine>
-void give_values(Engine* engine, OutcomeSource* source) {
-  if constexpr (kAsksForValues<Engine>) engine->source = source;
-}
-
 sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed) {
   sim::SimConfig out;
   out.node.gpus = composed.gpus;
@@ -62,11 +51,11 @@ bool can_simulate() { return true; }
 Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Client* client,
                               const std::vector<Observer*>& observers,
                               const std::vector<OutcomeSource*>& values) {
-  sim::SimConfig config = sim_config(scenario, *composed);
-  if (!values.empty() && !kAsksForValues<sim::SimEngine>)
+  const sim::SimConfig config = sim_config(scenario, *composed);
+  if (!values.empty()) {
     return mistake(scenario.where("clock"), "the simulator of this build asks nobody for values",
-                   "--clock=wall");
-  for (size_t i = 0; i < values.size(); ++i) give_values(&config.engines[i], values[i]);
+                   "use --clock=wall");
+  }
   if (Result<void> ok = sim::validate_sim_config(config); !ok) {
     return mistake(scenario.where("hardware.node"), ok.error().text());
   }
