@@ -25,7 +25,6 @@ find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(tl-expected REQUIRED)           # Debian: libexpected-dev
 find_package(yaml-cpp REQUIRED)              # Debian: libyaml-cpp-dev (foreign profiles)
-pkg_check_modules(OpenBLAS IMPORTED_TARGET openblas)
 
 # Debian's libsimgrid-dev (3.32) ships no CMake package, only a pkg-config file.
 if(NOT KVTWIN_SIMGRID STREQUAL "OFF")

@@ -133,8 +133,8 @@ void CpuEngine::told(const Command& command) {
   // A preempted call comes back: it begins a new page table, and goes on with what it sampled.
   if (drop == nullptr || drop->reason == DropCallState::Reason::kPreempted) return;
   const auto call = calls_.find(drop->call);
-  if (call == calls_.end()) return;  // it never ran
-  uint64_t hash = draw({raw(drop->call), call->second.sampled.size()});
+  if (call == calls_.end()) return;                     // it never ran
+  uint64_t hash = draw({call->second.sampled.size()});  // not the id: it may depend on times
   for (const uint32_t token : call->second.sampled) hash = draw({hash, token});
   samples_digest_ += hash;
   calls_.erase(call);

@@ -65,6 +65,8 @@ Client* IdentityTokens::watch(Client* client) {
 void IdentityTokens::sent(CallReady* call) {
   Call& known = calls_[call->call];
   known.prompt_tokens = call->prompt_tokens;
+  known.session = call->session;
+  known.in_session = sent_[call->session]++;
   uint64_t left = options_.outputs_unknown ? call->prompt_tokens / options_.unit_tokens : UINT64_MAX;
   uint64_t end = 0;
   for (UnitRun run : call->identity) {
@@ -78,20 +80,19 @@ void IdentityTokens::sent(CallReady* call) {
   if (options_.outputs_unknown) call->identity = known.runs;
 }
 
-uint32_t IdentityTokens::token(CallId call, uint32_t position) const {
-  const auto known = calls_.find(call);
+uint32_t IdentityTokens::token(CallId id, uint32_t position) const {
+  const auto known = calls_.find(id);
   KVT_CHECK(known != calls_.end());
+  const Call& call = known->second;
   const uint64_t unit = position / options_.unit_tokens;
-  const std::vector<uint64_t>& ends = known->second.ends;
-  const auto run = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), unit) - ends.begin());
-  uint64_t bits = 0;
-  if (run < ends.size()) {
-    const UnitRun& found = known->second.runs[run];
-    const uint64_t number = found.first + (unit - (ends[run] - found.count));
+  const auto run =
+      static_cast<size_t>(std::upper_bound(call.ends.begin(), call.ends.end(), unit) - call.ends.begin());
+  constexpr uint64_t kNoSpace = UINT64_MAX;  // no run has it
+  uint64_t bits = draw({options_.seed, kNoSpace, raw(call.session), call.in_session, position});
+  if (run < call.ends.size() && (call.runs[run].space & kPrivateSpace) == 0) {
+    const UnitRun& found = call.runs[run];
+    const uint64_t number = found.first + (unit - (call.ends[run] - found.count));
     bits = draw({options_.seed, found.space, number, position % options_.unit_tokens});
-  } else {
-    constexpr uint64_t kNoSpace = UINT64_MAX;  // no run has it
-    bits = draw({options_.seed, kNoSpace, raw(call), position});
   }
   return first_id_ + static_cast<uint32_t>(bits % ids_);
 }

@@ -2,9 +2,10 @@
 // the trace: token ids are made from them, so that equal identities are equal tokens (TRACES 5.1).
 //
 //   token(call, p) = ordinary id number draw(seed, space, unit, p mod unit_tokens) of the vocabulary
-// where (space, unit) is the identity of p's unit. Positions without identity are numbered by call and
-// position. Since outputs have identities too (what the next prompt says they were), forced decoding makes
-// later prompts match the KV that was generated, bit for bit.
+// where (space, unit) is the identity of p's unit. Positions without identity are numbered by session, call
+// of the session, and position: call ids are dealt in the order of sending, which may depend on times. Since
+// outputs have identities too (what the next prompt says they were), forced decoding makes later prompts
+// match the KV that was generated, bit for bit.
 
 #ifndef KVTWIN_ENGINE_CPU_TOKEN_IDS_H_
 #define KVTWIN_ENGINE_CPU_TOKEN_IDS_H_
@@ -51,6 +52,8 @@ class IdentityTokens final : public TokenIds {
   class Watch;
   struct Call {
     uint32_t prompt_tokens = 0;
+    SessionId session{};
+    uint32_t in_session = 0;  // so many calls of the session were sent before
     std::vector<UnitRun> runs;
     std::vector<uint64_t> ends;  // of each run, in units from the start
   };
@@ -61,6 +64,7 @@ class IdentityTokens final : public TokenIds {
   const TokenIdOptions options_;
   uint32_t first_id_ = 0, ids_ = 0;
   std::map<CallId, Call> calls_;
+  std::map<SessionId, uint32_t> sent_;  // calls, by session
   std::unique_ptr<Watch> watch_;
 };
 

@@ -12,6 +12,7 @@
 #include "models/hf_config.h"
 #include "models/retention_stats.h"
 #include "models/textproto.h"
+#include "models/weights.h"
 
 namespace kvtwin {
 namespace {
@@ -147,12 +148,37 @@ int run_show(const ShowOptions& options) {
   return 0;
 }
 
+struct InitOptions {
+  std::string model, out;
+  uint64_t seed = 42;
+};
+
+// `model`: a config.json, or what the catalog takes.
+Result<LlmSpec> read_model(const std::string& model) {
+  if (!model.ends_with(".json")) return Catalog().llm(model);
+  const Result<std::string> json = read_text_file(model, size_t{1} << 20);
+  if (!json) return tl::unexpected<Mistake>(json.error());
+  return import_hf_config(*json, model);
+}
+
+int run_init(const InitOptions& options) {
+  const Result<LlmSpec> llm = read_model(options.model);
+  if (!llm) return complain(llm.error());
+  if (Result<void> ok = check_dense(*llm, options.model); !ok) return complain(ok.error());
+  const ModelWeights weights = ModelWeights::random(*llm, options.seed);
+  if (Result<void> ok = write_model(weights, options.out); !ok)
+    return complain(ok.error(), kStatusEnvironment);
+  fmt::print("{}: {} parameters in bf16, drawn from seed {}\n", options.out, llm->parameters(), options.seed);
+  return 0;
+}
+
 }  // namespace
 
 void add_model_command(CLI::App& app, int* status) {
-  CLI::App* model = app.add_subcommand("model",
-                                       "Example: kvtwin model show llama-3.1-8b\n\n"
-                                       "Shows a language model of the catalog, or imports one.");
+  CLI::App* model =
+      app.add_subcommand("model",
+                         "Example: kvtwin model show llama-3.1-8b\n\n"
+                         "Shows a language model of the catalog, imports one, or draws weights.");
   model->require_subcommand(1);
 
   auto import = std::make_shared<ImportOptions>();
@@ -181,6 +207,15 @@ void add_model_command(CLI::App& app, int* status) {
       ->capture_default_str();
   cmd->add_option("--out", profile->out, "file to write (default: standard output)");
   cmd->callback([profile, status] { *status = run_import_profile(*profile); });
+  auto init = std::make_shared<InitOptions>();
+  cmd = model->add_subcommand(
+      "init",
+      "Example: kvtwin model init models/tiny/llama-4x256.textproto --seed=7 --out=tiny\n\n"
+      "Draws random weights and writes config.json and model.safetensors, as transformers reads them.");
+  cmd->add_option("config", init->model, "a config.json, a name of the catalog, or a textproto")->required();
+  cmd->add_option("--seed", init->seed, "of what is drawn")->capture_default_str();
+  cmd->add_option("--out", init->out, "folder to write")->required();
+  cmd->callback([init, status] { *status = run_init(*init); });
 
   auto options = std::make_shared<ShowOptions>();
   cmd = model->add_subcommand("show",

@@ -57,6 +57,21 @@ std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& compo
   return files;
 }
 
+// Options that have a field are its short form.
+std::vector<std::string> all_sets(const RunArguments& arguments) {
+  std::vector<std::string> sets = arguments.sets;
+  if (arguments.seed) sets.push_back(fmt::format("seed={}", *arguments.seed));
+  if (!arguments.world.empty()) sets.push_back("world=" + arguments.world);
+  if (!arguments.clock.empty()) sets.push_back("clock=" + arguments.clock);
+  return sets;
+}
+
+// The world that computes values; null if the scenario's does not.
+Result<std::unique_ptr<CpuWorld>> make_cpu(const Scenario& scenario, const Composed& composed) {
+  if (scenario.values.world() != "cpu") return std::unique_ptr<CpuWorld>();
+  return CpuWorld::make(scenario, composed);
+}
+
 int run_scenario(const RunArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
@@ -66,11 +81,7 @@ int run_scenario(const RunArguments& arguments) {
     if (!parsed) return complain(parsed.error());
     window = *parsed;
   }
-  std::vector<std::string> sets = arguments.sets;
-  if (arguments.seed) sets.push_back(fmt::format("seed={}", *arguments.seed));
-  if (!arguments.world.empty()) sets.push_back("world=" + arguments.world);
-  if (!arguments.clock.empty()) sets.push_back("clock=" + arguments.clock);
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, sets);
+  const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, all_sets(arguments));
   if (!scenario) return complain(scenario.error());
   if (needs_simulator(*scenario) && !can_simulate()) {
     return complain(Mistake{arguments.scenario, "this build has no simulated world",
@@ -89,14 +100,10 @@ int run_scenario(const RunArguments& arguments) {
   Metrics metrics(composed->facts);
   Extras extras;
   std::vector<Observer*> observers = {&metrics};
+  const Result<std::unique_ptr<CpuWorld>> cpu = make_cpu(*scenario, *composed);
+  if (!cpu) return complain(cpu.error());
   Client* client = composed->client.get();
-  std::unique_ptr<CpuWorld> cpu;
-  if (scenario->values.world() == "cpu") {
-    Result<std::unique_ptr<CpuWorld>> made = CpuWorld::make(*scenario, *composed);
-    if (!made) return complain(made.error());
-    cpu = std::move(*made);
-    client = cpu->watch(client);
-  }
+  if (*cpu) client = (*cpu)->watch(client);
   if (arguments.record) {
     const RecordedAbout about{scenario->values.name(), scenario->values.seed()};
     extras.recorder = std::make_unique<Recorder>(composed->options, about);
@@ -109,8 +116,8 @@ int run_scenario(const RunArguments& arguments) {
   }
   if (!arguments.quiet) observers.push_back(&progress);
   progress.start_run(composed->client->report().calls_total);
-  const Result<SimulatedEnd> simulated = cpu ? cpu->run(*scenario, &*composed, client, observers)
-                                             : simulate(*scenario, &*composed, client, observers);
+  const Result<SimulatedEnd> simulated = *cpu ? (*cpu)->run(*scenario, &*composed, client, observers)
+                                              : simulate(*scenario, &*composed, client, observers);
   const double wall_s = progress.seconds();
   progress.finish();
   if (!simulated) return complain(simulated.error());

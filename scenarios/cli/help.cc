@@ -9,7 +9,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin replay  out/run-3f0c                              same log, same decisions?
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
-  kvtwin model   import config.json --name=mine            bring a model in
+  kvtwin model   import config.json --name=mine            bring a model in; show, init
   kvtwin list    policies | models | devices | nodes | scenarios | presets
 
 kvtwin COMMAND --help says more. Options are written --name=value.

@@ -4,6 +4,7 @@
 #define KVTWIN_TESTS_KERNELS_FLOATS_H_
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -19,6 +20,12 @@ inline std::vector<float> random_floats(uint64_t seed, size_t count, float size 
     out[i] = size * (static_cast<float>(draw({seed, i}) >> 40) * 0x1p-23f - 1.0f);
   }
   return out;
+}
+
+// Of the bits: equal on every machine, or a kernel's sums have another order there.
+inline uint64_t bits_of(const std::vector<float>& values, uint64_t hash = 0) {
+  for (const float value : values) hash = mix64(hash ^ std::bit_cast<uint32_t>(value)) + 1;
+  return hash;
 }
 
 // Largest |a - b| / (1 + |b|). Not a number, or not of one kind: infinite.

@@ -1,0 +1,91 @@
+// Worlds that compute values, as their users meet them.
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/search_tiny.textproto";
+
+// One session: a second or two.
+std::vector<std::string> run_words(const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"run", kScenario, "--world=cpu", "--quiet",
+                                    "--set=replay.sessions_max=1"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// What follows `name` in a table or record, up to a blank or a quote.
+std::string after(const std::string& text, const std::string& name) {
+  const size_t at = text.find(name);
+  REQUIRE_MESSAGE(at != std::string::npos, text);
+  const size_t begin = at + name.size();
+  return text.substr(begin, text.find_first_of(" \"\n", begin) - begin);
+}
+
+}  // namespace
+
+TEST_CASE("cpu: a run on real values is recorded, and its log replays to the same digest") {
+  const Folder folder;
+  const Outcome run = run_kvtwin(folder, run_words({"--record", "--out=" + folder.file("a")}));
+  REQUIRE_MESSAGE(run.status == 0, run.err);
+  CHECK(run.out.find("(computed ") != std::string::npos);
+  CHECK(run.out.find("100.0 % measured") != std::string::npos);
+  CHECK(run.out.find("forced decoding, wall clock") != std::string::npos);
+  const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a")});
+  CHECK(replayed.status == 0);
+  CHECK(replayed.out.find("same decisions") != std::string::npos);
+  CHECK(after(replayed.out, "decisions=") == after(run.out, "decisions="));
+
+  // Times are measured and differ; what calls sample does not. Nor beside another budget or page size, or
+  // with the weights read from a file.
+  const Outcome init =
+      run_kvtwin(folder, {"model", "init", KVTWIN_SOURCE_DIR "/models/tiny/llama-4x256.textproto",
+                          "--seed=42", "--out=" + folder.file("m")});
+  REQUIRE_MESSAGE(init.status == 0, init.err);
+  const Outcome again =
+      run_kvtwin(folder, run_words({"--no-write", "--set=cpu.checkpoint=" + folder.file("m"),
+                                    "--set=limits.step_tokens_max=200", "--set=memory.page_tokens=32"}));
+  REQUIRE_MESSAGE(again.status == 0, again.err);
+  CHECK(after(again.out, "samples=") == after(run.out, "samples="));
+  const Outcome other = run_kvtwin(folder, run_words({"--no-write", "--seed=7"}));
+  CHECK(after(other.out, "samples=") != after(run.out, "samples="));
+}
+
+TEST_CASE("cpu: what it cannot compute is refused with what would be right, status 2") {
+  const Folder folder;
+  const struct {
+    std::vector<std::string> words;
+    const char* says;
+  } rows[] = {
+      {{"--world=gpu"}, "world is \"gpu\"; did you mean \"cpu\""},
+      {{"--world=sim", "--clock=wall"}, "the simulated world has no wall clock"},
+      {{"--world=cpu", "--set=model.name=gpt-oss-20b"}, "family \"gpt_oss\" is not computed"},
+      {{"--world=cpu", "--set=cpu.decode=beam"}, "decode is \"beam\""},
+      {{"--world=cpu", "--set=cpu.checkpoint=/nowhere"}, "\"/nowhere\" does not exist"},
+      {{"--world=cpu", "--set=cpu.checkpoint=" KVTWIN_SOURCE_DIR "/models"}, "config.json: cannot be opened"},
+      {{"--world=cpu", "--set=cpu.checkpoint=" KVTWIN_SOURCE_DIR "/tests/golden/hf/data/llama_tied"},
+       "has 2 layers, model llama-4x256 has 4"},
+  };
+  for (const auto& row : rows) {
+    std::vector<std::string> words = {"run", kScenario, "--quiet", "--no-write"};
+    words.insert(words.end(), row.words.begin(), row.words.end());
+    const Outcome outcome = run_kvtwin(folder, words);
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said(row.says), outcome.err);
+  }
+  const Outcome init = run_kvtwin(folder, {"model", "init", "gpt-oss-20b", "--out=" + folder.file("m")});
+  CHECK(init.status == 2);
+  CHECK(!folder.has("m"));
+}
+
+TEST_CASE("cpu: greedy decoding goes its own way, and always the same") {
+  const Folder folder;
+  const Outcome once = run_kvtwin(folder, run_words({"--no-write", "--set=cpu.decode=greedy"}));
+  REQUIRE_MESSAGE(once.status == 0, once.err);
+  CHECK(once.out.find("greedy decoding") != std::string::npos);
+  const Outcome twice =
+      run_kvtwin(folder, run_words({"--no-write", "--set=cpu.decode=greedy", "--set=limits.calls_max=1"}));
+  CHECK(after(twice.out, "samples=") == after(once.out, "samples="));
+}
