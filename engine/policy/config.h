@@ -43,7 +43,7 @@ struct PolicySet {
   std::string retrieval = "all";
   std::string partition = "uniform";
   std::string identity = "shared";
-  ScorerSpec scorer_spec;
+  ScorerSpec scorer_spec{};
 };
 
 struct CoreConfig {
