@@ -98,26 +98,24 @@ uint32_t rows_before_window(const WindowSpec& spec, const Look& look, uint32_t h
 
 WindowSpec window_spec(WindowCodeBase code_base) {
   using enum WindowCodeBase;
-  WindowSpec spec;
   switch (code_base) {
     case kKvpress:
-      return {64, 5, Pool::kAverage, Reduce::kMean, PoolOrder::kPoolThenReduce, true, false, true};
-    case kAdaKv:
-      return {32, 7, Pool::kMax, Reduce::kMean, PoolOrder::kReduceThenPool, true, false, true};
+      return {.window = 64, .kernel = 5, .pool = Pool::kAverage, .order = PoolOrder::kPoolThenReduce};
     case kKvCacheFactory:
-      return {64, 5, Pool::kAverage, Reduce::kMean, PoolOrder::kReduceThenPool, true, false, true};
+      return {.window = 64, .kernel = 5, .pool = Pool::kAverage};
     case kTangram:
-      return {32, 7, Pool::kMax, Reduce::kMax, PoolOrder::kReduceLogitsFirst, false, false, true};
+      return {.reduce = Reduce::kMax, .order = PoolOrder::kReduceLogitsFirst, .causal = false};
     case kJudgeQ:
-      return {32, 7, Pool::kMax, Reduce::kMean, PoolOrder::kReduceThenPool, true, false, false};
-    case kIntentKv:
-      return {32, 7, Pool::kMax, Reduce::kMean, PoolOrder::kReduceThenPool, true, false, true};
+      return {.keep_window = false};
     case kH2oWindow:
-      return {32, 1, Pool::kNone, Reduce::kMean, PoolOrder::kReduceThenPool, true, false, true};
+      return {.kernel = 1, .pool = Pool::kNone};
     case kFinch:
-      return {32, 1, Pool::kNone, Reduce::kMean, PoolOrder::kReduceThenPool, true, true, true};
+      return {.kernel = 1, .pool = Pool::kNone, .weigh_visible = true};
+    case kAdaKv:
+    case kIntentKv:
+      return {};  // 32 rows, maximum over 7, mean over the group before it
   }
-  return spec;
+  return {};
 }
 
 uint32_t tangram_window(uint32_t chunk_tokens) { return chunk_tokens < 1000 ? 16 : 32; }
