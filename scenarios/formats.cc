@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 
 #include "models/kv_price.h"
 #include "models/retention_profile.h"

@@ -83,6 +83,21 @@ TEST_CASE("Q-1 round trip: a code's value has that code, for every fp16 scale an
   CHECK(pairs > 100'000);
 }
 
+TEST_CASE("Q-1 ageing: int4 read and packed as int2 adds the two errors, no more") {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    const auto exact =
+        random_rows(seed, 32, std::ldexp(1.0f, static_cast<int>(seed % 5) - 2), static_cast<float>(seed % 3));
+    const Affine four = affine_of(exact.data(), 32, 1, 4);
+    std::vector<float> once(32);
+    for (size_t i = 0; i < 32; ++i) once[i] = value_of(code_of(exact[i], four, 4), four);
+    const Affine two = affine_of(once.data(), 32, 1, 2);
+    const float bound = error_bound(exact, four, 4) + error_bound(once, two, 2);
+    for (size_t i = 0; i < 32; ++i)
+      CHECK(std::abs(value_of(code_of(once[i], two, 2), two) - exact[i]) <= bound);
+  }
+}
+
 TEST_CASE("Q-1 packing what was unpacked gives the same bytes") {
   for (const PageShape& shape : kShapes) {
     for (const uint32_t bits : {2u, 4u}) {

@@ -127,6 +127,18 @@ TEST_CASE("formats: AOT's budgets come from a profile of the same model") {
   CHECK(says(complaint({named, "model.name=qwen3-8b"}), "32 layers of 8 KV heads, qwen3-8b has 36 of 8"));
 }
 
+TEST_CASE("formats: the shipped scenarios of uniform formats compose") {
+  for (const char* name : {"fp8", "int4", "fp4", "kivi"}) {
+    CAPTURE(name);
+    const auto scenario =
+        load_scenario(std::string(KVTWIN_SOURCE_DIR "/scenarios/methods/") + name + ".textproto", {});
+    REQUIRE_MESSAGE(scenario, (scenario ? std::string() : scenario.error().front().text()));
+    const auto c = compose_engines(*scenario);
+    CHECK(config_of(c).policies.precision.starts_with(name));
+    CHECK(config_of(c).pages_gpu > 20'000);
+  }
+}
+
 TEST_CASE("formats: what cannot work is refused, with the way out") {
   CHECK(says(complaint({"policies.precision=int3"}), "there is no precision \"int3\""));
   CHECK(says(complaint({"policies.precision=triaxial"}), "not run by the engine core yet"));
