@@ -10,7 +10,7 @@
 // Predicted: memory alone (8 KB a block in 405 cycles of an SM at 4.69 TB/s; 16 mma take 24 of them, 16
 // ldmatrix 64). 8 warps x 3 stages x 8 KB are in flight, three times what hides the latency.
 
-#include <algorithm>
+#include "kernels/attention_decode.h"
 
 #include "kernels/attention_decode_merge.cuh"
 

@@ -148,6 +148,12 @@ void choose_policies(const Scenario& scenario, const LlmSpec& llm, PolicySet* se
                      llm.name),
          "it is built for models whose layers all see the whole context; use retrieval: \"all\""});
   }
+  const uint32_t dense = axes.retrieval_options().layers_dense();
+  if (dense > llm.layers) {
+    mistakes->push_back({scenario.where("policies.retrieval_options.layers_dense"),
+                         fmt::format("layers_dense is {}, {} has {} layers", dense, llm.name, llm.layers),
+                         fmt::format("from 0 to {}", llm.layers)});
+  }
   if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
 }
 

@@ -104,6 +104,10 @@ std::optional<std::string> check_retrieval_spec(const RetrievalSpec& spec, Retri
   if (spec.speculation && method != RetrievalMethod::kFreekv && method != RetrievalMethod::kAll) {
     return "speculation is retrieval freekv's; set it false, or choose retrieval freekv";
   }
+  if (method == RetrievalMethod::kInfinigen && spec.layers_dense == 0) {
+    return "layers_dense is 0, but nothing can be chosen for the first layer from the layer before it; use 1 "
+           "or more";
+  }
   if (method == RetrievalMethod::kShadowkv && spec.rank == 0)
     return "rank is 0, but keys are rebuilt from it";
   if (method == RetrievalMethod::kInfinigen && (spec.columns_q32 <= 0 || spec.columns_q32 > kOneQ32)) {

@@ -70,7 +70,7 @@ printf '\n## Ablation\n\nPaper (batch 4): layout up to 10.5x, double buffer 1.2x
 printf '| case | NHD, a copy per piece | NHD, strided | HND | + two buffers | + speculation | layout (per piece) | layout (strided) | buffers | speculation |\n'
 printf '|---|---|---|---|---|---|---|---|---|---|\n'
 for model in "${models[@]}"; do
-  for miss in 0.05 0.2 1.0; do
+  for miss in 0.05 0.1 0.2 1.0; do
     ablation "$model" long_input 0.8 4 "$miss"
     ablation "$model" long_generation 0.9 4 "$miss"
   done

@@ -99,6 +99,12 @@ TEST_CASE("retrieval: choices that cannot work together are refused with the way
        "1 or 2"},
       {[](CoreConfig* c) { c->policies.retrieval = "arkvale"; }, "speculation is retrieval freekv's",
        "set it false"},
+      {[](CoreConfig* c) {
+         c->policies.retrieval = "infinigen";
+         c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kInfinigen);
+         c->policies.retrieval_spec.layers_dense = 0;
+       },
+       "the layer before it", "use 1 or more"},
       {[](CoreConfig* c) { c->policies.retrieval = "freekw"; }, "there is no retrieval \"freekw\"", "freekv"},
   };
   REQUIRE(!validate_core_config(freekv_config()).has_value());

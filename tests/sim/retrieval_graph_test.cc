@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "engine/base/prng.h"
 #include "engine/step_graph_retrieval.h"
 
 using namespace kvtwin;
@@ -224,6 +225,59 @@ TEST_CASE("F-7 retrieval graph: with one staging buffer a recall waits for the c
   CHECK(run(&one, counts, 40).end == doctest::Approx(kLayers * 280).epsilon(0.02));
   for (size_t l = 1; l < one.layers.size(); ++l) {
     CHECK(waits(one.graph, one.layers[l].recall_next, one.layers[l - 1].convert_next));
+  }
+}
+
+TEST_CASE("X-8 retrieval graph: whatever operations take, no slot is written while attention reads it") {
+  for (const RetrievalMethod method :
+       {RetrievalMethod::kArkvale, RetrievalMethod::kShadowkv, RetrievalMethod::kFreekv}) {
+    for (uint64_t seed = 1; seed <= 200; ++seed) {
+      CAPTURE(seed);
+      Prng prng(seed);
+      RetrievalStepSpec spec = spec_of(method);
+      spec.converts = prng.chance(1, 2);
+      spec.staging_buffers = static_cast<uint32_t>(prng.range(1, 2));
+      // What is recalled now waits behind what was recalled before it, and would hide a missing edge.
+      const uint64_t rare = prng.range(1, 40);
+      RetrievalStep step = make_retrieval_step(spec);
+      StepCarry carry;
+      Ticks end = 0;
+      std::vector<Ticks> delivered(kLayers, 0), offloaded(kLayers, 0);  // by layer, of the steps before
+      for (int i = 0; i < 6; ++i) {
+        for (uint32_t op = 0; op < step.graph.op_count(); ++op) {
+          // Transfers that often outlast their step.
+          const uint64_t slow = is_transfer(step.graph.op(OpId{op}).kind) ? 1500 : 60;
+          step.graph.set_cost(OpId{op}, {.fixed = static_cast<Ticks>(prng.range(0, 90)),
+                                         .unit = static_cast<Ticks>(prng.range(0, slow))});
+        }
+        std::vector<uint32_t> counts(step.outcome_count());
+        for (uint32_t& count : counts)
+          count = prng.chance(1, rare) ? static_cast<uint32_t>(prng.range(1, 2)) : 0;
+        for (uint32_t l = 0; l < kLayers; ++l)
+          counts[step.background(l)] = static_cast<uint32_t>(prng.range(0, 2));
+        for (uint32_t l = 0; l < kLayers; ++l) counts[step.unflagged(l)] = counts[step.flagged(l)] == 0;
+        end = step.graph.evaluate(end, counts, &carry).end;
+        std::vector<OpTime> times;
+        step.graph.times(&times);
+        const auto of = [&](OpId op) { return times[static_cast<size_t>(op)]; };
+        const auto happens = [&](uint32_t outcome) { return counts[outcome] > 0; };
+        for (uint32_t l = 0; l < kLayers; ++l) {
+          const RetrievalLayerOps& ops = step.layers[l];
+          // What was recalled for this step, in it or before it, is there; a page that left its slot is home.
+          REQUIRE(of(ops.attention).start >= delivered[l]);
+          REQUIRE(of(ops.append).start >= offloaded[l]);
+          const OpId now = spec.converts ? ops.convert_now : ops.recall_now;
+          if (happens(step.blocking(l))) REQUIRE(of(ops.attention).start >= of(now).end);
+          if (happens(step.filled())) offloaded[l] = of(ops.offload).end;
+          if (method != RetrievalMethod::kFreekv || !happens(step.background(l))) continue;
+          const OpId next = spec.converts ? ops.convert_next : ops.recall_next;
+          REQUIRE(of(next).start >= of(ops.attention).end);
+          if (happens(step.unflagged(l))) REQUIRE(of(ops.recall_next).start >= of(ops.top_k_next).end);
+          if (happens(step.unflagged(l))) REQUIRE(of(ops.score_next).start >= of(ops.append).end);
+          delivered[l] = of(next).end;
+        }
+      }
+    }
   }
 }
 

@@ -39,6 +39,7 @@ void draw_arena(CoreConfig* config, Prng* prng) {
   config->pages_host = number(prng, 1, prng->chance(1, 2) ? 12 : 120);
   RetrievalSpec& spec = set.retrieval_spec;
   spec.speculation = set.retrieval == "freekv";
+  spec.layers_dense = number(prng, 1, 2);
   spec.sink_tokens = config->page_tokens * number(prng, 0, 2);
   spec.window_tokens = config->page_tokens * number(prng, 1, 2);
   spec.budget_tokens = spec.sink_tokens + spec.window_tokens + config->page_tokens * number(prng, 1, 3);
