@@ -190,6 +190,11 @@ Result<LlmSpec> import_object(const Json& config, const Json& outer, const std::
   m.mlp_bias = fields.flag("mlp_bias", false);
   m.qk_norm = m.family == "qwen3" || m.family == "qwen3_moe";
   m.attention_sinks = m.family == "gpt_oss";
+  const std::string act = fields.text("hidden_act");
+  if (!act.empty() && act != "silu")
+    fields.fail(fmt::format("\"hidden_act\" is \"{}\"", act.substr(0, 40)), "these families have silu");
+  if (fields.real("partial_rotary_factor", 1) != 1)
+    fields.fail("\"partial_rotary_factor\" is not 1", "these families rotate whole heads");
   m.norm_eps = fields.real("rms_norm_eps", m.family == "gpt_oss" ? 1e-5 : 1e-6);  // as HF defaults it
   read_rope(fields, where, &m);
   read_moe(fields, &m);

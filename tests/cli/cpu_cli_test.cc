@@ -89,3 +89,18 @@ TEST_CASE("cpu: greedy decoding goes its own way, and always the same") {
       run_kvtwin(folder, run_words({"--no-write", "--set=cpu.decode=greedy", "--set=limits.calls_max=1"}));
   CHECK(after(twice.out, "samples=") == after(once.out, "samples="));
 }
+
+TEST_CASE("cpu: under the virtual clock it decides what the simulated world decides, and samples the same") {
+  const Folder folder;
+  const Outcome computed = run_kvtwin(folder, run_words({"--no-write", "--clock=virtual"}));
+  if (computed.said("asks nobody for values") || computed.said("no simulated world")) {
+    MESSAGE("this build's simulator asks nobody for values: skipped");
+    return;
+  }
+  REQUIRE_MESSAGE(computed.status == 0, computed.err);
+  const Outcome simulated = run_kvtwin(
+      folder, {"run", kScenario, "--world=sim", "--quiet", "--set=replay.sessions_max=1", "--no-write"});
+  CHECK(after(computed.out, "decisions=") == after(simulated.out, "decisions="));
+  const Outcome wall = run_kvtwin(folder, run_words({"--no-write", "--clock=wall"}));
+  CHECK(after(computed.out, "samples=") == after(wall.out, "samples="));
+}

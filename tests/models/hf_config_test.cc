@@ -56,6 +56,32 @@ TEST_CASE("hf_config: a vision model gives its text part") {
   CHECK(m->context_window == 262144);
 }
 
+TEST_CASE("hf_config: rope_parameters of transformers 5, YaRN's terms and the norm's epsilon are read") {
+  std::string json = kSmall;
+  json.insert(json.rfind('}'),
+              R"(, "rms_norm_eps": 1e-6, "rope_theta": 7, "rope_parameters": {"rope_type": "yarn",
+    "rope_theta": 5000, "factor": 4, "original_max_position_embeddings": 128, "beta_fast": 16, "beta_slow": 2,
+    "attention_factor": 1.5, "truncate": false})");
+  const auto m = import_hf_config(json);
+  REQUIRE_MESSAGE(m, (m ? std::string() : m.error().text()));
+  CHECK(m->norm_eps == 1e-6);
+  CHECK(m->rope.theta == 5000);
+  CHECK(m->rope.scaling == "yarn");
+  CHECK(m->rope.beta_fast == 16);
+  CHECK(m->rope.beta_slow == 2);
+  CHECK(m->rope.attention_factor == 1.5);
+  CHECK(!m->rope.truncate);
+  const auto again = parse_llm(llm_textproto(*m), "x");
+  REQUIRE(again);
+  CHECK(llm_textproto(*again) == llm_textproto(*m));
+  CHECK(again->rope.attention_factor == 1.5);
+  for (const char* wrong : {R"(, "hidden_act": "gelu"})", R"(, "partial_rotary_factor": 0.5})"}) {
+    std::string other = kSmall;
+    other.replace(other.rfind('}'), 1, wrong);
+    CHECK(!import_hf_config(other));
+  }
+}
+
 TEST_CASE("hf_config: head_dim defaults to hidden / heads, KV heads to heads") {
   const auto m = import_hf_config(kSmall);
   REQUIRE(m);
