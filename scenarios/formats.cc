@@ -106,6 +106,13 @@ void apply_precision(const Scenario& scenario, LlmSpec* llm) {
   llm->kv = kv_tensor_format(format, shape);
 }
 
+DualPoolSize dual_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens, uint64_t kv_bytes,
+                             const PrecisionSpec& spec) {
+  const PageShape shape{page_tokens, llm.head_dim, spec.group};
+  return split_dual_pool(kv_bytes, spec.bits_above_two, pool_page_bytes(llm, tp, Format::kInt2, shape),
+                         pool_page_bytes(llm, tp, Format::kInt4, shape));
+}
+
 PlanPrice plan_price(const Scenario& scenario) {
   const v1::Policies& policies = scenario.values.policies();
   if (policies.partition() != "flashinfer") return {};

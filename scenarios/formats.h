@@ -4,6 +4,7 @@
 #define KVTWIN_SCENARIOS_FORMATS_H_
 
 #include "engine/policy/config.h"
+#include "engine/policy/dual_pool.h"
 #include "models/llm.h"
 #include "models/plan_price.h"
 #include "scenarios/scenario.h"
@@ -19,6 +20,10 @@ void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* 
 void apply_precision(const Scenario& scenario, LlmSpec* llm);
 // Cells that a call keeps exact beside its pages (KIVI), as staging of all calls on one GPU.
 uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp);
+
+// triaxial: pages of both formats that `kv_bytes` of one GPU hold, cut by the bits that were planned.
+DualPoolSize dual_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens, uint64_t kv_bytes,
+                             const PrecisionSpec& spec);
 
 // What the partition policy plans on the host, per step. Every call has one length in all heads and layers;
 // a layout with head groups plans per layer instead.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <vector>
 
@@ -181,6 +182,34 @@ TEST_CASE("pack: the fast layout holds every code once, and one word is one tens
   CHECK(fast_place(Side::kValue, 4, 128, 2, 1).word == word);           // values: rows are channels
   CHECK(fast_place(Side::kKey, 2, 128, 1, 16 + 2).word == word);        // int2: two tiles in a word
   CHECK(fast_place(Side::kKey, 2, 128, 1, 16 + 2).shift == 8);
+}
+
+// As a warp reads it: 16 bytes per lane, masks and shifts, and the operand layout of mma.m16n8k16.
+TEST_CASE("pack: a warp that loads the fast layout holds the tiles that mma wants") {
+  const PageShape whole{128, 128, 128};
+  for (const uint32_t bits : {2u, 4u}) {
+    const auto rows = random_rows(bits + 40, 128 * 128);
+    std::vector<uint8_t> group(key_group_bytes(bits, whole)), record(record_bytes(bits, 128));
+    pack_key_group(rows, bits, whole, group);
+    pack_record(Side::kKey, bits, 128, rows, record);
+    const uint32_t tiles_per_word = bits == 4 ? 1 : 2, mask = bits == 4 ? 0xf : 0x3;
+    int wrong = 0;
+    for (uint32_t tile = 0; tile < 64; ++tile) {
+      for (uint32_t lane = 0; lane < 32; ++lane) {
+        const uint32_t word_index = tile / tiles_per_word;
+        uint32_t word = 0;
+        std::memcpy(&word, &record[(word_index / 4 * 32 + lane) * 16 + word_index % 4 * 4], 4);
+        for (uint32_t reg = 0; reg < 4; ++reg) {
+          const uint32_t both = word >> ((tile % tiles_per_word * 4 + reg) * bits) & (mask | mask << 16);
+          const uint32_t token = tile / 8 * 16 + lane / 4 + reg % 2 * 8;
+          const uint32_t channel = tile % 8 * 16 + lane % 4 * 2 + reg / 2 * 8;
+          wrong += (both & 0xffff) != key_code(group, bits, whole, token, channel);
+          wrong += (both >> 16) != key_code(group, bits, whole, token, channel + 1);
+        }
+      }
+    }
+    CHECK(wrong == 0);
+  }
 }
 
 TEST_CASE("Q-1 the fast layout: same quantiser, codes and sizes of KERNELS 8") {

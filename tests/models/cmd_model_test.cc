@@ -7,6 +7,8 @@
 #include <fstream>
 
 #include "models/catalog.h"
+#include "models/retention_profile.h"
+#include "models/textproto.h"
 
 namespace kvtwin {
 namespace {
@@ -34,6 +36,26 @@ TEST_CASE("kvtwin model import writes a file that the catalog reads") {
   CHECK(run({"model", "show", out}) == 0);
   CHECK(run({"model", "import", (dir / "absent.json").string(), "--name=x"}) == 2);
   CHECK(run({"model", "import", config, "--name=x", "--out=" + (dir / "no/such/folder").string()}) == 3);
+  std::filesystem::remove_all(dir);
+}
+
+TEST_CASE("kvtwin model import-profile writes a profile that reads back, and refuses what is none") {
+  const std::string npz = KVTWIN_SOURCE_DIR "/tests/fuzz/seeds/npz_fuzz/deflated";
+  const auto dir = std::filesystem::temp_directory_path() / "kvtwin_cmd_profile_test";
+  std::filesystem::create_directories(dir);
+  const std::string out = (dir / "p.textproto").string();
+  CHECK(run({"model", "import-profile", npz, "--name=small", "--alpha=1", "--group=2", "--out=" + out}) == 0);
+  const auto text = read_text_file(out);
+  REQUIRE(text);
+  const auto profile = parse_retention_profile(*text, out);
+  REQUIRE_MESSAGE(profile, (profile ? std::string() : profile.error().text()));
+  CHECK(profile->name == "small");
+  CHECK(profile->mu[1] == doctest::Approx(0.45));
+  CHECK(text->find("alpha: 1") != std::string::npos);
+  CHECK(run({"model", "import-profile", npz, "--alpha=-1"}) == 2);
+  CHECK(run({"model", "import-profile", npz, "--group=0", "--out=" + out}) == 2);
+  CHECK(run({"model", "import-profile", out}) == 2);
+  CHECK(run({"model", "import-profile", npz, "--out=" + (dir / "no/such/folder").string()}) == 3);
   std::filesystem::remove_all(dir);
 }
 

@@ -148,6 +148,18 @@ TEST_CASE("dual pool: int4 pages are reclaimed tag by tag, cheapest first") {
   CHECK(pool.pages_free_4() == 2);
 }
 
+TEST_CASE("Q-5 with 4 bits for all tags no int2 page is ever taken, and nothing waits") {
+  DualPool pool(PageId{0}, {4, 8}, kPage, PageOrder::kLowestFirst);
+  DualPool::Call call;
+  const RoleRun prompt[] = {run(1, Semantic::kObs, 100), run(2, Semantic::kUser, 50)};
+  REQUIRE(pool.append_prompt(prompt, 2, PrecisionSpec{}, &call));
+  CHECK(call.waiting.empty());
+  REQUIRE(pool.flush(&call));
+  CHECK(call.pages_2.empty());
+  CHECK(call.cells_4 == 150);
+  CHECK(dual_demand(prompt, 2, PrecisionSpec{}, kPage).pages_4 == call.pages_4.size());
+}
+
 TEST_CASE("precision spec: which maps depend on what follows") {
   CHECK(bits_are_prefix_closed(PrecisionSpec{}));
   CHECK(bits_are_prefix_closed(observations_in_two()));

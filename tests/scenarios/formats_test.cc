@@ -114,6 +114,20 @@ TEST_CASE("formats: a tag map is read, and what is wrong with one is said where 
   CHECK(says(complaint({"policies.precision_options.tag_map=/no/such.textproto"}), "does not exist"));
 }
 
+TEST_CASE("formats: two pools hold x4.32 (B = 2.7) and x4.57 (B = 2.5) of the cells that bf16 holds") {
+  const auto c = composed({"model.name=qwen3-32b", "hardware.node=h200", "memory.page_tokens=32"});
+  const double bf16 = config_of(c).pages_gpu;
+  for (const auto& [bits, times] : {std::pair(2.7, 512 / 118.4), {2.5, 512 / 112.0}}) {
+    PrecisionSpec spec;
+    spec.bits_above_two = static_cast<uint64_t>((bits - 2) * 0x1p32);
+    const DualPoolSize pools =
+        dual_pool_pages(c->llm, 1, 32, static_cast<uint64_t>(c->memory.kv_bytes), spec);
+    CHECK((pools.pages_2 + pools.pages_4) / bf16 == doctest::Approx(times).epsilon(1e-3));
+    CHECK(pools.pages_2 / (pools.pages_2 + 1.0 * pools.pages_4) ==
+          doctest::Approx((4 - bits) / 2).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("formats: AOT's budgets come from a profile of the same model") {
   RetentionProfile p;
   p.name = "small", p.base_ratio = 0.3, p.layers = 32, p.kv_heads = 8;
