@@ -48,13 +48,14 @@ std::string scenarios_dir() {
 void list_scenarios() {
   std::vector<fs::path> files;
   std::error_code failed;
-  for (fs::directory_iterator at(scenarios_dir(), failed), end; !failed && at != end; at.increment(failed)) {
+  const fs::path dir = scenarios_dir();
+  for (fs::recursive_directory_iterator at(dir, failed), end; !failed && at != end; at.increment(failed)) {
     if (at->path().extension() == ".textproto") files.push_back(at->path());
   }
   std::sort(files.begin(), files.end());
   for (const fs::path& file : files) {
     const auto scenario = load_scenario(file.string(), {});
-    fmt::print("{:<32} {}\n", file.stem().string(),
+    fmt::print("{:<32} {}\n", fs::relative(file, dir, failed).replace_extension().generic_string(),
                scenario ? scenario->values.description() : scenario.error().front().what);
   }
 }

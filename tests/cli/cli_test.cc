@@ -232,7 +232,7 @@ TEST_CASE("cli: every shipped scenario loads, or says which data it misses") {
   const Scratch scratch;
   const std::string list = kvtwin(scratch, "list scenarios").out;
   for (const char* name : {"coding_agents_small", "mooncake_conversation", "azure_conversation",
-                           "weka_h200_host", "vllm_rtx4090_llama8b"}) {
+                           "weka_h200_host", "vllm_rtx4090_llama8b", "methods/freekv"}) {
     CAPTURE(name);
     CHECK(list.find(name) != std::string::npos);
   }
