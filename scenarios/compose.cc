@@ -10,8 +10,10 @@
 
 #include "engine/base/check.h"
 #include "engine/policy/registry.h"
+#include "engine/policy/retention.h"
 #include "models/catalog.h"
 #include "models/cost_factory.h"
+#include "scenarios/compose_parts.h"
 #include "scenarios/names.h"
 #include "traces/formats.h"
 #include "traces/replay_builder.h"
@@ -93,7 +95,7 @@ std::string what_would_fit(MemorySpec spec, uint32_t gpus) {
   return "no number of its GPUs holds this model; choose another node (kvtwin list nodes)";
 }
 
-void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mistakes* mistakes) {
   const v1::Scenario& values = scenario.values;
   MemorySpec spec;
   spec.llm = out->llm;
@@ -104,6 +106,7 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   spec.step_tokens_max = values.limits().step_tokens_max();
   spec.calls_max = values.limits().calls_max();
   spec.capture_sizes = static_cast<uint32_t>(values.limits().capture_sizes_size());
+  spec.staging_bytes = staging_bytes(scenario, out->llm, policies);
   if (const Result<void> ok = check_tp(spec.llm, spec.tp, ""); !ok) {
     return add(mistakes, scenario.where("engines.tensor_parallel"), ok.error());
   }
@@ -111,6 +114,11 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   Result<MemoryPlan> planned = plan_memory(spec);
   if (planned) {
     out->memory = std::move(*planned);
+    // A page of one head group is so much smaller.
+    const int64_t groups = page_groups(policies);
+    out->memory.page_bytes /= static_cast<uint64_t>(groups);
+    out->memory.pages = static_cast<uint32_t>(std::min<int64_t>(
+        out->memory.kv_bytes / static_cast<int64_t>(out->memory.page_bytes), UINT32_MAX - 1));
     if (out->memory_given) {
       const uint32_t given = values.memory().gpu_pages();
       out->notes.push_back(fmt::format("{} gpu pages are given; the memory model says {} ({:+.1f} %)", given,
@@ -123,11 +131,12 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   }
 }
 
-void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+void configure(const Scenario& scenario, const PolicySet& policies, Composed* out, Mistakes* mistakes) {
   const v1::Scenario& values = scenario.values;
   const v1::Limits& limits = values.limits();
   const uint64_t page_bytes = out->llm.kv_bytes_per_token(values.engines().tensor_parallel()) *
-                              values.memory().page_tokens() * values.engines().tensor_parallel();
+                              values.memory().page_tokens() * values.engines().tensor_parallel() /
+                              page_groups(policies);
   const uint32_t pages = out->memory_given ? values.memory().gpu_pages() : out->memory.pages;
   const uint32_t reserved = values.memory().reserved_pages();
   CoreConfig config;
@@ -173,9 +182,7 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     // vLLM captures nothing larger than two tokens per running call (its max_cudagraph_capture_size).
     std::erase_if(config.capture_sizes, [&](uint32_t size) { return size > 2 * limits.calls_max(); });
   }
-  const v1::Policies& axes = values.policies();
-  config.policies = {axes.scorer(),    axes.budget(),    axes.layout(),    axes.precision(),
-                     axes.placement(), axes.retrieval(), axes.partition(), axes.identity()};
+  config.policies = policies;
   if (!mistakes->empty()) return;  // further findings would only follow from these
   if (const std::optional<std::string> wrong = validate_core_config(config)) {
     mistakes->push_back({scenario.path, *wrong, {}});
@@ -260,21 +267,25 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
 // Calls that can never run: longer than the window, or than the whole pool.
 void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const CoreConfig& config = out->options.engines.front();
-  uint64_t longest = 0, count = 0;
+  const PolicyAxes axes = make_axes(config.policies);
+  const Retention retention(config, axes);
+  uint64_t longest = 0, count = 0, pages = 0;
   for (const TableNode& node : out->client->table().nodes) {
     if (node.kind != NodeKind::kCall) continue;
     const uint64_t tokens = uint64_t{node.prompt_tokens} + node.output_tokens;
     longest = std::max(longest, tokens);
+    const uint64_t needed =
+        tokens > UINT32_MAX ? tokens : retention.pages_needed(node.prompt_tokens, node.output_tokens);
+    pages = std::max(pages, needed);
     const bool fits = (config.context_tokens_max == 0 || tokens <= config.context_tokens_max) &&
-                      div_ceil<uint64_t>(tokens, config.page_tokens) <= config.pages_gpu;
+                      needed <= config.pages_gpu;
     count += !fits;
   }
   if (count == 0) return;
   out->oversized_calls = static_cast<uint32_t>(count);
   if (scenario.values.replay().oversized() == "reject") return;
   const bool window = config.context_tokens_max > 0 && longest > config.context_tokens_max;
-  const uint64_t pages =
-      div_ceil<uint64_t>(longest, config.page_tokens) + scenario.values.memory().reserved_pages();
+  pages += scenario.values.memory().reserved_pages();
   std::string what = fmt::format("{} calls can never run: the longest has {} tokens", count, longest);
   std::string change;
   if (window) {
@@ -318,8 +329,10 @@ tl::expected<Composed, Mistakes> compose_engines(const Scenario& scenario) {
   Mistakes mistakes;
   load_models(scenario, &out, &mistakes);
   if (mistakes.empty()) check_gpus(scenario, out, &mistakes);
-  if (mistakes.empty()) plan(scenario, &out, &mistakes);
-  if (mistakes.empty()) configure(scenario, &out, &mistakes);
+  PolicySet policies;
+  if (mistakes.empty()) policies = policy_set(scenario, out.llm, &mistakes);
+  if (mistakes.empty()) plan(scenario, policies, &out, &mistakes);
+  if (mistakes.empty()) configure(scenario, policies, &out, &mistakes);
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
   return out;
 }

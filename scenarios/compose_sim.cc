@@ -1,11 +1,15 @@
 // The simulated world's part of the composition root, present or not.
 
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "scenarios/compose.h"
 
 #ifdef KVTWIN_HAVE_SIMGRID
 
+#include "engine/policy/registry.h"
+#include "sim/behaviour_retention.h"
 #include "sim/sim_backend.h"
 
 namespace kvtwin {
@@ -44,15 +48,30 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed) {
   return out;
 }
 
+// Whether the world has to say what compressions keep.
+bool answers_kept(const CoreConfig& config) {
+  const PolicyAxes axes = make_axes(config.policies);
+  return !axes.budget->keeps_all() && axes.layout->keeping() != Keeping::kRing;
+}
+
 }  // namespace
 
 bool can_simulate() { return true; }
 
 Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Client* client,
                               const std::vector<Observer*>& observers) {
-  const sim::SimConfig config = sim_config(scenario, *composed);
+  sim::SimConfig config = sim_config(scenario, *composed);
   if (Result<void> ok = sim::validate_sim_config(config); !ok) {
     return mistake(scenario.where("hardware.node"), ok.error().text());
+  }
+  std::vector<std::unique_ptr<sim::RetentionSource>> sources;
+  for (size_t i = 0; i < config.engines.size(); ++i) {
+    if (!answers_kept(composed->options.engines[i])) continue;
+    const bool profile = scenario.values.simulation().kept() == "profile";
+    sources.push_back(std::make_unique<sim::RetentionSource>(
+        composed->options.engines[i], profile ? sim::KeptModel::kProfile : sim::KeptModel::kFixed,
+        scenario.values.seed()));
+    config.engines[i].source = sources.back().get();
   }
   sim::SimReport report;
   SimulatedEnd out;

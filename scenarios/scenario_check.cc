@@ -81,6 +81,17 @@ void check_limits(const v1::Limits& limits, Checker* check) {
   }
 }
 
+void check_policies(const v1::Policies& policies, Checker* check) {
+  const v1::BudgetOptions& budget = policies.budget_options();
+  check->range("policies.budget_options.ratio", budget.ratio(), 0.0, 1.0);
+  check->range("policies.budget_options.alpha", budget.alpha(), 0.0, 4096.0);
+  check->range("policies.budget_options.inflation", budget.inflation(), 0.0, 4096.0);
+  for (const double mean : budget.mean()) check->range("policies.budget_options.mean", mean, 0.0, 4096.0);
+  for (const double d : budget.deviation()) check->range("policies.budget_options.deviation", d, 0.0, 4096.0);
+  check->choice("policies.layout_options.clustering", policies.layout_options().clustering(),
+                kClusterings.names());
+}
+
 void check_replay(const v1::Replay& replay, Checker* check) {
   check->choice("replay.mode", replay.mode(), kReplayModes.names());
   check->choice("replay.arrivals", replay.arrivals(), kArrivalModes.names());
@@ -114,6 +125,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.range("memory.page_tokens", values.memory().page_tokens(), 1u, 4096u);
   check.range("memory.gpu_fraction", values.memory().gpu_fraction(), 0.01, 1.0);
   check_limits(values.limits(), &check);
+  check_policies(values.policies(), &check);
   check.choice("trace.prefix_sharing", values.trace().prefix_sharing(), kSharings.names());
   check.range("trace.jitter_ns", values.trace().jitter_ns(), int64_t{0}, int64_t{3'600'000'000'000});
   check.exists("trace.path", values.trace().path());
@@ -124,6 +136,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.range("cost.host_piecewise_ns", values.cost().host_piecewise_ns(), -host_max, host_max);
   check.range("cost.host_eager_ns", values.cost().host_eager_ns(), -host_max, host_max);
   check.range("cost.first_step_host_ns", values.cost().first_step_host_ns(), int64_t{0}, 600 * host_max);
+  check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile"});
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
 }
 

@@ -12,6 +12,7 @@
 
 #include "engine/backend.h"
 #include "engine/driver.h"
+#include "engine/outcome_source.h"
 #include "models/cost_model.h"
 #include "sim/platform.h"
 #include "sim/step_clock.h"
@@ -20,6 +21,7 @@ namespace kvtwin::sim {
 
 struct SimEngine {
   CostModel* cost = nullptr;         // of one step on all its GPUs together
+  OutcomeSource* source = nullptr;   // what the data decides; null: nothing depends on data
   uint64_t page_bytes = 0;           // of one page, on all its GPUs together
   uint32_t steps_in_flight_max = 1;  // run_simulated() takes CoreConfig's
   Duration first_step_host{};        // what its very first step costs more

@@ -34,8 +34,10 @@ struct PlanEntry {
   bool samples = false;  // the call's next output token leaves this step
   uint32_t tokens = 0;   // computed in this step
   uint32_t context = 0;  // tokens computed before this step: the position of the first new one
-  uint32_t live = 0;     // cells that a head can read before this step: mean over heads, rounded up
-  bool grows = true;     // each further single step of a stretch has one more of them
+  uint32_t gone = 0;     // of these, those that a head cannot read any more: mean over heads, rounded down
+  bool grows = true;     // further single steps of a stretch read one more cell each; else: as many as this
+
+  uint32_t live() const { return context - gone; }  // cells that a head reads besides the new ones
 };
 
 // `page` becomes the next page of head group `group` of entries[entry]'s call, before single step

@@ -96,12 +96,8 @@ bool Core::State::reject(const CallReady& event) {
   if (config.context_tokens_max != 0 && tokens > config.context_tokens_max) {
     return refuse(Reason::kLongerThanWindow, tokens, config.context_tokens_max);
   }
-  // What the call can come to need, the worst of all the moments at which it might be preempted.
   uint64_t pages = div_ceil<uint64_t>(tokens, config.page_tokens);
-  if (tokens <= UINT32_MAX && retention.by_group()) {
-    pages = retention.staged() ? retention.pages_kept(event.prompt_tokens, event.output_tokens)
-                               : retention.pages_raw(static_cast<uint32_t>(tokens));
-  }
+  if (tokens <= UINT32_MAX) pages = retention.pages_needed(event.prompt_tokens, event.output_tokens);
   const uint64_t room = config.pages_gpu - config.watermark_pages;
   if (tokens > UINT32_MAX || pages > room) return refuse(Reason::kLargerThanPool, pages, room);
   return false;

@@ -56,14 +56,14 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   const bool decode = call.decodes_next();
   const auto entry = static_cast<uint32_t>(launch->entries.size());
   const uint32_t context = call.kv;
-  const uint32_t live = live_per_head(call);
+  const uint32_t gone = context - live_per_head(call);
   const bool grows = !retention.ring_full(context);
   add_tokens(&call, planned_entry.tokens);
   const bool samples = call.kv == call.known() && call.sampled < call.output;
   if (samples) ++call.sampled;
   ++call.launches;
   launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk, call.admitted_now,
-                             samples, planned_entry.tokens, context, live, grows});
+                             samples, planned_entry.tokens, context, gone, grows});
   launch->members.push_back({planned_entry.slot, call.id, samples});
   for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
     launch->grants.push_back({0, entry, granted[i].page, granted[i].group});

@@ -101,19 +101,20 @@ PolicyAxes make_axes(const PolicySet& set) {
 
 std::unique_ptr<PrefixEviction> make_prefix_eviction(std::string_view name) { return make(kEvictions, name); }
 
-std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreConfig& config) {
-  const std::pair<std::string_view, std::string_view> names[] = {{"scorer", set.scorer},
-                                                                 {"budget", set.budget},
-                                                                 {"layout", set.layout},
-                                                                 {"precision", set.precision},
-                                                                 {"placement", set.placement},
-                                                                 {"retrieval", set.retrieval},
-                                                                 {"partition", set.partition},
-                                                                 {"identity", set.identity},
-                                                                 {"prefix_eviction", config.prefix_eviction}};
+std::optional<std::string> unknown_policy(const PolicySet& set) {
+  const std::pair<std::string_view, std::string_view> names[] = {
+      {"scorer", set.scorer},       {"budget", set.budget},       {"layout", set.layout},
+      {"precision", set.precision}, {"placement", set.placement}, {"retrieval", set.retrieval},
+      {"partition", set.partition}, {"identity", set.identity}};
   for (const auto& [axis, name] : names) {
     if (auto wrong = unknown(axis, name)) return wrong;
   }
+  return std::nullopt;
+}
+
+std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreConfig& config) {
+  if (auto wrong = unknown_policy(set)) return wrong;
+  if (auto wrong = unknown("prefix_eviction", config.prefix_eviction)) return wrong;
   if (auto wrong = validate_layout_spec(set.layout_spec)) return wrong;
   if (auto wrong = validate_budget_spec(set.budget, set.budget_spec, set.layout_spec)) return wrong;
   return validate_axes(make_axes(set), set, config);

@@ -62,7 +62,7 @@ void PageChecker::wrote(const PlanEntry& entry, bool staged) {
   if (keeping_ == Keeping::kMove || keeping_ == Keeping::kRing) {
     uint64_t cells = 0;
     for (const Table& table : of_call) cells += table.positions.size();
-    KVT_CHECK(entry.live == div_ceil<uint64_t>(cells, shape_.groups));
+    KVT_CHECK(entry.live() == div_ceil<uint64_t>(cells, shape_.groups));
   }
   const uint32_t ring = shape_.ring_pages * shape_.page_tokens;
   for (uint32_t g = 0; g < shape_.groups; ++g) {

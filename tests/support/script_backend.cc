@@ -255,7 +255,7 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
   std::vector<PlanEntry> entries = launch.entries;
   for (PlanEntry& entry : entries) {
     entry.context += offset;
-    entry.live += entry.grows ? offset : 0;
+    entry.gone += entry.grows ? 0 : offset;
     if (offset > 0) entry.first = false;
   }
   if (checker != nullptr) {
