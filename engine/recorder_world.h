@@ -61,6 +61,7 @@ class RecordedWorld : public Backend {
   std::vector<SetTimerAt> timers_;
   uint64_t timers_set_ = 0;
   Instant now_{};
+  std::vector<CellsKept> kept_;  // of the last answer
 };
 
 class RecordedClient : public Client {

@@ -33,6 +33,7 @@ void Core::State::launch_planned() {
   // Before pages are taken ahead: an unfolded run would decide here, with this step's pages gone.
   start_cleaning();
 
+  const HeldCells held = retention.keeps_all() ? HeldCells{} : held_by(launch);
   uint32_t repeat = able == planned.size() ? quiet_steps(launch) : 1;
   if (repeat > 1) repeat = grant_ahead(repeat, &launch);
   for (const Launch::Member& member : launch.members) {
@@ -47,7 +48,7 @@ void Core::State::launch_planned() {
   for (const PlanEntry& entry : launch.entries) tokens += entry.tokens;
   note_launch(launch, tokens);
   out->push_back(LaunchStep{config.engine, StepId{launch.first}, repeat, tokens, padded(tokens),
-                            launch.entries, launch.grants, launch.adoptions, launch.compressions});
+                            launch.entries, launch.grants, launch.adoptions, launch.compressions, held});
 }
 
 void Core::State::commit_entry(size_t index_planned, Launch* launch) {

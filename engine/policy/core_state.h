@@ -168,6 +168,7 @@ struct Core::State {
     const uint32_t whole = std::min(pending, retention.chunk_tokens() - context % retention.chunk_tokens());
     return whole <= limit ? whole : 0;
   }
+  HeldCells held_by(const Launch& launch) const;
   void cells_after(const CallState& call, uint32_t tokens, std::vector<uint32_t>* cells) const;
   bool grow_groups(CallState* call, uint32_t tokens);
   uint64_t pages_to_admit(const CallState& call, uint32_t cached, uint32_t tokens) const;

@@ -9,7 +9,8 @@ namespace kvtwin {
 
 std::optional<std::string> validate_layout_spec(const LayoutSpec& spec) {
   const auto number = [](uint64_t value) { return std::to_string(value); };
-  if (spec.layers == 0 || spec.kv_heads == 0 || uint64_t{spec.layers} * spec.kv_heads > 65'536) {
+  if (spec.layers == 0 || spec.kv_heads == 0 || spec.layers > 4'096 ||
+      uint64_t{spec.layers} * spec.kv_heads > 65'536) {
     return "a layout of " + number(spec.layers) + " layers with " + number(spec.kv_heads) +
            " KV heads cannot be; 1 to 65,536 heads in all are right";
   }
