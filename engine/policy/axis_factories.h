@@ -19,6 +19,7 @@ std::unique_ptr<Retrieval> make_retrieval_all();
 std::unique_ptr<Partition> make_partition_uniform();
 std::unique_ptr<Identity> make_identity_shared();
 std::unique_ptr<Identity> make_identity_session();
+std::unique_ptr<Identity> make_identity_session_memory();
 std::unique_ptr<Identity> make_identity_none();
 
 }  // namespace kvtwin

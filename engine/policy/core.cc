@@ -34,7 +34,8 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
       host(c.pages_host == 0
                ? nullptr
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
-      index(c.page_tokens / c.unit_tokens, &gpu, host.get(), make_prefix_eviction(c.prefix_eviction)) {
+      index(c.page_tokens / c.unit_tokens, &gpu, host.get(), make_prefix_eviction(c.prefix_eviction)),
+      sessions(axes.identity->session_states_max()) {
   KVT_CHECK(!validate_limits(c).has_value());
   KVT_CHECK(!validate_axes(axes, c.policies, c).has_value());
 }
@@ -82,6 +83,16 @@ void Core::State::on(const CallReady& event) {
   waiting.push_back(slot);
   cleaning_barred = false;
   ++calls_live;
+  sessions.begin(event.session);
+  drop_surplus_sessions();
+}
+
+// More sessions have a memory than the world is to keep.
+void Core::State::drop_surplus_sessions() {
+  for (SessionId session; sessions.take_surplus(&session);) {
+    note({kSessionDropped, raw(session)});
+    out->push_back(DropSessionState{config.engine, session});
+  }
 }
 
 bool Core::State::reject(const CallReady& event) {
@@ -118,6 +129,7 @@ void Core::State::on(const CallCancelled& event) {
 
 void Core::State::on(const SessionHint& event) {
   if (event.kind == SessionHint::Kind::kSessionEnds) {
+    sessions.forget(event.session);
     out->push_back(DropSessionState{config.engine, event.session});
   }
 }
@@ -144,6 +156,8 @@ void Core::State::end_call(Slot slot) {
   call.phase = CallState::Phase::kUnused;
   unused.push_back(slot);
   --calls_live;
+  sessions.end(call.session);
+  drop_surplus_sessions();
 }
 
 // A running call's pages go: what others may use into the index, the rest, last page first, to the pool.
@@ -252,6 +266,7 @@ void Core::State::check_invariants() const {
   gpu.check_invariants();
   if (host) host->check_invariants();
   index.check_invariants();
+  sessions.check_invariants();
   uint64_t pages_own = 0, cells = 0, held = 0, reserved = 0, live = 0;
   for (const CallState& call : calls) {
     if (call.phase == CallState::Phase::kUnused) continue;

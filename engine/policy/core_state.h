@@ -18,6 +18,7 @@
 #include "engine/policy/page_pool.h"
 #include "engine/policy/prefix_index.h"
 #include "engine/policy/retention.h"
+#include "engine/policy/session_store.h"
 
 namespace kvtwin {
 
@@ -132,6 +133,7 @@ struct Core::State {
   void on(const Timer& event);
   bool reject(const CallReady& event);
   void end_call(Slot slot);
+  void drop_surplus_sessions();
   void let_go(CallState* call, bool preempted);
   void publish_pages(CallState* call, uint32_t pages_limit);
   Slot take_slot();
@@ -229,7 +231,8 @@ struct Core::State {
     kTransfer,
     kTransferEnded,
     kCompressed,
-    kKept
+    kKept,
+    kSessionDropped
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -256,6 +259,7 @@ struct Core::State {
   PagePool gpu;
   std::unique_ptr<PagePool> host;
   PrefixIndex index;
+  SessionStore sessions;
   Instant now{};
   std::vector<Command>* out = nullptr;
 

@@ -48,6 +48,8 @@ constexpr PolicyInfo kPolicies[] = {
     {"partition", "uniform", "All heads of a layer are cut into the same number of splits."},
     {"identity", "shared", "Equal tokens share KV, whoever sent them."},
     {"identity", "session", "Only calls of one session share KV."},
+    {"identity", "session_memory",
+     "As session; besides, the world keeps a query memory for each of the 1,024 sessions used last (IntentKV)."},
     {"identity", "none", "No prefix is ever reused."},
     {"prefix_eviction", "lru", "The prefix that was let go longest ago loses its pages first."},
     {"prefix_eviction", "lfu", "The prefix that was used least often loses its pages first; ties by age."},
@@ -65,7 +67,10 @@ constexpr Choice<Placement> kPlacements[] = {{"gpu", make_placement_gpu}, {"host
 constexpr Choice<Retrieval> kRetrievals[] = {{"all", make_retrieval_all}};
 constexpr Choice<Partition> kPartitions[] = {{"uniform", make_partition_uniform}};
 constexpr Choice<Identity> kIdentities[] = {
-    {"shared", make_identity_shared}, {"session", make_identity_session}, {"none", make_identity_none}};
+    {"shared", make_identity_shared},
+    {"session", make_identity_session},
+    {"session_memory", make_identity_session_memory},
+    {"none", make_identity_none}};
 constexpr Choice<PrefixEviction> kEvictions[] = {{"lru", make_lru_eviction}, {"lfu", make_lfu_eviction}};
 
 template <typename T, size_t kCount>

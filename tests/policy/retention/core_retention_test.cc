@@ -208,6 +208,20 @@ TEST_CASE("X-6 page mask dead: a page goes when nothing in it is left, and still
   )");
 }
 
+TEST_CASE("X-5 holes stay in their session: equal tokens of another one match nothing") {
+  CoreConfig config = small("page_mask_dead", "uniform");
+  config.policies.identity = "session";
+  config.prefix_cache = true;
+  config.policies.budget_spec.cells = 6;
+  check(config, Moment::kPromptEnd, R"(
+    arrive r1 prompt=12 output=1 session=1 is=a:12         launch s1 r1:12 cut r1:0-12:4
+    done s1 live=0-0,8-11                                  finish r1:1
+    arrive r2 prompt=12 output=1 session=2 is=a:12         launch s2 r2:12 cut r2:0-12:4
+    done s2 live=0-0,8-11                                  finish r2:1
+    arrive r3 prompt=12 output=1 session=1 is=a:12         launch s3 r3:4+8 cut r3:0-12:4
+  )");
+}
+
 TEST_CASE("page mask dead: another call of the session keeps a shared page alive") {
   CoreConfig config = small("page_mask_dead", "uniform");
   config.policies.identity = "session";
