@@ -39,15 +39,15 @@ struct Metrics::Launch {
   Instant at{};
   uint32_t entries = 0;
   uint32_t decodes = 0;
-  uint64_t cells = 0, slots = 0;        // after its first step
-  uint64_t full = 0;                    // likewise, had nothing been dropped; 0: nothing ever is
+  uint64_t cells = 0, slots = 0;           // after its first step
+  uint64_t full = 0;                       // likewise, had nothing been dropped; 0: nothing ever is
   uint64_t growing = 0, growing_full = 0;  // what each further step adds
-  uint64_t raw = 0, effective = 0;      // reads of the next step's decodes
-  uint32_t grown = 0;                   // of these, entries that read one more cell in each further step
-  std::vector<PlanEntry> chunks;        // none if repeat > 1
-  std::vector<uint32_t> grant_offsets;  // ascending, > 0: pages that are set aside for later steps
-  size_t grants_reached = 0;            // of these: their step has begun
-  size_t grants_held = 0;               // their step would have been launched by now, had it been single
+  uint64_t raw = 0, effective = 0;         // reads of the next step's decodes
+  uint32_t grown = 0;                      // of these, entries that read one more cell in each further step
+  std::vector<PlanEntry> chunks;           // none if repeat > 1
+  std::vector<uint32_t> grant_offsets;     // ascending, > 0: pages that are set aside for later steps
+  size_t grants_reached = 0;               // of these: their step has begun
+  size_t grants_held = 0;                  // their step would have been launched by now, had it been single
 };
 
 struct Metrics::Engine {

@@ -110,12 +110,12 @@ struct EngineTotals {
   Duration host{};               // StepOutcome.host
   Duration exposed{}, hidden{};  // transfers: no step ran meanwhile, or compute waited | the rest
   uint64_t transfers = 0, transfers_failed = 0;
-  uint64_t bytes_in = 0, bytes_out = 0;  // host to gpu | gpu to host
-  uint32_t pages_held_peak = 0;          // needed by calls or transfers
-  uint32_t pages_resident_peak = 0;      // held or cached
-  Integral pages_held_ns{};              // pages times ns
-  Integral cells_ns{}, slots_ns{};       // tokens times ns, over the calls of each step
-  Integral full_ns{};                    // likewise, had nothing been dropped; 0 where nothing ever is
+  uint64_t bytes_in = 0, bytes_out = 0;         // host to gpu | gpu to host
+  uint32_t pages_held_peak = 0;                 // needed by calls or transfers
+  uint32_t pages_resident_peak = 0;             // held or cached
+  Integral pages_held_ns{};                     // pages times ns
+  Integral cells_ns{}, slots_ns{};              // tokens times ns, over the calls of each step
+  Integral full_ns{};                           // likewise, had nothing been dropped; 0 where nothing ever is
   uint64_t reads_raw = 0, reads_effective = 0;  // tokens, of decode entries
   Instant first_event = kNever, last_event{};
 };

@@ -277,8 +277,8 @@ void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     const uint64_t needed =
         tokens > UINT32_MAX ? tokens : retention.pages_needed(node.prompt_tokens, node.output_tokens);
     pages = std::max(pages, needed);
-    const bool fits = (config.context_tokens_max == 0 || tokens <= config.context_tokens_max) &&
-                      needed <= config.pages_gpu;
+    const bool fits =
+        (config.context_tokens_max == 0 || tokens <= config.context_tokens_max) && needed <= config.pages_gpu;
     count += !fits;
   }
   if (count == 0) return;

@@ -82,8 +82,9 @@ class Table {
                 static_cast<double>(reuse.admitted_prompt_tokens())),
         grouped(reuse.admitted_prompt_tokens()));
     if (reuse.live_tokens() != reuse.first_admission_tokens()) {
-      row("  of it live", "{:.1f} %", percent(static_cast<double>(reuse.live_tokens()),
-                                              static_cast<double>(reuse.first_admission_tokens())));
+      row("  of it live", "{:.1f} %",
+          percent(static_cast<double>(reuse.live_tokens()),
+                  static_cast<double>(reuse.first_admission_tokens())));
     }
     if (reuse.reads_raw() != reuse.reads_effective()) {
       row("decode reads", "{:.3f} M tokens of {:.3f} M", static_cast<double>(reuse.reads_effective()) / 1e6,

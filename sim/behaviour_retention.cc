@@ -18,14 +18,11 @@ int64_t normal(uint64_t bits) {
   return sum - 6 * static_cast<int64_t>(kWhole);
 }
 
-Share clipped(__int128 share) {
-  return static_cast<Share>(std::clamp<__int128>(share, 0, __int128{kWhole}));
-}
+Share clipped(__int128 share) { return static_cast<Share>(std::clamp<__int128>(share, 0, __int128{kWhole})); }
 
 bool is_forced(const Compression& c, uint32_t position) {
-  return std::any_of(c.forced.begin(), c.forced.end(), [&](const Compression::Forced& f) {
-    return position >= f.begin && position < f.end;
-  });
+  return std::any_of(c.forced.begin(), c.forced.end(),
+                     [&](const Compression::Forced& f) { return position >= f.begin && position < f.end; });
 }
 
 }  // namespace
@@ -102,7 +99,8 @@ void RetentionSource::told(const Command& command) {
 Share RetentionSource::share_of(uint32_t head, CallId id, const Call& call, uint32_t end, Share fixed) const {
   if (model_ == KeptModel::kFixed) return fixed;
   const int64_t z = normal(draw({seed_, kDeviation, raw(id), call.attempt, head, end}));
-  const __int128 share = __int128{spec_.mu[head]} + ((__int128{z} * static_cast<int64_t>(spec_.sigma[head])) >> 32);
+  const __int128 share =
+      __int128{spec_.mu[head]} + ((__int128{z} * static_cast<int64_t>(spec_.sigma[head])) >> 32);
   return clipped(spec_.shares ? (share * static_cast<int64_t>(spec_.ratio)) >> 32 : share);
 }
 
@@ -118,8 +116,8 @@ uint32_t RetentionSource::kept_of_group(uint32_t group, CallId id, const Call& c
   } else if (ranked <= spec_.window || spec_.ratio == kWhole) {
     fixed = kWhole;
   } else {
-    const __int128 kept = __int128{spec_.ratio} * static_cast<int64_t>(ranked) -
-                          (__int128{spec_.window} << 32);
+    const __int128 kept =
+        __int128{spec_.ratio} * static_cast<int64_t>(ranked) - (__int128{spec_.window} << 32);
     fixed = clipped(kept / static_cast<int64_t>(ranked - spec_.window));
   }
   Share share = 0;
@@ -136,7 +134,8 @@ uint32_t RetentionSource::kept_of_group(uint32_t group, CallId id, const Call& c
   return std::min(kept, candidates);
 }
 
-void RetentionSource::count(const Compression& c, CallId id, Call* call, std::vector<uint32_t>* counts) const {
+void RetentionSource::count(const Compression& c, CallId id, Call* call,
+                            std::vector<uint32_t>* counts) const {
   uint32_t forced = 0;
   for (const Compression::Forced& f : c.forced) forced += f.end - f.begin;
   const bool chunked = c.begin > 0;

@@ -41,7 +41,8 @@ class RetentionSource final : public OutcomeSource {
   };
 
   void count(const Compression& compression, CallId id, Call* call, std::vector<uint32_t>* counts) const;
-  uint32_t kept_of_group(uint32_t group, CallId id, const Call& call, uint32_t end, uint32_t candidates) const;
+  uint32_t kept_of_group(uint32_t group, CallId id, const Call& call, uint32_t end,
+                         uint32_t candidates) const;
   void choose(const Compression& compression, CallId id, Call* call, std::vector<uint64_t>* live);
   void adopt(const Adoption& adoption, Call* call) const;
   Share share_of(uint32_t head, CallId id, const Call& call, uint32_t end, Share fixed) const;

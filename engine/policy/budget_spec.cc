@@ -78,7 +78,8 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
   // So that no sum of them leaves its type.
   constexpr uint32_t kTokensMax = 1u << 24;
   for (const uint32_t value : {spec.sinks, spec.window, spec.interval, spec.cells, spec.chunk_tokens}) {
-    if (value > kTokensMax) return "a number of budget " + budget + " is " + number(value) + "; 16,777,216 is the most";
+    if (value > kTokensMax)
+      return "a number of budget " + budget + " is " + number(value) + "; 16,777,216 is the most";
   }
   if (spec.pyramid_beta > 4'096) return "the beta of budget " + budget + " is above 4096";
   if (spec.ratio > kWhole) return "the ratio of budget " + budget + " is above 1";
@@ -97,8 +98,8 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
     }
     if (spec.alpha > (kWhole << 12)) return "the alpha of budget reserved is above 4096";
     for (const std::vector<Share>* table : {&spec.mu, &spec.sigma}) {
-      const bool wild = std::any_of(table->begin(), table->end(),
-                                    [](Share share) { return share > (kWhole << 12); });
+      const bool wild =
+          std::any_of(table->begin(), table->end(), [](Share share) { return share > (kWhole << 12); });
       if (wild) return "a kept share of budget reserved is above 4096; shares of a whole are at most 1";
     }
   }

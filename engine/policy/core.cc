@@ -191,8 +191,9 @@ void Core::State::publish_pages(CallState* call, uint32_t pages_limit) {
   if (call->insert_barred || pages_limit <= call->lease.pages) return;
   const std::span<const PageId> pages(call->pages.data(), pages_limit - call->lease.pages);
   const size_t first = call->lease.pages;
-  const std::span<const uint16_t> dead =
-      call->page_dead.size() > first ? std::span(call->page_dead).subspan(first) : std::span<const uint16_t>{};
+  const std::span<const uint16_t> dead = call->page_dead.size() > first
+                                             ? std::span(call->page_dead).subspan(first)
+                                             : std::span<const uint16_t>{};
   if (index.insert(call->name_space, call->identity, pages, &call->lease,
                    dead.subspan(0, std::min(dead.size(), pages.size())))) {
     call->pages.erase(call->pages.begin(), call->pages.begin() + static_cast<ptrdiff_t>(pages.size()));

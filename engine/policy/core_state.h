@@ -54,14 +54,14 @@ struct CallState {
 
   // Retention: what has been dropped, or will be when every launched step has ended. At the end: a plain
   // paged engine does not touch it.
-  GroupTables tables;         // its own, where pages belong to head groups: `pages` is empty then
-  bool due = false;      // once its prompt is computed, it may be compressed
-  uint32_t fill = 0;     // tokens that were known when it was admitted: its prompt, and what a preemption lost
-  uint32_t ranked = 0;   // tokens that the last compression knew of
-  uint32_t answers = 0;  // compressions whose counts or holes the world has yet to say
-  uint32_t attempt = 0;  // admissions
-  uint32_t dead = 0;     // tokens of which no cell is left, where cells keep their places
-  uint32_t holes = 0;    // positions, in pages, that have no page any more
+  GroupTables tables;   // its own, where pages belong to head groups: `pages` is empty then
+  bool due = false;     // once its prompt is computed, it may be compressed
+  uint32_t fill = 0;    // tokens that were known when it was admitted: its prompt, and what a preemption lost
+  uint32_t ranked = 0;  // tokens that the last compression knew of
+  uint32_t answers = 0;             // compressions whose counts or holes the world has yet to say
+  uint32_t attempt = 0;             // admissions
+  uint32_t dead = 0;                // tokens of which no cell is left, where cells keep their places
+  uint32_t holes = 0;               // positions, in pages, that have no page any more
   std::vector<uint16_t> page_dead;  // likewise, by page position; may be shorter
 
   // Page positions that are covered, and pages behind them.

@@ -27,10 +27,7 @@ std::optional<std::string> validate_layout_spec(const LayoutSpec& spec) {
 }
 
 GroupMap::GroupMap(const LayoutSpec& spec, std::span<const Share> budgets)
-    : groups_(spec.groups()),
-      members_(spec.heads()),
-      group_of_(spec.heads()),
-      column_of_(spec.heads()) {
+    : groups_(spec.groups()), members_(spec.heads()), group_of_(spec.heads()), column_of_(spec.heads()) {
   KVT_CHECK(!validate_layout_spec(spec).has_value());
   KVT_CHECK(budgets.empty() || budgets.size() == spec.heads());
   std::iota(members_.begin(), members_.end(), 0u);

@@ -17,7 +17,8 @@ constexpr PolicyInfo kPolicies[] = {
     {"budget", "uniform", "Every head keeps the same number of cells, whatever the length."},
     {"budget", "pyramid", "Lower layers keep more cells than higher ones; their sum is layers times cells."},
     {"budget", "reserved",
-     "Each head keeps the share that calibration found for it, mean plus alpha standard deviations; pages for "
+     "Each head keeps the share that calibration found for it, mean plus alpha standard deviations; pages "
+     "for "
      "what will be kept are set aside at admission (TANGRAM)."},
     {"budget", "head_masks",
      "Some heads keep everything, the others sinks and window only (DuoAttention, RazorAttention)."},
@@ -25,7 +26,8 @@ constexpr PolicyInfo kPolicies[] = {
      "A layer's heads share layers' worth of cells by their scores, with a floor each; counted by the world "
      "(Ada-KV)."},
     {"budget", "top_per_layer", "The best share of a layer's cells stays, whichever heads they are of."},
-    {"budget", "top_across_layers", "The best share of all layers' cells stays, whichever heads they are of."},
+    {"budget", "top_across_layers",
+     "The best share of all layers' cells stays, whichever heads they are of."},
     {"budget", "released",
      "The dynamic chunk rule of TANGRAM's released code: counts by scores, rounded up to pages, pages given "
      "back after each chunk."},
@@ -49,7 +51,8 @@ constexpr PolicyInfo kPolicies[] = {
     {"identity", "shared", "Equal tokens share KV, whoever sent them."},
     {"identity", "session", "Only calls of one session share KV."},
     {"identity", "session_memory",
-     "As session; besides, the world keeps a query memory for each of the 1,024 sessions used last (IntentKV)."},
+     "As session; besides, the world keeps a query memory for each of the 1,024 sessions used last "
+     "(IntentKV)."},
     {"identity", "none", "No prefix is ever reused."},
     {"prefix_eviction", "lru", "The prefix that was let go longest ago loses its pages first."},
     {"prefix_eviction", "lfu", "The prefix that was used least often loses its pages first; ties by age."},
@@ -66,11 +69,10 @@ constexpr Choice<Precision> kPrecisions[] = {{"bf16", make_precision_bf16}};
 constexpr Choice<Placement> kPlacements[] = {{"gpu", make_placement_gpu}, {"host", make_placement_host}};
 constexpr Choice<Retrieval> kRetrievals[] = {{"all", make_retrieval_all}};
 constexpr Choice<Partition> kPartitions[] = {{"uniform", make_partition_uniform}};
-constexpr Choice<Identity> kIdentities[] = {
-    {"shared", make_identity_shared},
-    {"session", make_identity_session},
-    {"session_memory", make_identity_session_memory},
-    {"none", make_identity_none}};
+constexpr Choice<Identity> kIdentities[] = {{"shared", make_identity_shared},
+                                            {"session", make_identity_session},
+                                            {"session_memory", make_identity_session_memory},
+                                            {"none", make_identity_none}};
 constexpr Choice<PrefixEviction> kEvictions[] = {{"lru", make_lru_eviction}, {"lfu", make_lfu_eviction}};
 
 template <typename T, size_t kCount>
@@ -98,10 +100,14 @@ std::optional<std::string> unknown(std::string_view axis, std::string_view name)
 std::span<const PolicyInfo> all_policies() { return kPolicies; }
 
 PolicyAxes make_axes(const PolicySet& set) {
-  return {make(kScorers, set.scorer),       make_budget(set),
-          make_layout(set),                 make(kPrecisions, set.precision),
-          make(kPlacements, set.placement), make(kRetrievals, set.retrieval),
-          make(kPartitions, set.partition), make(kIdentities, set.identity)};
+  return {make(kScorers, set.scorer),
+          make_budget(set),
+          make_layout(set),
+          make(kPrecisions, set.precision),
+          make(kPlacements, set.placement),
+          make(kRetrievals, set.retrieval),
+          make(kPartitions, set.partition),
+          make(kIdentities, set.identity)};
 }
 
 std::unique_ptr<PrefixEviction> make_prefix_eviction(std::string_view name) { return make(kEvictions, name); }

@@ -28,7 +28,9 @@ class SessionStore {
   bool take_surplus(SessionId* session);
 
   uint32_t kept() const { return kept_; }
-  bool keeps(SessionId session) const { return raw(session) < entries_.size() && entries_[raw(session)].kept; }
+  bool keeps(SessionId session) const {
+    return raw(session) < entries_.size() && entries_[raw(session)].kept;
+  }
   void check_invariants() const;
 
  private:

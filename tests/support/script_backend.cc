@@ -234,8 +234,8 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   for (const KeptCells& kept : engine->kept) {
     engine->told_kept.push_back({kept.call, kept.counts, kept.live});
   }
-  *event = StepDone{engine->id, StepId{engine->done}, engine->told_ends, outcome, engine->told_eos,
-                    engine->told_kept};
+  *event = StepDone{engine->id, StepId{engine->done}, engine->told_ends,
+                    outcome,    engine->told_eos,     engine->told_kept};
   launch.told += steps;
   engine->done += steps;
   engine->free_at = engine->told_ends.back();

@@ -218,7 +218,7 @@ TEST_CASE("X-5 holes stay in their session: equal tokens of another one match no
     done s1 live=0-0,8-11                                  finish r1:1
     arrive r2 prompt=12 output=1 session=2 is=a:12         launch s2 r2:12 cut r2:0-12:4
     done s2 live=0-0,8-11                                  finish r2:1
-    arrive r3 prompt=12 output=1 session=1 is=a:12         launch s3 r3:4+8 cut r3:0-12:4
+    arrive r3 prompt=12 output=1 session=1 is=a:12         launch s3 r3:4+8   # 1 live and 4 new
   )");
 }
 
