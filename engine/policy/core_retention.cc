@@ -238,7 +238,11 @@ void Core::State::apply_holes(CallState* call, const Compression& compression, c
     if (position < call->lease.pages && index.sole(call->lease, position)) {
       index.mark_dead(call->lease, position, dead - before);
     }
+#ifdef KVTWIN_PLANT_EARLY_HOLE
+    if (dead + 1 >= page) drop_page(call, position);  // planted: tests/negative must catch it
+#else
     if (dead == page) drop_page(call, position);
+#endif
   }
   note({kKept, done, raw(call->id), hash});
 }

@@ -1,13 +1,13 @@
 // The behaviour model of retention, asked directly.
 
-#include "sim/behaviour_retention.h"
-
 #include <doctest/doctest.h>
 
 #include <bit>
 #include <cmath>
 #include <numeric>
 #include <vector>
+
+#include "sim/behaviour_retention.h"
 
 using namespace kvtwin;
 using namespace kvtwin::sim;
@@ -116,7 +116,8 @@ TEST_CASE("retention behaviour: where cells keep their places, exactly as many a
   source.step(asked.launch(), 0, &values);
   const std::vector<uint64_t> live(values.kept[0].live.begin(), values.kept[0].live.end());
   const auto count = [](const std::vector<uint64_t>& words) {
-    return std::accumulate(words.begin(), words.end(), 0, [](int sum, uint64_t w) { return sum + std::popcount(w); });
+    return std::accumulate(words.begin(), words.end(), 0,
+                           [](int sum, uint64_t w) { return sum + std::popcount(w); });
   };
   CHECK(count(live) == 2 + 8 + 30);
   CHECK((live[0] & 3) == 3);
