@@ -84,7 +84,9 @@ uint32_t page_groups(const PolicySet& set) {
 // Rows of a step's chunks wait in a buffer where only what is kept gets pages: one layer deep, unless the
 // scorer compares layers (METHODS 2.3).
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set) {
-  if (unknown_policy(set).has_value()) return 0;
+  const bool wrong = unknown_policy(set).has_value() || validate_layout_spec(set.layout_spec).has_value() ||
+                     validate_budget_spec(set.budget, set.budget_spec, set.layout_spec).has_value();
+  if (wrong) return 0;  // configure() says what
   const PolicyAxes axes = make_axes(set);
   const bool staged = axes.layout->keeping() == Keeping::kMove && !axes.budget->keeps_all() &&
                       axes.budget->known_at_admission() && axes.scorer->moment() == Moment::kChunkEnd;
