@@ -39,8 +39,12 @@ struct Metrics::Launch {
   Instant at{};
   uint32_t entries = 0;
   uint32_t decodes = 0;
-  uint64_t cells = 0, slots = 0;  // after its first step
-  std::vector<PlanEntry> chunks;  // none if repeat > 1
+  uint64_t cells = 0, slots = 0;           // after its first step
+  uint64_t full = 0;                       // likewise, had nothing been dropped; 0: nothing ever is
+  uint64_t growing = 0, growing_full = 0;  // what each further step adds
+  uint64_t raw = 0, effective = 0;         // reads of the next step's decodes
+  uint32_t grown = 0;                      // of these, entries that read one more cell in each further step
+  std::vector<PlanEntry> chunks;           // none if repeat > 1
   // Pages that are set aside for later steps: offsets, ascending, > 0. An arena grows apart from the context.
   std::vector<uint32_t> slot_offsets;  // pages of context
   std::vector<uint32_t> held_offsets;  // pages of the gpu
@@ -166,13 +170,18 @@ void Metrics::step_done(const StepDone& done) {
     const uint64_t offset = step - launch.step;
     const size_t count =
         static_cast<size_t>(std::min<uint64_t>(done.ends.size() - i, launch.repeat - offset));
-    Integral cells_ns = 0, slots_ns = 0;
+    Integral cells_ns = 0, slots_ns = 0, full_ns = 0;
     for (size_t k = 0; k < count; ++k) {
       const Instant end = done.ends[i + k];
       const Duration span = end - std::max(launch.at, engine.any_step_ended ? engine.last_end : launch.at);
       if (engine.any_step_ended) itl_.add(end - engine.last_end, launch.decodes);
       totals.busy = totals.busy + span;
-      cells_ns += Integral{launch.cells + (offset + k) * launch.entries} * static_cast<uint64_t>(span.ns);
+      cells_ns += Integral{launch.cells + (offset + k) * launch.growing} * static_cast<uint64_t>(span.ns);
+      full_ns += Integral{launch.full + (offset + k) * launch.growing_full} * static_cast<uint64_t>(span.ns);
+      totals.reads_raw += launch.raw;
+      totals.reads_effective += launch.effective;
+      launch.raw += launch.decodes;
+      launch.effective += launch.grown;
       slots_ns +=
           Integral{launch.slots + launch.slots_reached * page_tokens} * static_cast<uint64_t>(span.ns);
       engine.last_end = end;
@@ -185,6 +194,7 @@ void Metrics::step_done(const StepDone& done) {
     }
     totals.cells_ns += cells_ns;
     totals.slots_ns += slots_ns;
+    totals.full_ns += full_ns;
     totals.steps += count;
     totals.call_steps += count * launch.entries;
     for (const PlanEntry& entry : launch.chunks) chunk_done(engine, StepId{step}, done.ends[i], entry);
@@ -288,7 +298,10 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   launch.at = now;
   launch.entries = static_cast<uint32_t>(step.entries.size());
   launch.decodes = 0;
-  launch.cells = launch.slots = 0;
+  launch.cells = launch.slots = launch.full = launch.raw = launch.effective = 0;
+  launch.growing = launch.entries;
+  launch.growing_full = 0;
+  launch.grown = 0;
   launch.chunks.clear();
   launch.slot_offsets.clear();
   launch.held_offsets.clear();
@@ -301,9 +314,19 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
     if (entry.first) admit(now, step, entry);
     if (entry.kind == EntryKind::kDecode) {
       ++launch.decodes;
+      launch.raw += entry.context;
+      launch.effective += entry.live();
+      launch.grown += entry.grows ? 1 : 0;
     } else if (entry.kind == EntryKind::kChunk) {
       launch.chunks.push_back(entry);
     }
+  }
+  if (step.held.full > 0) {
+    launch.cells = step.held.cells;
+    launch.slots = step.held.slots;
+    launch.full = step.held.full;
+    launch.growing = step.held.growing;
+    launch.growing_full = step.held.growing_full;
   }
   KVT_CHECK(step.repeat == 1 || launch.chunks.empty());
   const uint32_t pages_gpu = facts_[raw(step.engine)].pages_gpu;
@@ -353,6 +376,7 @@ void Metrics::admit(Instant now, const LaunchStep& step, const PlanEntry& entry)
   } else {
     call.admitted = now;
     call.reused_tokens = entry.context;
+    call.reused_live = entry.live();
     if (call.queued == kNever) call.queued = now;
   }
   live.admitted_before = true;

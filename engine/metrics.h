@@ -22,7 +22,12 @@
 // every piece goes to one of TimeShare. The shares of a call sum to its E2E exactly, in ns.
 //
 // Fragmentation (METHODS 2.10), over the calls of each step, weighted by the step's time:
-//   tail = 1 - cells / slots. group and reclaimed are 0 while one page table serves all heads.
+//   tail = 1 - cells / slots. reclaimed = 1 - slots / cells that there would be had nothing been dropped; 0
+//   where no layout drops any. group is 0: what each head alone would need is not known here.
+//
+// Reads (METHODS 3.9), over the decode entries of all steps, in tokens: raw counts all that were computed
+//   before, effective those of which a cell is left (the mean over heads). live reuse: of the tokens found in
+//   the cache at first admission, those of which a cell is left.
 //
 // Costs: about 140 bytes per call, 40 per session, and a few ns per single step plus one addition per
 // plan entry. Nothing here decides anything.
@@ -59,6 +64,7 @@ struct CallRecord {
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;  // asked for; once ended, what exists
   uint32_t reused_tokens = 0;  // of the prompt, at the first admission
+  uint32_t reused_live = 0;    // of these, tokens of which a cell is left
   uint32_t preemptions = 0;
   uint64_t reused_again_tokens = 0;  // summed over re-admissions
   uint64_t recomputed_tokens = 0;    // computed more than once, likewise
@@ -104,11 +110,13 @@ struct EngineTotals {
   Duration host{};               // StepOutcome.host
   Duration exposed{}, hidden{};  // transfers: no step ran meanwhile, or compute waited | the rest
   uint64_t transfers = 0, transfers_failed = 0;
-  uint64_t bytes_in = 0, bytes_out = 0;  // host to gpu | gpu to host
-  uint32_t pages_held_peak = 0;          // needed by calls or transfers
-  uint32_t pages_resident_peak = 0;      // held or cached
-  Integral pages_held_ns{};              // pages times ns
-  Integral cells_ns{}, slots_ns{};       // tokens times ns, over the calls of each step
+  uint64_t bytes_in = 0, bytes_out = 0;         // host to gpu | gpu to host
+  uint32_t pages_held_peak = 0;                 // needed by calls or transfers
+  uint32_t pages_resident_peak = 0;             // held or cached
+  Integral pages_held_ns{};                     // pages times ns
+  Integral cells_ns{}, slots_ns{};              // tokens times ns, over the calls of each step
+  Integral full_ns{};                           // likewise, had nothing been dropped; 0 where nothing ever is
+  uint64_t reads_raw = 0, reads_effective = 0;  // tokens, of decode entries
   Instant first_event = kNever, last_event{};
 };
 

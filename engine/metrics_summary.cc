@@ -36,6 +36,7 @@ void add_calls(const Metrics& metrics, Summary* sum) {
     if (call.admitted != kNever) {
       sum->admitted_prompt_tokens += call.prompt_tokens;
       sum->reused_tokens += call.reused_tokens;
+      sum->reused_live += call.reused_live;
     }
     if (call.end == CallEnd::kOpen) ++sum->open;
     if (call.end == CallEnd::kCancelled) ++sum->cancelled;
@@ -90,7 +91,7 @@ void add_sessions(const Metrics& metrics, Summary* sum) {
 }
 
 void add_engines(const Metrics& metrics, Summary* sum) {
-  Integral held_ns = 0, cells_ns = 0, slots_ns = 0, busy_ns = 0;
+  Integral held_ns = 0, cells_ns = 0, slots_ns = 0, full_ns = 0, busy_ns = 0;
   Instant first = kNever, last{};
   for (size_t i = 0; i < metrics.engines(); ++i) {
     const EngineTotals& engine = metrics.totals(EngineId{static_cast<uint16_t>(i)});
@@ -110,6 +111,9 @@ void add_engines(const Metrics& metrics, Summary* sum) {
     held_ns += engine.pages_held_ns;
     cells_ns += engine.cells_ns;
     slots_ns += engine.slots_ns;
+    full_ns += engine.full_ns;
+    sum->reads_raw += engine.reads_raw;
+    sum->reads_effective += engine.reads_effective;
     busy_ns += static_cast<uint64_t>(engine.busy.ns);
   }
   if (first == kNever || last <= first) return;
@@ -117,6 +121,7 @@ void add_engines(const Metrics& metrics, Summary* sum) {
   sum->pages_held_mean = ratio(held_ns, span);
   sum->busy = ratio(busy_ns, Integral{span} * metrics.engines());
   if (slots_ns > 0) sum->tail_fragmentation = 1 - ratio(cells_ns, slots_ns);
+  if (full_ns > 0) sum->reclaimed = 1 - ratio(slots_ns, full_ns);
 }
 
 }  // namespace

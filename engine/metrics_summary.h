@@ -32,10 +32,12 @@ struct Summary {
   uint64_t output_tokens = 0;
   double calls_per_s = 0, output_tokens_per_s = 0, prompt_tokens_per_s = 0;
   Distribution ttft, ttft_from_queued, tpot, itl, e2e;
-  Distribution makespan;                // per session, first ready to last finished
-  Distribution served;                  // the same less tool and think time
-  uint64_t admitted_prompt_tokens = 0;  // of all calls that were ever admitted
-  uint64_t reused_tokens = 0;           // of those, at first admission
+  Distribution makespan;                        // per session, first ready to last finished
+  Distribution served;                          // the same less tool and think time
+  uint64_t admitted_prompt_tokens = 0;          // of all calls that were ever admitted
+  uint64_t reused_tokens = 0;                   // of those, at first admission
+  uint64_t reused_live = 0;                     // of those, tokens of which a cell is left
+  uint64_t reads_raw = 0, reads_effective = 0;  // tokens, summed over the decodes of all steps
   uint64_t reused_again_tokens = 0, recomputed_tokens = 0;
   uint64_t preemptions = 0, calls_preempted = 0;
   uint64_t pages_gpu = 0, pages_held_peak = 0, pages_resident_peak = 0;  // summed over engines

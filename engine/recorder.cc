@@ -201,7 +201,14 @@ void Recorder::saw_event(Instant now, EngineId engine, const Event& event) {
   stretch->set_bytes_in(stretch->bytes_in() + done->outcome.bytes_in);
   stretch->set_bytes_out(stretch->bytes_out() + done->outcome.bytes_out);
   for (const CallId call : done->eos) stretch->add_eos(raw(call));
-  if (!done->eos.empty()) here.flush();  // they belong to the last step of their stretch
+  for (const CellsKept& kept : done->kept) {
+    v1::Stretch::Kept* out = stretch->add_kept();
+    out->set_call(raw(kept.call));
+    out->mutable_count()->Add(kept.counts.begin(), kept.counts.end());
+    out->mutable_live()->Add(kept.live.begin(), kept.live.end());
+  }
+  // They belong to the last step of their stretch.
+  if (!done->eos.empty() || !done->kept.empty()) here.flush();
 }
 
 void Recorder::saw_command(Instant, const Command& command) {

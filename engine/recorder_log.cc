@@ -39,6 +39,65 @@ constexpr uint32_t kSchema = 1;
 constexpr uint32_t kEnginesMax = 4096;
 
 // Collects what is wrong; the first finding is the message.
+BudgetSpec recorded_budget(const v1::RecordedBudget& in) {
+  BudgetSpec out;
+  out.sinks = in.sinks();
+  out.window = in.window();
+  out.chunk_tokens = in.chunk_tokens();
+  out.interval = in.interval();
+  out.ratio = in.ratio();
+  out.cells = in.cells();
+  out.sinks_free = in.sinks_free();
+  out.pyramid_beta = in.pyramid_beta();
+  out.mu.assign(in.mu().begin(), in.mu().end());
+  out.sigma.assign(in.sigma().begin(), in.sigma().end());
+  out.alpha = in.alpha();
+  out.shares = in.shares();
+  if (in.has_inflation()) out.inflation = in.inflation();
+  out.decode_reserve = in.decode_reserve();
+  out.keeps_all.assign(in.keeps_all().begin(), in.keeps_all().end());
+  out.kept_min = in.kept_min();
+  out.uniform_depth = in.uniform_depth();
+  return out;
+}
+
+void record_budget(const BudgetSpec& in, v1::RecordedBudget* out) {
+  out->set_sinks(in.sinks);
+  out->set_window(in.window);
+  out->set_chunk_tokens(in.chunk_tokens);
+  out->set_interval(in.interval);
+  out->set_ratio(in.ratio);
+  out->set_cells(in.cells);
+  out->set_sinks_free(in.sinks_free);
+  out->set_pyramid_beta(in.pyramid_beta);
+  out->mutable_mu()->Add(in.mu.begin(), in.mu.end());
+  out->mutable_sigma()->Add(in.sigma.begin(), in.sigma.end());
+  out->set_alpha(in.alpha);
+  out->set_shares(in.shares);
+  if (in.inflation.has_value()) out->set_inflation(*in.inflation);
+  out->set_decode_reserve(in.decode_reserve);
+  for (const bool all : in.keeps_all) out->add_keeps_all(all);
+  out->set_kept_min(in.kept_min);
+  out->set_uniform_depth(in.uniform_depth);
+}
+
+// What is out of range is found by validate_layout_spec().
+LayoutSpec recorded_layout(const v1::RecordedLayout& in) {
+  return {.layers = in.layers(),
+          .kv_heads = in.kv_heads(),
+          .heads_per_group = in.heads_per_group(),
+          .clustering = in.clustering() == 1   ? Clustering::kPerLayer
+                        : in.clustering() == 2 ? Clustering::kAcrossLayers
+                                               : Clustering::kAdjacent};
+}
+
+void record_layout(const LayoutSpec& in, v1::RecordedLayout* out) {
+  out->set_layers(in.layers);
+  out->set_kv_heads(in.kv_heads);
+  out->set_heads_per_group(in.heads_per_group);
+  out->set_clustering(static_cast<uint32_t>(in.clustering));
+}
+
 class Reader {
  public:
   Reader(const std::string& name, Log* log) : name_(name), log_(log) {}
@@ -163,6 +222,8 @@ class Reader {
       }
       axes.scorer_spec = read_scorer(scorer);
     }
+    if (in.has_budget()) axes.budget_spec = recorded_budget(in.budget());
+    if (in.has_layout()) axes.layout_spec = recorded_layout(in.layout());
     log_->options.engines.push_back(std::move(out));
     return {};
   }
@@ -292,6 +353,11 @@ class Reader {
     if (in.host_ns() < 0 || in.exposed_ns() < 0 || in.hidden_ns() < 0) return wrong("an outcome is negative");
     out.outcome = {{in.host_ns()}, {in.exposed_ns()}, {in.hidden_ns()}, in.bytes_in(), in.bytes_out()};
     for (const uint32_t call : in.eos()) out.eos.push_back(CallId{call});
+    for (const v1::Stretch::Kept& kept : in.kept()) {
+      out.kept.push_back({CallId{kept.call()},
+                          {kept.count().begin(), kept.count().end()},
+                          {kept.live().begin(), kept.live().end()}});
+    }
     here.stretches.push_back(std::move(out));
     return {};
   }
@@ -380,6 +446,10 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
       engine.add_policies(*name);
     }
     write_scorer(axes.scorer_spec, engine.mutable_scorer());
+    if (axes.budget != "all") {
+      record_budget(axes.budget_spec, engine.mutable_budget());
+      record_layout(axes.layout_spec, engine.mutable_layout());
+    }
   }
   return out;
 }

@@ -26,12 +26,18 @@ struct Log {
     std::vector<UnitRun> runs;
     std::vector<uint32_t> triggers;
   };
+  struct Kept {
+    CallId call{};
+    std::vector<uint32_t> counts;
+    std::vector<uint64_t> live;
+  };
   struct Stretch {
     uint64_t step = 0;  // its last step carries the outcome
     uint64_t steps = 0;
     uint32_t plan = 0;
     StepOutcome outcome;
     std::vector<CallId> eos;
+    std::vector<Kept> kept;
   };
   struct Transfer {
     uint64_t number = 0;

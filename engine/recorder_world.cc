@@ -96,6 +96,7 @@ void RecordedWorld::answer(uint16_t engine, uint64_t last, Event* event) {
   const Log::Engine& log = log_.engines[engine];
   Launch& launch = here.launches.front();
   StepDone done;
+  kept_.clear();
   done.engine = EngineId{engine};
   done.step = StepId{launch.step};
   done.ends = std::span(log.ends).subspan(launch.step, last + 1 - launch.step);
@@ -108,11 +109,14 @@ void RecordedWorld::answer(uint16_t engine, uint64_t last, Event* event) {
     done.outcome.bytes_in += stretch.outcome.bytes_in;
     done.outcome.bytes_out += stretch.outcome.bytes_out;
     done.eos = stretch.eos;
+    kept_.clear();
+    for (const Log::Kept& kept : stretch.kept) kept_.push_back({kept.call, kept.counts, kept.live});
     ++here.next_stretch;
   }
   launch.step = last + 1;
   if (launch.step == launch.end) here.launches.pop_front();
   if (!done.eos.empty()) cut(&here, here.in_flight_max - 1);
+  done.kept = kept_;
   *event = done;
 }
 

@@ -43,7 +43,7 @@ class RecordedWorld : public Backend {
     std::vector<Transfer> transfers;  // in flight
     size_t next_stretch = 0;          // first one whose last step is not answered
     uint32_t in_flight_max = 1;
-    bool lost = false;                // decisions have changed: no step is answered any more
+    bool lost = false;  // decisions have changed: no step is answered any more
   };
   struct SetTimerAt {
     Instant at{};
@@ -61,6 +61,7 @@ class RecordedWorld : public Backend {
   std::vector<SetTimerAt> timers_;
   uint64_t timers_set_ = 0;
   Instant now_{};
+  std::vector<CellsKept> kept_;  // of the last answer
 };
 
 class RecordedClient : public Client {

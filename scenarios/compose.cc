@@ -11,8 +11,10 @@
 #include "engine/base/check.h"
 #include "engine/policy/core.h"
 #include "engine/policy/registry.h"
+#include "engine/policy/retention.h"
 #include "models/catalog.h"
 #include "models/cost_factory.h"
+#include "scenarios/compose_parts.h"
 #include "scenarios/formats.h"
 #include "scenarios/names.h"
 #include "scenarios/retrieval_options.h"
@@ -98,7 +100,7 @@ std::string what_would_fit(MemorySpec spec, uint32_t gpus) {
   return "no number of its GPUs holds this model; choose another node (kvtwin list nodes)";
 }
 
-void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mistakes* mistakes) {
   const v1::Scenario& values = scenario.values;
   MemorySpec spec;
   spec.llm = out->llm;
@@ -109,7 +111,8 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   spec.step_tokens_max = values.limits().step_tokens_max();
   spec.calls_max = values.limits().calls_max();
   spec.capture_sizes = static_cast<uint32_t>(values.limits().capture_sizes_size());
-  spec.staging_bytes = exact_cells_bytes(scenario, spec.llm, spec.tp);
+  spec.staging_bytes =
+      exact_cells_bytes(scenario, spec.llm, spec.tp) + staging_bytes(scenario, out->llm, policies);
   if (const Result<void> ok = check_tp(spec.llm, spec.tp, ""); !ok) {
     return add(mistakes, scenario.where("engines.tensor_parallel"), ok.error());
   }
@@ -117,6 +120,11 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   Result<MemoryPlan> planned = plan_memory(spec);
   if (planned) {
     out->memory = std::move(*planned);
+    // A page of one head group is so much smaller.
+    const int64_t groups = page_groups(policies);
+    out->memory.page_bytes /= static_cast<uint64_t>(groups);
+    out->memory.pages = static_cast<uint32_t>(std::min<int64_t>(
+        out->memory.kv_bytes / static_cast<int64_t>(out->memory.page_bytes), UINT32_MAX - 1));
     if (out->memory_given) {
       const uint32_t given = values.memory().gpu_pages();
       out->notes.push_back(fmt::format("{} gpu pages are given; the memory model says {} ({:+.1f} %)", given,
@@ -129,39 +137,12 @@ void plan(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   }
 }
 
-// One name per axis, and what goes with it.
-void choose_policies(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
-  const v1::Policies& axes = scenario.values.policies();
-  set->scorer = axes.scorer();
-  set->budget = axes.budget();
-  set->layout = axes.layout();
-  set->precision = axes.precision();
-  set->placement = axes.placement();
-  set->retrieval = axes.retrieval();
-  set->partition = axes.partition();
-  set->identity = axes.identity();
-  set->scorer_spec = scorer_spec(axes);
-  if (axes.retrieval() != "all" && !llm.sliding_layers.empty()) {
-    mistakes->push_back(
-        {scenario.where("policies.retrieval"),
-         fmt::format("retrieval {} on {}, whose sliding layers have nothing to choose from", axes.retrieval(),
-                     llm.name),
-         "it is built for models whose layers all see the whole context; use retrieval: \"all\""});
-  }
-  const uint32_t dense = axes.retrieval_options().layers_dense();
-  if (dense > llm.layers) {
-    mistakes->push_back({scenario.where("policies.retrieval_options.layers_dense"),
-                         fmt::format("layers_dense is {}, {} has {} layers", dense, llm.name, llm.layers),
-                         fmt::format("from 0 to {}", llm.layers)});
-  }
-  if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
-}
-
-void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+void configure(const Scenario& scenario, const PolicySet& policies, Composed* out, Mistakes* mistakes) {
   const v1::Scenario& values = scenario.values;
   const v1::Limits& limits = values.limits();
   const uint64_t page_bytes = out->llm.kv_bytes_per_token(values.engines().tensor_parallel()) *
-                              values.memory().page_tokens() * values.engines().tensor_parallel();
+                              values.memory().page_tokens() * values.engines().tensor_parallel() /
+                              page_groups(policies);
   const uint32_t pages = out->memory_given ? values.memory().gpu_pages() : out->memory.pages;
   const uint32_t reserved = values.memory().reserved_pages();
   CoreConfig config;
@@ -207,8 +188,7 @@ void configure(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     // vLLM captures nothing larger than two tokens per running call (its max_cudagraph_capture_size).
     std::erase_if(config.capture_sizes, [&](uint32_t size) { return size > 2 * limits.calls_max(); });
   }
-  choose_policies(scenario, out->llm, &config.policies, mistakes);
-  load_format_specs(scenario, out->llm, &config.policies, mistakes);
+  config.policies = policies;
   if (!mistakes->empty()) return;  // further findings would only follow from these
   if (const std::optional<std::string> wrong = validate_core_config(config)) {
     mistakes->push_back({scenario.path, *wrong, {}});
@@ -293,12 +273,16 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
 // Calls that can never run: longer than the window, or than the whole pool.
 void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const CoreConfig& config = out->options.engines.front();
+  const PolicyAxes axes = make_axes(config.policies);
+  const Retention retention(config, axes);
+  const bool arena = axes.placement->uses_arena();
   uint64_t longest = 0, count = 0, gpu_pages = 0, host_pages = 0;
   for (const TableNode& node : out->client->table().nodes) {
     if (node.kind != NodeKind::kCall) continue;
     const uint64_t tokens = uint64_t{node.prompt_tokens} + node.output_tokens;
     longest = std::max(longest, tokens);
-    const PagesNeeded pages = pages_needed(config, node.prompt_tokens, node.output_tokens);
+    PagesNeeded pages = pages_needed(config, node.prompt_tokens, node.output_tokens);
+    if (!arena && tokens <= UINT32_MAX) pages.gpu = retention.pages_needed(node.prompt_tokens, node.output_tokens);
     const bool fits = (config.context_tokens_max == 0 || tokens <= config.context_tokens_max) &&
                       pages.gpu <= config.pages_gpu && (pages.host == 0 || pages.host <= config.pages_host);
     gpu_pages = std::max(gpu_pages, pages.gpu);
@@ -360,8 +344,10 @@ tl::expected<Composed, Mistakes> compose_engines(const Scenario& scenario) {
   Mistakes mistakes;
   load_models(scenario, &out, &mistakes);
   if (mistakes.empty()) check_gpus(scenario, out, &mistakes);
-  if (mistakes.empty()) plan(scenario, &out, &mistakes);
-  if (mistakes.empty()) configure(scenario, &out, &mistakes);
+  PolicySet policies;
+  if (mistakes.empty()) policies = policy_set(scenario, out.llm, &mistakes);
+  if (mistakes.empty()) plan(scenario, policies, &out, &mistakes);
+  if (mistakes.empty()) configure(scenario, policies, &out, &mistakes);
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
   return out;
 }

@@ -9,7 +9,9 @@
 
 #ifdef KVTWIN_HAVE_SIMGRID
 
+#include "engine/policy/registry.h"
 #include "scenarios/retrieval_options.h"
+#include "sim/behaviour_retention.h"
 #include "sim/behaviour_retrieval.h"
 #include "sim/sim_backend.h"
 
@@ -118,6 +120,12 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, co
   return out;
 }
 
+// Whether the world has to say what compressions keep.
+bool answers_kept(const CoreConfig& config) {
+  const PolicyAxes axes = make_axes(config.policies);
+  return !axes.budget->keeps_all() && axes.layout->keeping() != Keeping::kRing;
+}
+
 }  // namespace
 
 bool can_simulate() { return true; }
@@ -130,6 +138,15 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
   for (size_t i = 0; i < values.size(); ++i) config.engines[i].source = values[i];
   if (Result<void> ok = sim::validate_sim_config(config); !ok) {
     return mistake(scenario.where("hardware.node"), ok.error().text());
+  }
+  std::vector<std::unique_ptr<sim::RetentionSource>> sources;
+  for (size_t i = 0; i < config.engines.size(); ++i) {
+    if (!answers_kept(composed->options.engines[i])) continue;
+    const bool profile = scenario.values.simulation().kept() == "profile";
+    sources.push_back(std::make_unique<sim::RetentionSource>(
+        composed->options.engines[i], profile ? sim::KeptModel::kProfile : sim::KeptModel::kFixed,
+        scenario.values.seed()));
+    config.engines[i].retention = sources.back().get();
   }
   sim::SimReport report;
   SimulatedEnd out;

@@ -64,6 +64,9 @@ inline constexpr NameTable<ArrivalMode, 4> kArrivalModes{
 inline constexpr NameTable<RejectPolicy, 3> kRejectPolicies{{{{"fail_session", RejectPolicy::kFailSession},
                                                               {"skip_call", RejectPolicy::kSkipCall},
                                                               {"retry", RejectPolicy::kRetry}}}};
+inline constexpr NameTable<Clustering, 3> kClusterings{{{{"adjacent", Clustering::kAdjacent},
+                                                         {"per_layer", Clustering::kPerLayer},
+                                                         {"across_layers", Clustering::kAcrossLayers}}}};
 inline constexpr NameTable<PrefixSharing, 3> kSharings{{{{"none", PrefixSharing::kNone},
                                                          {"equal_prefix", PrefixSharing::kEqualPrefix},
                                                          {"all", PrefixSharing::kAll}}}};

@@ -193,6 +193,9 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   rates.set_busy(sum.busy);
   out.mutable_reuse()->set_admitted_prompt_tokens(sum.admitted_prompt_tokens);
   out.mutable_reuse()->set_first_admission_tokens(sum.reused_tokens);
+  out.mutable_reuse()->set_live_tokens(sum.reused_live);
+  out.mutable_reuse()->set_reads_raw(sum.reads_raw);
+  out.mutable_reuse()->set_reads_effective(sum.reads_effective);
   out.mutable_reuse()->set_readmission_tokens(sum.reused_again_tokens);
   out.mutable_reuse()->set_recomputed_tokens(sum.recomputed_tokens);
   fill_pages(sum, composed, out.mutable_pages());

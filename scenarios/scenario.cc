@@ -144,7 +144,7 @@ bool set_scalar(pb::Message* message, const pb::FieldDescriptor* field, const st
     case pb::FieldDescriptor::CPPTYPE_DOUBLE: {
       double value = 0;
       if (!number(text, &value)) return false;
-      reflection->SetDouble(message, field, value);
+      many ? reflection->AddDouble(message, field, value) : reflection->SetDouble(message, field, value);
       return true;
     }
     default:

@@ -99,6 +99,17 @@ void check_formats(const v1::Policies& policies, Checker* check) {
   check->range("policies.partition_options.alpha", partition.alpha(), 0.0, 100.0);
 }
 
+void check_policies(const v1::Policies& policies, Checker* check) {
+  const v1::BudgetOptions& budget = policies.budget_options();
+  check->range("policies.budget_options.ratio", budget.ratio(), 0.0, 1.0);
+  check->range("policies.budget_options.alpha", budget.alpha(), 0.0, 4096.0);
+  check->range("policies.budget_options.inflation", budget.inflation(), 0.0, 4096.0);
+  for (const double mean : budget.mean()) check->range("policies.budget_options.mean", mean, 0.0, 4096.0);
+  for (const double d : budget.deviation()) check->range("policies.budget_options.deviation", d, 0.0, 4096.0);
+  check->choice("policies.layout_options.clustering", policies.layout_options().clustering(),
+                kClusterings.names());
+}
+
 void check_replay(const v1::Replay& replay, Checker* check) {
   check->choice("replay.mode", replay.mode(), kReplayModes.names());
   check->choice("replay.arrivals", replay.arrivals(), kArrivalModes.names());
@@ -143,6 +154,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check_limits(values.limits(), &check);
   check_scorer_options(scenario, mistakes);
   check_formats(values.policies(), &check);
+  check_policies(values.policies(), &check);
   check.choice("trace.prefix_sharing", values.trace().prefix_sharing(), kSharings.names());
   check.range("trace.jitter_ns", values.trace().jitter_ns(), int64_t{0}, int64_t{3'600'000'000'000});
   check.exists("trace.path", values.trace().path());
@@ -156,6 +168,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check_retrieval(values, [&](const std::string& field, std::string what, std::string hint) {
     check.add(field, std::move(what), std::move(hint));
   });
+  check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile"});
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
   check_world(values, &check);
 }

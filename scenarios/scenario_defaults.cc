@@ -60,6 +60,22 @@ constexpr char kDefaults[] = R"pb(
       alpha: 2
       plan_ns: 0
     }
+    budget_options {
+      sinks: 4
+      window: 32
+      chunk_tokens: 2048
+      interval: 1
+      ratio: 1
+      cells: 0
+      sinks_free: false
+      pyramid_beta: 20
+      alpha: 2
+      shares: false
+      decode_reserve: 0
+      kept_min: 512
+      uniform_depth: false
+    }
+    layout_options { heads_per_group: 0 clustering: "adjacent" }
   }
   trace {
     path: ""
@@ -88,7 +104,7 @@ constexpr char kDefaults[] = R"pb(
     oversized: "refuse"
   }
   cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 0 first_step_host_ns: 0 }
-  simulation { fidelity: "auto" fold: true }
+  simulation { fidelity: "auto" fold: true kept: "fixed" }
   world: "sim"
   clock: ""
   cpu { checkpoint: "" decode: "forced" sleep: false }

@@ -81,6 +81,15 @@ class Table {
         percent(static_cast<double>(reuse.first_admission_tokens()),
                 static_cast<double>(reuse.admitted_prompt_tokens())),
         grouped(reuse.admitted_prompt_tokens()));
+    if (reuse.live_tokens() != reuse.first_admission_tokens()) {
+      row("  of it live", "{:.1f} %",
+          percent(static_cast<double>(reuse.live_tokens()),
+                  static_cast<double>(reuse.first_admission_tokens())));
+    }
+    if (reuse.reads_raw() != reuse.reads_effective()) {
+      row("decode reads", "{:.3f} M tokens of {:.3f} M", static_cast<double>(reuse.reads_effective()) / 1e6,
+          static_cast<double>(reuse.reads_raw()) / 1e6);
+    }
     const uint64_t again = reuse.readmission_tokens() + reuse.recomputed_tokens();
     row("  after re-admission", "{:.1f} % of {} tokens; {} computed again",
         percent(static_cast<double>(reuse.readmission_tokens()), static_cast<double>(again)), grouped(again),
@@ -209,6 +218,9 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   put("session_served", r.latencies().session_served(), &out);
   out["admitted_prompt_tokens"] = r.reuse().admitted_prompt_tokens();
   out["reused_tokens_first"] = r.reuse().first_admission_tokens();
+  out["reused_tokens_live"] = r.reuse().live_tokens();
+  out["reads_raw"] = r.reuse().reads_raw();
+  out["reads_effective"] = r.reuse().reads_effective();
   out["reused_tokens_again"] = r.reuse().readmission_tokens();
   out["recomputed_tokens"] = r.reuse().recomputed_tokens();
   out["preemptions"] = r.calls().preemptions();

@@ -1,4 +1,5 @@
 #include "engine/base/check.h"
+#include "sim/kept_backend.h"
 #include "sim/sim_backend.h"
 
 namespace kvtwin::sim {
@@ -11,7 +12,12 @@ RunEnd run_simulated(const SimConfig& config, const RunOptions& options, Client*
     own.engines[i].steps_in_flight_max = options.engines[i].steps_in_flight_max;
   }
   RunEnd end;
-  const SimReport seen = simulate(own, [&](Backend* world) { end = run(options, client, world, observers); });
+  std::vector<OutcomeSource*> sources;
+  for (const SimEngine& engine : own.engines) sources.push_back(engine.retention);
+  const SimReport seen = simulate(own, [&](Backend* world) {
+    KeptBackend answering(world, sources);
+    end = run(options, client, &answering, observers);
+  });
   if (report != nullptr) *report = seen;
   return end;
 }

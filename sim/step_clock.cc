@@ -21,12 +21,12 @@ StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
     switch (entry.kind) {
       case EntryKind::kDecode:
         ++shape.decodes;
-        shape.decode_context_sum += entry.context;
-        shape.decode_context_max = std::max(shape.decode_context_max, entry.context);
+        shape.decode_context_sum += entry.live();
+        shape.decode_context_max = std::max(shape.decode_context_max, entry.live());
         break;
       case EntryKind::kChunk:
       case EntryKind::kProbe:  // computes like a chunk and keeps nothing
-        chunks->push_back({entry.tokens, entry.context});
+        chunks->push_back({entry.tokens, entry.live()});
         break;
       case EntryKind::kMaintain:  // moves pages on the device: no policy asks for it yet, and no price exists
         break;
@@ -71,6 +71,12 @@ void StepClock::launch(Instant now, const LaunchStep& command) {
   launch.shape = shape_of(command, &launch.chunks);
   launch.shape.chunks = launch.chunks;
   KVT_CHECK(command.repeat == 1 || launch.chunks.empty());
+  for (const PlanEntry& entry : command.entries) {
+    if (entry.grows) {
+      ++launch.growing;
+      launch.growing_max = std::max(launch.growing_max, entry.live());
+    }
+  }
 }
 
 void StepClock::move_base(Instant now) {
@@ -152,8 +158,8 @@ bool StepClock::price_next() {
     add_priced(start + std::max<Ticks>(0, host + cost.device), host, {}, cost.by_evidence);
     ++launch->priced;
   }
-  launch->shape.decode_context_sum += launch->shape.decodes;
-  launch->shape.decode_context_max += 1;
+  launch->shape.decode_context_sum += launch->growing;
+  launch->shape.decode_context_max = std::max(launch->shape.decode_context_max, ++launch->growing_max);
   return true;
 }
 

@@ -113,6 +113,8 @@ class StepClock {
     StepShape shape;          // of the next step to be priced; its chunks are `chunks`
     std::vector<ChunkShape> chunks;
     OwnedLaunch command;  // when lazy
+    uint32_t growing = 0;      // entries that read one more cell in each step of a stretch
+    uint32_t growing_max = 0;  // the longest of them, in the next step to be priced
   };
   // Times since base_. The last two are sums over all steps so far, so that stretches can be subtracted.
   struct Priced {

@@ -112,6 +112,8 @@ class Identity {
   // The namespace of a call's prefixes; nullopt: its prefixes are never kept.
   virtual std::optional<uint64_t> name_space(SessionId session) const = 0;
   virtual bool shares_across_sessions() const = 0;
+  // Sessions whose state (a query memory) the world keeps between calls; 0: none.
+  virtual uint32_t session_states_max() const = 0;
 };
 
 struct PolicyAxes {

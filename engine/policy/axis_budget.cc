@@ -27,8 +27,7 @@ class Known final : public Budget {
   bool known_at_admission() const override { return true; }
   bool reserves() const override { return reserves_; }
   uint32_t quota(uint32_t group, uint32_t ranked) const override {
-    const uint32_t part =
-        up_ ? part_up(shares_[group], ranked) : part_down(shares_[group], ranked);
+    const uint32_t part = up_ ? part_up(shares_[group], ranked) : part_down(shares_[group], ranked);
     return std::min(part, limits_[group]);
   }
 

@@ -29,6 +29,7 @@ std::unique_ptr<Retrieval> make_retrieval_freekv();
 std::unique_ptr<Partition> make_partition(std::string_view name);
 std::unique_ptr<Identity> make_identity_shared();
 std::unique_ptr<Identity> make_identity_session();
+std::unique_ptr<Identity> make_identity_session_memory();
 std::unique_ptr<Identity> make_identity_none();
 
 }  // namespace kvtwin

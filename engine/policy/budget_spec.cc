@@ -75,6 +75,13 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
   const auto number = [](uint64_t value) { return std::to_string(value); };
   const std::string heads = number(layout.heads());
   if (budget == "all") return std::nullopt;
+  // So that no sum of them leaves its type.
+  constexpr uint32_t kTokensMax = 1u << 24;
+  for (const uint32_t value : {spec.sinks, spec.window, spec.interval, spec.cells, spec.chunk_tokens}) {
+    if (value > kTokensMax)
+      return "a number of budget " + budget + " is " + number(value) + "; 16,777,216 is the most";
+  }
+  if (spec.pyramid_beta > 4'096) return "the beta of budget " + budget + " is above 4096";
   if (spec.ratio > kWhole) return "the ratio of budget " + budget + " is above 1";
   if (spec.interval == 0) return "the interval of budget " + budget + " is 0 decode steps; 1 is the least";
   if (spec.chunk_tokens == 0) return "the chunk of budget " + budget + " has 0 tokens; 1 is the least";
@@ -91,8 +98,8 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
     }
     if (spec.alpha > (kWhole << 12)) return "the alpha of budget reserved is above 4096";
     for (const std::vector<Share>* table : {&spec.mu, &spec.sigma}) {
-      const bool wild = std::any_of(table->begin(), table->end(),
-                                    [](Share share) { return share > (kWhole << 12); });
+      const bool wild =
+          std::any_of(table->begin(), table->end(), [](Share share) { return share > (kWhole << 12); });
       if (wild) return "a kept share of budget reserved is above 4096; shares of a whole are at most 1";
     }
   }

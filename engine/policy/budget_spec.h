@@ -23,15 +23,16 @@ struct BudgetSpec {
   uint32_t chunk_tokens = 2'048;  // scorers that work at chunk ends: one chunk
   uint32_t interval = 1;          // scorers that work at decode steps: steps between two compressions
 
-  Share ratio = kWhole;    // ratio, reserved by shares, and the dynamic budgets
-  uint32_t cells = 0;      // uniform, pyramid, arena: cells of one head, sinks and window included
+  Share ratio = kWhole;     // ratio, reserved by shares, and the dynamic budgets
+  uint32_t cells = 0;       // uniform, pyramid, arena: cells of one head, sinks and window included
   bool sinks_free = false;  // cells does not count the sinks (IntentKV's budget_counts_prefix = false)
   uint32_t pyramid_beta = 20;
 
-  // reserved: kept share of each head, by layer * kv_heads + head (METHODS 2.2). B = min(1, mu + alpha sigma).
+  // reserved: kept share of each head, by layer * kv_heads + head (METHODS 2.2). B = min(1, mu + alpha
+  // sigma).
   std::vector<Share> mu, sigma;
   Share alpha = 2 * kWhole;
-  bool shares = false;             // mu and sigma are relative to the mean: B = min(1, ratio (mu + alpha sigma))
+  bool shares = false;  // mu and sigma are relative to the mean: B = min(1, ratio (mu + alpha sigma))
   std::optional<Share> inflation;  // largest alpha' <= alpha with sum B <= (1 + inflation) ratio heads
   uint32_t decode_reserve = 0;     // tokens of output that admission sets pages aside for
 
@@ -39,7 +40,7 @@ struct BudgetSpec {
   std::vector<bool> keeps_all;
 
   // released (METHODS 2.4).
-  uint32_t kept_min = 512;    // a group is never cut below this, or the tokens there are
+  uint32_t kept_min = 512;     // a group is never cut below this, or the tokens there are
   bool uniform_depth = false;  // tops every group up to the deepest one, as the release does
 };
 

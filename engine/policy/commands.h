@@ -34,8 +34,10 @@ struct PlanEntry {
   bool samples = false;  // the call's next output token leaves this step
   uint32_t tokens = 0;   // computed in this step
   uint32_t context = 0;  // tokens computed before this step: the position of the first new one
-  uint32_t live = 0;     // cells that a head can read before this step: mean over heads, rounded up
-  bool grows = true;     // each further single step of a stretch has one more of them
+  uint32_t gone = 0;     // of these, those that a head cannot read any more: mean over heads, rounded down
+  bool grows = true;     // further single steps of a stretch read one more cell each; else: as many as this
+
+  uint32_t live() const { return context - gone; }  // cells that a head reads besides the new ones
 };
 
 // `page` becomes the next page of head group `group` of entries[entry]'s call, before single step
@@ -75,6 +77,16 @@ struct Compression {
   std::span<const uint32_t> keep;  // by head group; empty: the world decides (a dynamic budget)
 };
 
+// What the calls of a step hold once its first single step has ended, where layouts drop cells; for metrics.
+// A cell is one token in all heads of one group.
+struct HeldCells {
+  uint64_t full = 0;          // if nothing had been dropped; 0: nothing ever is, and the rest is left out
+  uint64_t cells = 0;         // that can be read
+  uint64_t slots = 0;         // in pages
+  uint32_t growing = 0;       // cells that each further single step of a stretch adds
+  uint32_t growing_full = 0;  // to `full`
+};
+
 // Run single steps [step, step + repeat). In each step after the first, every entry is a decode of one
 // token with one more token of context than in the step before; repeat > 1 only if all entries are.
 // `repeat` is an upper bound: see Backend::interrupt. Answered by StepDone, in one piece or several.
@@ -88,6 +100,7 @@ struct LaunchStep {
   std::span<const PageGrant> grants;            // ascending by (offset, entry, group)
   std::span<const Adoption> adoptions;          // of entries with first == true
   std::span<const Compression> compressions{};  // ascending by entry; only with repeat == 1
+  HeldCells held{};
 };
 
 enum class TransferKind : uint8_t { kRecall, kDemote };

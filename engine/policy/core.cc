@@ -36,7 +36,8 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
                ? nullptr
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
       index(c.page_tokens / c.unit_tokens, &gpu, arena ? nullptr : host.get(),
-            make_prefix_eviction(c.prefix_eviction)) {
+            make_prefix_eviction(c.prefix_eviction)),
+      sessions(axes.identity->session_states_max()) {
   KVT_CHECK(!validate_limits(c).has_value());
   KVT_CHECK(!validate_axes(axes, c.policies, c).has_value());
 }
@@ -84,6 +85,16 @@ void Core::State::on(const CallReady& event) {
   waiting.push_back(slot);
   cleaning_barred = false;
   ++calls_live;
+  sessions.begin(event.session);
+  drop_surplus_sessions();
+}
+
+// More sessions have a memory than the world is to keep.
+void Core::State::drop_surplus_sessions() {
+  for (SessionId session; sessions.take_surplus(&session);) {
+    note({kSessionDropped, raw(session)});
+    out->push_back(DropSessionState{config.engine, session});
+  }
 }
 
 bool Core::State::reject(const CallReady& event) {
@@ -100,9 +111,8 @@ bool Core::State::reject(const CallReady& event) {
   }
   // What the call can come to need, the worst of all the moments at which it might be preempted.
   PagesNeeded pages = pages_needed(config, event.prompt_tokens, event.output_tokens);
-  if (tokens <= UINT32_MAX && retention.by_group()) {
-    pages.gpu = retention.staged() ? retention.pages_kept(event.prompt_tokens, event.output_tokens)
-                                   : retention.pages_raw(static_cast<uint32_t>(tokens));
+  if (tokens <= UINT32_MAX && !arena) {
+    pages.gpu = retention.pages_needed(event.prompt_tokens, event.output_tokens);
   }
   const uint64_t room = config.pages_gpu - config.watermark_pages;
   if (tokens > UINT32_MAX || pages.gpu > room) return refuse(Reason::kLargerThanPool, pages.gpu, room);
@@ -125,6 +135,7 @@ void Core::State::on(const CallCancelled& event) {
 
 void Core::State::on(const SessionHint& event) {
   if (event.kind == SessionHint::Kind::kSessionEnds) {
+    sessions.forget(event.session);
     out->push_back(DropSessionState{config.engine, event.session});
   }
 }
@@ -151,6 +162,8 @@ void Core::State::end_call(Slot slot) {
   call.phase = CallState::Phase::kUnused;
   unused.push_back(slot);
   --calls_live;
+  sessions.end(call.session);
+  drop_surplus_sessions();
 }
 
 // A running call's pages go: what others may use into the index, the rest, last page first, to the pool.
@@ -185,8 +198,9 @@ void Core::State::publish_pages(CallState* call, uint32_t pages_limit) {
   if (call->insert_barred || pages_limit <= call->lease.pages) return;
   const std::span<const PageId> pages(call->pages.data(), pages_limit - call->lease.pages);
   const size_t first = call->lease.pages;
-  const std::span<const uint16_t> dead =
-      call->page_dead.size() > first ? std::span(call->page_dead).subspan(first) : std::span<const uint16_t>{};
+  const std::span<const uint16_t> dead = call->page_dead.size() > first
+                                             ? std::span(call->page_dead).subspan(first)
+                                             : std::span<const uint16_t>{};
   if (index.insert(call->name_space, call->identity, pages, &call->lease,
                    dead.subspan(0, std::min(dead.size(), pages.size())))) {
     call->pages.erase(call->pages.begin(), call->pages.begin() + static_cast<ptrdiff_t>(pages.size()));
@@ -263,6 +277,7 @@ void Core::State::check_invariants() const {
   gpu.check_invariants();
   if (host) host->check_invariants();
   index.check_invariants();
+  sessions.check_invariants();
   uint64_t pages_own = 0, host_own = 0, cells = 0, held = 0, reserved = 0, reserved_host = 0, live = 0;
   for (const CallState& call : calls) {
     if (call.phase == CallState::Phase::kUnused) continue;

@@ -33,6 +33,7 @@ void Core::State::launch_planned() {
   // Before pages are taken ahead: an unfolded run would decide here, with this step's pages gone.
   start_cleaning();
 
+  const HeldCells held = retention.keeps_all() ? HeldCells{} : held_by(launch);
   uint32_t repeat = able == planned.size() ? quiet_steps(launch) : 1;
   if (repeat > 1) repeat = grant_ahead(repeat, &launch);
   for (const Launch::Member& member : launch.members) {
@@ -47,7 +48,7 @@ void Core::State::launch_planned() {
   for (const PlanEntry& entry : launch.entries) tokens += entry.tokens;
   note_launch(launch, tokens);
   out->push_back(LaunchStep{config.engine, StepId{launch.first}, repeat, tokens, padded(tokens),
-                            launch.entries, launch.grants, launch.adoptions, launch.compressions});
+                            launch.entries, launch.grants, launch.adoptions, launch.compressions, held});
 }
 
 void Core::State::commit_entry(size_t index_planned, Launch* launch) {
@@ -56,14 +57,14 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   const bool decode = call.decodes_next();
   const auto entry = static_cast<uint32_t>(launch->entries.size());
   const uint32_t context = call.kv;
-  const uint32_t live = live_per_head(call);
+  const uint32_t gone = context - live_per_head(call);
   const bool grows = !retention.ring_full(context);
   add_tokens(&call, planned_entry.tokens);
   const bool samples = call.kv == call.known() && call.sampled < call.output;
   if (samples) ++call.sampled;
   ++call.launches;
   launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk, call.admitted_now,
-                             samples, planned_entry.tokens, context, live, grows});
+                             samples, planned_entry.tokens, context, gone, grows});
   launch->members.push_back({planned_entry.slot, call.id, samples});
   for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
     launch->grants.push_back({0, entry, granted[i].page, granted[i].group});

@@ -18,6 +18,7 @@
 #include "engine/policy/page_pool.h"
 #include "engine/policy/prefix_index.h"
 #include "engine/policy/retention.h"
+#include "engine/policy/session_store.h"
 
 namespace kvtwin {
 
@@ -56,14 +57,14 @@ struct CallState {
 
   // Retention: what has been dropped, or will be when every launched step has ended. At the end: a plain
   // paged engine does not touch it.
-  GroupTables tables;         // its own, where pages belong to head groups: `pages` is empty then
-  bool due = false;      // once its prompt is computed, it may be compressed
-  uint32_t fill = 0;     // tokens that were known when it was admitted: its prompt, and what a preemption lost
-  uint32_t ranked = 0;   // tokens that the last compression knew of
-  uint32_t answers = 0;  // compressions whose counts or holes the world has yet to say
-  uint32_t attempt = 0;  // admissions
-  uint32_t dead = 0;     // tokens of which no cell is left, where cells keep their places
-  uint32_t holes = 0;    // positions, in pages, that have no page any more
+  GroupTables tables;   // its own, where pages belong to head groups: `pages` is empty then
+  bool due = false;     // once its prompt is computed, it may be compressed
+  uint32_t fill = 0;    // tokens that were known when it was admitted: its prompt, and what a preemption lost
+  uint32_t ranked = 0;  // tokens that the last compression knew of
+  uint32_t answers = 0;             // compressions whose counts or holes the world has yet to say
+  uint32_t attempt = 0;             // admissions
+  uint32_t dead = 0;                // tokens of which no cell is left, where cells keep their places
+  uint32_t holes = 0;               // positions, in pages, that have no page any more
   std::vector<uint16_t> page_dead;  // likewise, by page position; may be shorter
 
   // Page positions that are covered, and pages behind them.
@@ -135,6 +136,7 @@ struct Core::State {
   void on(const Timer& event);
   bool reject(const CallReady& event);
   void end_call(Slot slot);
+  void drop_surplus_sessions();
   void let_go(CallState* call, bool preempted);
   void publish_pages(CallState* call, uint32_t pages_limit);
   Slot take_slot();
@@ -171,6 +173,7 @@ struct Core::State {
     const uint32_t whole = std::min(pending, retention.chunk_tokens() - context % retention.chunk_tokens());
     return whole <= limit ? whole : 0;
   }
+  HeldCells held_by(const Launch& launch) const;
   void cells_after(const CallState& call, uint32_t tokens, std::vector<uint32_t>* cells) const;
   bool grow_groups(CallState* call, uint32_t tokens);
   uint64_t pages_to_admit(const CallState& call, uint32_t cached, uint32_t tokens) const;
@@ -252,7 +255,8 @@ struct Core::State {
     kTransferEnded,
     kCompressed,
     kKept,
-    kShrunk
+    kShrunk,
+    kSessionDropped
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -280,6 +284,7 @@ struct Core::State {
   PagePool gpu;
   std::unique_ptr<PagePool> host;
   PrefixIndex index;
+  SessionStore sessions;
   Instant now{};
   std::vector<Command>* out = nullptr;
 

@@ -86,6 +86,9 @@ PageId GroupTables::take_last(uint32_t group) {
 void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> cells_left) {
   KVT_CHECK(shape_->rings == 0);
   KVT_CHECK(cells_left.size() == groups());
+#ifdef KVTWIN_PLANT_STALE_ORDER
+  const bool stale = ordered_;  // planted: tests/negative must catch it
+#endif
   gone_all_ = 0;
   gone_least_ = UINT32_MAX;
   for (uint32_t g = 0; g < groups(); ++g) {
@@ -95,6 +98,9 @@ void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> cells_left) {
     gone_least_ = std::min(gone_least_, gone_[g]);
   }
   ordered_ = false;
+#ifdef KVTWIN_PLANT_STALE_ORDER
+  ordered_ = stale;
+#endif
 }
 
 void GroupTables::trim(uint32_t tokens, std::vector<PageId>* pages) {

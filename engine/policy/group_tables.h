@@ -25,10 +25,10 @@ namespace kvtwin {
 struct GroupShape {
   uint32_t groups = 1;
   uint32_t page_tokens = 1;
-  uint32_t ring_pages = 0;     // of a group that is a ring
-  std::vector<bool> ring;      // by group; empty: none is
-  uint32_t rings = 0;          // how many are
-  bool even = false;           // every group gets as many pages as the longest one needs
+  uint32_t ring_pages = 0;  // of a group that is a ring
+  std::vector<bool> ring;   // by group; empty: none is
+  uint32_t rings = 0;       // how many are
+  bool even = false;        // every group gets as many pages as the longest one needs
 };
 
 class GroupTables {
@@ -81,7 +81,7 @@ class GroupTables {
   const GroupShape* shape_ = nullptr;
   bool settled_ = false;  // every group has what it needs, and no more
   bool ordered_ = false;
-  uint32_t stride_ = 0;   // places per group in table_
+  uint32_t stride_ = 0;  // places per group in table_
   uint32_t pages_all_ = 0;
   uint32_t gone_least_ = 0;
   uint64_t gone_all_ = 0;

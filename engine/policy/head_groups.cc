@@ -9,7 +9,8 @@ namespace kvtwin {
 
 std::optional<std::string> validate_layout_spec(const LayoutSpec& spec) {
   const auto number = [](uint64_t value) { return std::to_string(value); };
-  if (spec.layers == 0 || spec.kv_heads == 0 || uint64_t{spec.layers} * spec.kv_heads > 65'536) {
+  if (spec.layers == 0 || spec.kv_heads == 0 || spec.layers > 4'096 ||
+      uint64_t{spec.layers} * spec.kv_heads > 65'536) {
     return "a layout of " + number(spec.layers) + " layers with " + number(spec.kv_heads) +
            " KV heads cannot be; 1 to 65,536 heads in all are right";
   }
@@ -26,10 +27,7 @@ std::optional<std::string> validate_layout_spec(const LayoutSpec& spec) {
 }
 
 GroupMap::GroupMap(const LayoutSpec& spec, std::span<const Share> budgets)
-    : groups_(spec.groups()),
-      members_(spec.heads()),
-      group_of_(spec.heads()),
-      column_of_(spec.heads()) {
+    : groups_(spec.groups()), members_(spec.heads()), group_of_(spec.heads()), column_of_(spec.heads()) {
   KVT_CHECK(!validate_layout_spec(spec).has_value());
   KVT_CHECK(budgets.empty() || budgets.size() == spec.heads());
   std::iota(members_.begin(), members_.end(), 0u);

@@ -30,8 +30,8 @@ enum class Clustering : uint8_t {
 };
 
 struct LayoutSpec {
-  uint32_t layers = 1;    // of one engine: those whose KV is in the pool
-  uint32_t kv_heads = 1;  // of one layer, on all GPUs of the engine
+  uint32_t layers = 1;           // of one engine: those whose KV is in the pool
+  uint32_t kv_heads = 1;         // of one layer, on all GPUs of the engine
   uint32_t heads_per_group = 0;  // 0: all heads of all layers in one group
   Clustering clustering = Clustering::kAdjacent;
 

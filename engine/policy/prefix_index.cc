@@ -80,8 +80,7 @@ void PrefixIndex::unlock(uint32_t id) {
 }
 
 bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
-                         std::span<const PageId> pages, Lease* lease,
-                         std::span<const uint16_t> dead) {
+                         std::span<const PageId> pages, Lease* lease, std::span<const uint16_t> dead) {
   if (pages.empty()) return true;
   const uint32_t parent = raw(lease->node);
   Cursor cursor{identity};
@@ -455,8 +454,7 @@ void PrefixIndex::dead_cells(const Lease& lease, std::vector<uint16_t>* cells) c
     const Node& node = nodes_[id];
     if (node.dead.empty()) return;
     cells->resize(node.pages_before + to, 0);
-    std::copy(node.dead.begin() + from, node.dead.begin() + to,
-              cells->begin() + node.pages_before + from);
+    std::copy(node.dead.begin() + from, node.dead.begin() + to, cells->begin() + node.pages_before + from);
   });
 }
 

@@ -283,8 +283,10 @@ void PrefixIndex::check_invariants() const {
       KVT_CHECK(i < node.gpu.size() || on_host);
       hosted += on_host ? 1 : 0;
       clean += on_host && i < node.gpu.size() ? 1 : 0;
-      if (i < node.gpu.size() && node.gpu[i] == kNoPage) ++holes;
-      else if (i < node.gpu.size()) KVT_CHECK(gpu_pool_->owned(node.gpu[i]));
+      if (i < node.gpu.size() && node.gpu[i] == kNoPage)
+        ++holes;
+      else if (i < node.gpu.size())
+        KVT_CHECK(gpu_pool_->owned(node.gpu[i]));
       if (on_host) KVT_CHECK(host_pool_->owned(node.host[i]));
     }
     KVT_CHECK(hosted == node.host_count);

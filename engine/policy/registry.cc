@@ -49,7 +49,8 @@ constexpr PolicyInfo kPolicies[] = {
     {"budget", "uniform", "Every head keeps the same number of cells, whatever the length."},
     {"budget", "pyramid", "Lower layers keep more cells than higher ones; their sum is layers times cells."},
     {"budget", "reserved",
-     "Each head keeps the share that calibration found for it, mean plus alpha standard deviations; pages for "
+     "Each head keeps the share that calibration found for it, mean plus alpha standard deviations; pages "
+     "for "
      "what will be kept are set aside at admission (TANGRAM)."},
     {"budget", "head_masks",
      "Some heads keep everything, the others sinks and window only (DuoAttention, RazorAttention)."},
@@ -57,7 +58,8 @@ constexpr PolicyInfo kPolicies[] = {
      "A layer's heads share layers' worth of cells by their scores, with a floor each; counted by the world "
      "(Ada-KV)."},
     {"budget", "top_per_layer", "The best share of a layer's cells stays, whichever heads they are of."},
-    {"budget", "top_across_layers", "The best share of all layers' cells stays, whichever heads they are of."},
+    {"budget", "top_across_layers",
+     "The best share of all layers' cells stays, whichever heads they are of."},
     {"budget", "released",
      "The dynamic chunk rule of TANGRAM's released code: counts by scores, rounded up to pages, pages given "
      "back after each chunk."},
@@ -121,6 +123,9 @@ constexpr PolicyInfo kPolicies[] = {
      "time."},
     {"identity", "shared", "Equal tokens share KV, whoever sent them."},
     {"identity", "session", "Only calls of one session share KV."},
+    {"identity", "session_memory",
+     "As session; besides, the world keeps a query memory for each of the 1,024 sessions used last "
+     "(IntentKV)."},
     {"identity", "none", "No prefix is ever reused."},
     {"prefix_eviction", "lru", "The prefix that was let go longest ago loses its pages first."},
     {"prefix_eviction", "lfu", "The prefix that was used least often loses its pages first; ties by age."},
@@ -140,8 +145,10 @@ constexpr Choice<Retrieval> kRetrievals[] = {{"all", make_retrieval_all},
                                              {"shadowkv", make_retrieval_shadowkv},
                                              {"infinigen", make_retrieval_infinigen},
                                              {"freekv", make_retrieval_freekv}};
-constexpr Choice<Identity> kIdentities[] = {
-    {"shared", make_identity_shared}, {"session", make_identity_session}, {"none", make_identity_none}};
+constexpr Choice<Identity> kIdentities[] = {{"shared", make_identity_shared},
+                                            {"session", make_identity_session},
+                                            {"session_memory", make_identity_session_memory},
+                                            {"none", make_identity_none}};
 constexpr Choice<PrefixEviction> kEvictions[] = {{"lru", make_lru_eviction}, {"lfu", make_lfu_eviction}};
 
 template <typename T, size_t kCount>
@@ -251,19 +258,20 @@ PolicyAxes make_axes(const PolicySet& set) {
 
 std::unique_ptr<PrefixEviction> make_prefix_eviction(std::string_view name) { return make(kEvictions, name); }
 
-std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreConfig& config) {
-  const std::pair<std::string_view, std::string_view> names[] = {{"scorer", set.scorer},
-                                                                 {"budget", set.budget},
-                                                                 {"layout", set.layout},
-                                                                 {"precision", set.precision},
-                                                                 {"placement", set.placement},
-                                                                 {"retrieval", set.retrieval},
-                                                                 {"partition", set.partition},
-                                                                 {"identity", set.identity},
-                                                                 {"prefix_eviction", config.prefix_eviction}};
+std::optional<std::string> unknown_policy(const PolicySet& set) {
+  const std::pair<std::string_view, std::string_view> names[] = {
+      {"scorer", set.scorer},       {"budget", set.budget},       {"layout", set.layout},
+      {"precision", set.precision}, {"placement", set.placement}, {"retrieval", set.retrieval},
+      {"partition", set.partition}, {"identity", set.identity}};
   for (const auto& [axis, name] : names) {
     if (auto wrong = unknown(axis, name)) return wrong;
   }
+  return std::nullopt;
+}
+
+std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreConfig& config) {
+  if (auto wrong = unknown_policy(set)) return wrong;
+  if (auto wrong = unknown("prefix_eviction", config.prefix_eviction)) return wrong;
   if (auto wrong = validate_scorer(set.scorer, set.scorer_spec)) return wrong;
   if (auto wrong = validate_layout_spec(set.layout_spec)) return wrong;
   if (auto wrong = validate_budget_spec(set.budget, set.budget_spec, set.layout_spec)) return wrong;

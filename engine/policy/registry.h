@@ -27,6 +27,9 @@ struct PolicyInfo {
 // All of them, by axis; the first of an axis is its identity.
 std::span<const PolicyInfo> all_policies();
 
+// A sentence that says which name of the set no policy has; nullopt: all are known.
+std::optional<std::string> unknown_policy(const PolicySet& set);
+
 // A sentence that says why these choices cannot work together, and the way out; nullopt: they can.
 std::optional<std::string> validate_policy_set(const PolicySet& set, const CoreConfig& config);
 

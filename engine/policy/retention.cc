@@ -87,7 +87,8 @@ std::optional<std::string> validate_moment(const PolicyAxes& axes, const PolicyS
   if (axes.budget->reserves() && moment != Moment::kChunkEnd) {
     return "scorer " + set.scorer + " needs the whole prompt before it drops anything, but budget " +
            set.budget +
-           " sets aside pages only for what is kept; choose a scorer that works at chunk ends, or budget ratio";
+           " sets aside pages only for what is kept; choose a scorer that works at chunk ends, or budget "
+           "ratio";
   }
   if (moment == Moment::kChunkEnd) {
     if (axes.layout->keeping() == Keeping::kHoles) {
@@ -98,8 +99,9 @@ std::optional<std::string> validate_moment(const PolicyAxes& axes, const PolicyS
     if (config.batch_order == BatchOrder::kMixed) room /= 2;
     if (config.chunk_tokens_max > 0) room = std::min(room, config.chunk_tokens_max);
     if (spec.chunk_tokens > room) {
-      return "chunks of " + number(spec.chunk_tokens) + " tokens are compressed whole, but a step takes only " +
-             number(room) + " tokens of a prompt; set chunk_tokens to that or less, or raise the step's limit";
+      return "chunks of " + number(spec.chunk_tokens) +
+             " tokens are compressed whole, but a step takes only " + number(room) +
+             " tokens of a prompt; set chunk_tokens to that or less, or raise the step's limit";
     }
   }
   if (spec.uniform_depth && moment == Moment::kChunkEnd && axes.budget->known_at_admission()) {
@@ -129,12 +131,13 @@ std::optional<std::string> validate_retention(const PolicyAxes& axes, const Poli
   }
   if (keeps_all) {
     if (keeping == Keeping::kAll) return std::nullopt;
-    return "layout " + set.layout + " has nothing to do while budget all keeps every cell; choose layout "
+    return "layout " + set.layout +
+           " has nothing to do while budget all keeps every cell; choose layout "
            "paged, or another budget";
   }
   if (axes.scorer->moment() == Moment::kAtNoTime) {
-    return "budget " + set.budget +
-           " drops cells, but scorer " + set.scorer + " ranks nothing; choose a scorer, or budget all";
+    return "budget " + set.budget + " drops cells, but scorer " + set.scorer +
+           " ranks nothing; choose a scorer, or budget all";
   }
   if (keeping == Keeping::kAll) {
     return "budget " + set.budget + " drops cells, but layout " + set.layout +

@@ -53,6 +53,11 @@ class Retention {
   // Pages of all groups for tokens that nothing was dropped of.
   uint64_t pages_raw(uint32_t tokens) const;
 
+  // The most pages that a call can come to need, whenever it is preempted.
+  uint64_t pages_needed(uint32_t prompt, uint32_t output) const {
+    return staged_ ? pages_kept(prompt, output) : pages_raw(prompt + output);
+  }
+
   // At decode steps: a group of `cells` cells is cut once it holds so many.
   uint32_t decode_limit(uint32_t tokens) const;
   // Whether ranking `live` cells of `tokens` tokens can drop any.

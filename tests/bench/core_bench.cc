@@ -20,8 +20,7 @@ class Steady {
  public:
   Steady(uint32_t calls, uint32_t repeat_max, uint32_t in_flight)
       : Steady(calls, config(repeat_max, in_flight)) {}
-  Steady(uint32_t calls, const CoreConfig& config)
-      : Steady(calls, config, make_axes(config.policies)) {}
+  Steady(uint32_t calls, const CoreConfig& config) : Steady(calls, config, make_axes(config.policies)) {}
   Steady(uint32_t calls, const CoreConfig& config, PolicyAxes axes)
       : config_(config), core_(config_, std::move(axes)) {
     for (uint32_t i = 0; i < calls; ++i) arrive();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/policy/core.h"
+#include "tests/support/test_policies.h"
 
 namespace {
 size_t allocations = 0;
@@ -27,8 +28,9 @@ using namespace kvtwin;
 namespace {
 
 // `calls` calls decode together; counts what `steps` applies allocate once everything has its size.
-size_t allocations_of(CoreConfig config, uint32_t calls, uint32_t steps) {
-  Core core(config);
+size_t allocations_of(const CoreConfig& config, uint32_t calls, uint32_t steps,
+                      Moment moment = Moment::kAtNoTime) {
+  Core core(config, testing::axes_with_scorer(config, moment));
   std::vector<Command> commands;
   Instant now{};
   uint64_t step = 0;
@@ -84,4 +86,13 @@ TEST_CASE("allocation: within a page table's capacity steady decoding allocates 
   CoreConfig two = steady();
   two.steps_in_flight_max = 2;
   CHECK(allocations_of(two, 50, 40) == 0);
+}
+
+TEST_CASE("allocation: nor does it with a page table per head group") {
+  CoreConfig config = steady();
+  config.prefix_cache = false;
+  config.policies.layout = "ragged";
+  config.policies.budget = "ratio";
+  config.policies.layout_spec = {.layers = 4, .kv_heads = 8, .heads_per_group = 2};
+  CHECK(allocations_of(config, 50, 40, Moment::kChunkEnd) == 0);
 }

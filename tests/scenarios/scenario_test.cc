@@ -123,6 +123,15 @@ TEST_CASE("scenario: --set reaches every kind of field and obeys the same checks
   }
 }
 
+TEST_CASE("scenario: a list of numbers can be set, and each is checked") {
+  const auto scenario = parse_scenario(kGood, kPath, {"policies.budget_options.mean=0.25,0.5"});
+  REQUIRE(scenario);
+  CHECK(scenario->values.policies().budget_options().mean_size() == 2);
+  const Mistakes found = mistakes_of(kGood, {"policies.budget_options.deviation=0.5,-1"});
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].text().find("from 0 to 4096") != std::string::npos);
+}
+
 TEST_CASE("scenario: the resolved text loads again to the same values") {
   const auto scenario =
       parse_scenario(kGood + "limits { preset: \"vllm_v1\" }\n", kPath, {"memory.host_bytes=1000000000"});

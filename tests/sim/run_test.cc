@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "sim/behaviour_retention.h"
 #include "tests/sim/in_child.h"
 #include "tests/sim/script.h"
 #include "tests/support/analytic_backend.h"
+#include "tests/support/test_policies.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
@@ -177,5 +180,70 @@ TEST_CASE("run: folded and unfolded runs have one digest and one time for every 
     Scene again(seed);
     const std::string single = computed(seed, again, unfolded, &seen);
     REQUIRE(folded.substr(0, folded.find("events")) == single.substr(0, single.find("events")));
+  }
+}
+
+namespace {
+
+struct Kept {
+  const char* layout;
+  const char* budget;
+  Moment moment;
+  sim::KeptModel model;
+};
+
+// Scene `seed` with calls that keep part of their KV.
+std::string kept_run(uint64_t seed, const Kept& kept, uint32_t repeat_max) {
+  return in_child([&] {
+    Scene scene(seed);
+    std::vector<std::unique_ptr<sim::RetentionSource>> sources;
+    for (size_t i = 0; i < scene.options.engines.size(); ++i) {
+      CoreConfig& core = scene.options.engines[i];
+      core.repeat_max = repeat_max;
+      core.pages_host = core.clean_pages_target = 0;
+      core.pages_gpu *= 6;
+      core.prefix_cache = false;
+      PolicySet& set = core.policies;
+      set.placement = "gpu";
+      set.identity = "session";
+      set.layout = kept.layout;
+      set.budget = kept.budget;
+      set.layout_spec = {.layers = 2, .kv_heads = 4, .heads_per_group = 2};
+      BudgetSpec& budget = set.budget_spec;
+      budget.chunk_tokens = 64;
+      budget.cells = 90;
+      budget.ratio = kWhole / 3;
+      budget.kept_min = 40;
+      budget.mu.assign(8, kWhole / 3);
+      budget.sigma.assign(8, kWhole / 10);
+      sources.push_back(std::make_unique<sim::RetentionSource>(core, kept.model, seed));
+      scene.config.engines[i].source = sources.back().get();
+    }
+    scene.options.make_axes = [&](const CoreConfig& c) { return axes_with_scorer(c, kept.moment); };
+    Talk talk(seed, 10, 4);
+    const RunEnd end = sim::run_simulated(scene.config, scene.options, &talk, {});
+    return summary(end, talk);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("run: calls that keep part of their KV end alike, folded or not") {
+  using sim::KeptModel;
+  const Kept all[] = {{"ragged", "reserved", Moment::kChunkEnd, KeptModel::kFixed},
+                      {"ragged", "released", Moment::kChunkEnd, KeptModel::kProfile},
+                      {"ragged", "top_per_layer", Moment::kPromptEnd, KeptModel::kProfile},
+                      {"compact", "uniform", Moment::kDecodeStep, KeptModel::kFixed},
+                      {"page_mask_dead", "uniform", Moment::kPromptEnd, KeptModel::kFixed},
+                      {"arena", "uniform", Moment::kAtNoTime, KeptModel::kFixed}};
+  for (const Kept& kept : all) {
+    CAPTURE(kept.layout);
+    CAPTURE(kept.budget);
+    for (uint64_t seed = 1; seed <= 10; ++seed) {
+      CAPTURE(seed);
+      const std::string folded = kept_run(seed, kept, 1u << 20);
+      REQUIRE(folded.find("idle true") != std::string::npos);
+      REQUIRE(folded == kept_run(seed, kept, 1));
+    }
   }
 }

@@ -34,7 +34,8 @@ void PageChecker::adopted(const Adoption& adoption) {
   for (const PageId page : table.pages) {
     const auto content = pages_.find(page);  // written in this very step: not there yet, and whole
     for (uint32_t slot = 0; slot < shape_.page_tokens; ++slot) {
-      const bool dead = page == kNoPage || (keeping_ == Keeping::kHoles && content->second.at(slot) == kTombstone);
+      const bool dead =
+          page == kNoPage || (keeping_ == Keeping::kHoles && content->second.at(slot) == kTombstone);
       KVT_CHECK(!dead || keeping_ == Keeping::kHoles);
       table.positions.push_back(dead ? kDead : static_cast<uint32_t>(table.positions.size()));
     }
@@ -62,7 +63,7 @@ void PageChecker::wrote(const PlanEntry& entry, bool staged) {
   if (keeping_ == Keeping::kMove || keeping_ == Keeping::kRing) {
     uint64_t cells = 0;
     for (const Table& table : of_call) cells += table.positions.size();
-    KVT_CHECK(entry.live == div_ceil<uint64_t>(cells, shape_.groups));
+    KVT_CHECK(entry.live() == div_ceil<uint64_t>(cells, shape_.groups));
   }
   const uint32_t ring = shape_.ring_pages * shape_.page_tokens;
   for (uint32_t g = 0; g < shape_.groups; ++g) {
@@ -114,9 +115,8 @@ KeptCells PageChecker::compressed(const PlanEntry& entry, const Compression& c) 
   KVT_CHECK(c.end == entry.context + entry.tokens);
   KVT_CHECK(c.keep.empty() || c.keep.size() == shape_.groups);
   const auto forced = [&](uint32_t position) {
-    return std::any_of(c.forced.begin(), c.forced.end(), [&](const Compression::Forced& f) {
-      return position >= f.begin && position < f.end;
-    });
+    return std::any_of(c.forced.begin(), c.forced.end(),
+                       [&](const Compression::Forced& f) { return position >= f.begin && position < f.end; });
   };
   std::vector<Table>& of_call = tables(entry.call);
   for (uint32_t g = 0; g < shape_.groups; ++g) {
@@ -136,8 +136,8 @@ KeptCells PageChecker::compressed(const PlanEntry& entry, const Compression& c) 
       out.live.assign(div_ceil(c.end - c.begin, 64u), 0);
       for (const uint32_t position : kept) out.live[position / 64] |= uint64_t{1} << (position % 64);
       for (uint32_t position = 0; position < c.end; ++position) {
-        const bool dies = table.positions[position] != kDead &&
-                          ((out.live[position / 64] >> (position % 64)) & 1) == 0;
+        const bool dies =
+            table.positions[position] != kDead && ((out.live[position / 64] >> (position % 64)) & 1) == 0;
         if (!dies) continue;
         table.positions[position] = kDead;
         pages_[table.pages[position / shape_.page_tokens]][position % shape_.page_tokens] = kTombstone;

@@ -66,7 +66,8 @@ class PageChecker {
   std::vector<Table>& tables(CallId call);
   void write(Table* table, uint32_t slot, CallId call, uint32_t position);
   // Of `candidates`, which ones stay: `count` of them, drawn.
-  void choose(CallId call, uint32_t end, uint32_t group, uint32_t count, std::vector<uint32_t>* candidates) const;
+  void choose(CallId call, uint32_t end, uint32_t group, uint32_t count,
+              std::vector<uint32_t>* candidates) const;
 
   const uint64_t seed_;
   const Keeping keeping_;

@@ -234,8 +234,8 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   for (const KeptCells& kept : engine->kept) {
     engine->told_kept.push_back({kept.call, kept.counts, kept.live});
   }
-  *event = StepDone{engine->id, StepId{engine->done}, engine->told_ends, outcome, engine->told_eos,
-                    engine->told_kept};
+  *event = StepDone{engine->id, StepId{engine->done}, engine->told_ends,
+                    outcome,    engine->told_eos,     engine->told_kept};
   launch.told += steps;
   engine->done += steps;
   engine->free_at = engine->told_ends.back();
@@ -255,7 +255,7 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
   std::vector<PlanEntry> entries = launch.entries;
   for (PlanEntry& entry : entries) {
     entry.context += offset;
-    entry.live += entry.grows ? offset : 0;
+    entry.gone += entry.grows ? 0 : offset;
     if (offset > 0) entry.first = false;
   }
   if (checker != nullptr) {

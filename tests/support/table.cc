@@ -18,8 +18,8 @@
 namespace kvtwin::testing {
 namespace {
 
-const std::set<std::string> kCommandWords = {"launch", "preempt", "finish", "cancelled", "told",
-                                             "reject", "recall",  "demote", "forget",    "-", "held"};
+const std::set<std::string> kCommandWords = {"launch", "preempt", "finish", "cancelled", "told", "reject",
+                                             "recall", "demote",  "forget", "-",         "held"};
 
 uint32_t number(const std::string& text, size_t from = 0) {
   uint32_t value = 0;
@@ -122,7 +122,8 @@ class Runner {
     for (const std::string& range : split(options["live"], ',')) {
       const size_t dash = range.find('-');
       const uint32_t last_live = number(range, dash + 1);
-      for (uint32_t p = number(range.substr(0, dash)); p <= last_live; ++p) live_[p / 64] |= uint64_t{1} << (p % 64);
+      for (uint32_t p = number(range.substr(0, dash)); p <= last_live; ++p)
+        live_[p / 64] |= uint64_t{1} << (p % 64);
     }
     kept_.clear();
     if (!options["kept"].empty() || !options["live"].empty()) {

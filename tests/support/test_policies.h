@@ -27,8 +27,8 @@ class TestScorer final : public Scorer {
 inline PolicyAxes axes_with_scorer(const CoreConfig& config, Moment moment) {
   PolicyAxes axes = make_axes(config.policies);
   const bool closed = moment == Moment::kChunkEnd || moment == Moment::kAtNoTime;
-  axes.scorer = std::make_unique<TestScorer>(
-      moment, closed ? Causality::kPrefixClosed : Causality::kSuffixDependent);
+  axes.scorer =
+      std::make_unique<TestScorer>(moment, closed ? Causality::kPrefixClosed : Causality::kSuffixDependent);
   return axes;
 }
 

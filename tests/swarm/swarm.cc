@@ -128,7 +128,7 @@ Moment draw_retention(CoreConfig* config, Prng* prng) {
   if (holes && moment == Moment::kChunkEnd) moment = Moment::kPromptEnd;
   if (set.layout == "slot_dead") config->page_tokens = config->unit_tokens = 1;
   config->prefix_cache = holes && prng->chance(5, 6);
-  set.identity = one_of({"session", "session", "none"}, prng);
+  set.identity = one_of({"session", "session_memory", "none"}, prng);
   set.placement = "gpu";
   config->pages_host = config->clean_pages_target = 0;
   if (set.layout == "slot_dead" || prng->chance(2, 3)) {

@@ -10,11 +10,12 @@ namespace {
 
 Probes retention_probes() {
   Probes probes;
-  for (const char* name : {"a compression with known counts", "a compression that the world counts",
-                           "a staged chunk", "a compression while two steps are in flight",
-                           "a preempted call was compressed again", "a page full of dropped cells was freed",
-                           "a prefix with holes was adopted", "pages of several groups in one step of a stretch",
-                           "a compression between decode steps", "a call was cancelled before its counts came"}) {
+  for (const char* name :
+       {"a compression with known counts", "a compression that the world counts", "a staged chunk",
+        "a compression while two steps are in flight", "a preempted call was compressed again",
+        "a page full of dropped cells was freed", "a prefix with holes was adopted",
+        "pages of several groups in one step of a stretch", "a compression between decode steps",
+        "a call was cancelled before its counts came"}) {
     probes[name] = 0;
   }
   return probes;
@@ -66,9 +67,7 @@ Probes all_probes(uint64_t last) {
 ProbeObserver::ProbeObserver(const std::vector<CoreConfig>& engines, Probes* probes)
     : configs_(engines), probes_(probes), engines_(engines.size()) {}
 
-void ProbeObserver::hit(const std::string& name) {
-  ++(*probes_)[name];
-}
+void ProbeObserver::hit(const std::string& name) { ++(*probes_)[name]; }
 
 bool ProbeObserver::recalling(const Engine& engine) const {
   return std::any_of(engine.transfers.begin(), engine.transfers.end(),
@@ -114,7 +113,8 @@ void ProbeObserver::saw(const StepDone& event, Engine* engine) {
   engine->done += event.ends.size();
   const uint32_t page = configs_[raw(event.engine)].page_tokens;
   for (const CellsKept& kept : event.kept) {
-    for (uint32_t first = 0; !kept.live.empty() && first + page <= kept.live.size() * 64 - 64; first += page) {
+    for (uint32_t first = 0; !kept.live.empty() && first + page <= kept.live.size() * 64 - 64;
+         first += page) {
       bool any = false;
       for (uint32_t p = first; p < first + page; ++p) any = any || ((kept.live[p / 64] >> (p % 64)) & 1) != 0;
       if (!any) hit("a page full of dropped cells was freed");

@@ -1,5 +1,3 @@
-#include "engine/policy/budget_spec.h"
-
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -8,6 +6,7 @@
 #include "engine/base/prng.h"
 #include "engine/policy/axis_factories.h"
 #include "engine/policy/budget_groups.h"
+#include "engine/policy/budget_spec.h"
 #include "engine/policy/registry.h"
 #include "engine/policy/retention.h"
 
@@ -86,7 +85,8 @@ TEST_CASE("budget reserved: renormalised, it takes the largest alpha whose sum f
       return std::accumulate(shares.begin(), shares.end(), uint64_t{0});
     };
     const uint64_t got = sum(reserved_shares(spec));
-    const double limit = (1.0 + static_cast<double>(*spec.inflation) / kWhole) * static_cast<double>(spec.ratio) * 16;
+    const double limit =
+        (1.0 + static_cast<double>(*spec.inflation) / kWhole) * static_cast<double>(spec.ratio) * 16;
     CHECK(static_cast<double>(got) <= limit);
     spec.inflation.reset();
     const uint64_t unlimited = sum(reserved_shares(spec));

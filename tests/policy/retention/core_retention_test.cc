@@ -208,17 +208,52 @@ TEST_CASE("X-6 page mask dead: a page goes when nothing in it is left, and still
   )");
 }
 
+TEST_CASE("X-5 holes stay in their session: equal tokens of another one match nothing") {
+  CoreConfig config = small("page_mask_dead", "uniform");
+  config.policies.identity = "session";
+  config.prefix_cache = true;
+  config.policies.budget_spec.cells = 6;
+  check(config, Moment::kPromptEnd, R"(
+    arrive r1 prompt=12 output=1 session=1 is=a:12         launch s1 r1:12 cut r1:0-12:4
+    done s1 live=0-0,8-11                                  finish r1:1
+    arrive r2 prompt=12 output=1 session=2 is=a:12         launch s2 r2:12 cut r2:0-12:4
+    done s2 live=0-0,8-11                                  finish r2:1
+    arrive r3 prompt=12 output=1 session=1 is=a:12         launch s3 r3:4+8   # 1 live and 4 new
+  )");
+}
+
 TEST_CASE("page mask dead: another call of the session keeps a shared page alive") {
   CoreConfig config = small("page_mask_dead", "uniform");
   config.policies.identity = "session";
   config.prefix_cache = true;
   config.policies.budget_spec.cells = 6;
   check(config, Moment::kPromptEnd, R"(
-    arrive r1 prompt=5 output=1 session=1 is=a:8           launch s1 r1:5                  held 2
-    done s1                                                finish r1:1                     held 0
-    arrive r2 prompt=12 output=9 session=1 is=a:4,b:8      launch s2 r2:8+4 cut r2:0-12:4  held 3
-    arrive r3 prompt=6 output=9 session=1 is=a:4,c:4       -                               held 3
-    done s2 live=0-0,8-11                                  launch s3 r2:1 r3:2+4           held 4   # 4..7 went at once
+    arrive r1 prompt=5 output=4 session=1 is=a:8           launch s1 r1:5                            held 2
+    done s1                                                launch s2 r1:1                            held 2
+    done s2                                                launch s3 r1:1                            held 2
+    done s3                                                launch s4 r1:1                            held 2
+    arrive r2 prompt=12 output=2 session=1 is=a:8,b:4      -                                         held 2
+    arrive r3 prompt=12 output=2 session=1 is=a:8,c:4      -                                         held 2
+    done s4                                                finish r1:4 launch s5 r2:4+8 r3:4+8 cut r2:0-12:4 cut r3:0-12:4   held 4
+    done s5 live=0-0,8-11                                  launch s6 r2:1 r3:1                       held 6   # 4..7 are gone for r2, not for r3
+    done s6                                                finish r2:2 finish r3:2                   held 0
+  )");
+}
+
+TEST_CASE("page mask dead: alone on a page of its session's, a call frees it") {
+  CoreConfig config = small("page_mask_dead", "uniform");
+  config.policies.identity = "session";
+  config.prefix_cache = true;
+  config.policies.budget_spec.cells = 6;
+  check(config, Moment::kPromptEnd, R"(
+    arrive r1 prompt=5 output=4 session=1 is=a:8           launch s1 r1:5                            held 2
+    done s1                                                launch s2 r1:1                            held 2
+    done s2                                                launch s3 r1:1                            held 2
+    done s3                                                launch s4 r1:1                            held 2
+    done s4                                                finish r1:4                               held 0
+    arrive r2 prompt=12 output=2 session=1 is=a:8,b:4      launch s5 r2:4+8 cut r2:0-12:4            held 3
+    done s5 live=0-0,8-11                                  launch s6 r2:1                            held 3   # 4..7 are gone, 12 needs a page
+    done s6                                                finish r2:2                               held 0
   )");
 }
 

@@ -48,7 +48,8 @@ LayoutSpec layout(uint32_t layers, uint32_t kv_heads, uint32_t size, Clustering 
 
 TEST_CASE("head groups: every head has one place, columns are in (layer, head) order") {
   Prng prng(7);
-  for (const Clustering clustering : {Clustering::kAdjacent, Clustering::kPerLayer, Clustering::kAcrossLayers}) {
+  for (const Clustering clustering :
+       {Clustering::kAdjacent, Clustering::kPerLayer, Clustering::kAcrossLayers}) {
     for (const uint32_t size : {0u, 1u, 2u, 4u, 8u}) {
       const LayoutSpec spec = layout(3, 8, size, clustering);
       std::vector<Share> budgets(spec.heads());

@@ -1,0 +1,24 @@
+// Parts of compose() that have files of their own.
+
+#ifndef KVTWIN_SCENARIOS_COMPOSE_PARTS_H_
+#define KVTWIN_SCENARIOS_COMPOSE_PARTS_H_
+
+#include <cstdint>
+
+#include "engine/policy/budget_groups.h"
+#include "engine/policy/config.h"
+#include "models/llm.h"
+#include "scenarios/scenario.h"
+
+namespace kvtwin {
+
+// What the scenario chooses, with its numbers; names are not checked here.
+PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mistakes);
+// Into how many pages the set cuts what a page of all heads would hold.
+uint32_t page_groups(const PolicySet& set);
+// Of one GPU.
+uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_COMPOSE_PARTS_H_

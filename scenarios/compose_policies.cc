@@ -1,0 +1,125 @@
+// From a scenario's policies to the plain numbers that the policy reads.
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "engine/policy/registry.h"
+#include "engine/policy/retention.h"
+#include "scenarios/compose_parts.h"
+#include "scenarios/formats.h"
+#include "scenarios/names.h"
+#include "scenarios/retrieval_options.h"
+#include "scenarios/scorer_options.h"
+
+namespace kvtwin {
+namespace {
+
+// The one place where a share is rounded.
+Share share(double value) { return static_cast<Share>(std::llround(value * static_cast<double>(kWhole))); }
+
+BudgetSpec budget_spec(const v1::BudgetOptions& in, uint32_t heads, Mistakes* mistakes,
+                       const Scenario& scenario) {
+  BudgetSpec out;
+  out.sinks = in.sinks();
+  out.window = in.window();
+  out.chunk_tokens = in.chunk_tokens();
+  out.interval = in.interval();
+  out.ratio = share(in.ratio());
+  out.cells = in.cells();
+  out.sinks_free = in.sinks_free();
+  out.pyramid_beta = in.pyramid_beta();
+  out.alpha = share(in.alpha());
+  if (in.has_inflation()) out.inflation = share(in.inflation());
+  out.shares = in.shares();
+  out.decode_reserve = in.decode_reserve();
+  for (const double mean : in.mean()) out.mu.push_back(share(mean));
+  for (const double deviation : in.deviation()) out.sigma.push_back(share(deviation));
+  out.kept_min = in.kept_min();
+  out.uniform_depth = in.uniform_depth();
+  if (in.full_heads_size() > 0) out.keeps_all.assign(heads, false);
+  for (const uint32_t head : in.full_heads()) {
+    if (head < heads) {
+      out.keeps_all[head] = true;
+    } else {
+      mistakes->push_back({scenario.where("policies.budget_options.full_heads"),
+                           "there is no head " + std::to_string(head),
+                           "the model has " + std::to_string(heads) + " KV heads in all, from 0"});
+    }
+  }
+  return out;
+}
+
+void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
+  const v1::Policies& axes = scenario.values.policies();
+  if (axes.retrieval() != "all" && !llm.sliding_layers.empty()) {
+    mistakes->push_back(
+        {scenario.where("policies.retrieval"),
+         fmt::format("retrieval {} on {}, whose sliding layers have nothing to choose from", axes.retrieval(),
+                     llm.name),
+         "it is built for models whose layers all see the whole context; use retrieval: \"all\""});
+  }
+  const uint32_t dense = axes.retrieval_options().layers_dense();
+  if (dense > llm.layers) {
+    mistakes->push_back({scenario.where("policies.retrieval_options.layers_dense"),
+                         fmt::format("layers_dense is {}, {} has {} layers", dense, llm.name, llm.layers),
+                         fmt::format("from 0 to {}", llm.layers)});
+  }
+  if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
+}
+
+}  // namespace
+
+PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mistakes) {
+  const v1::Policies& in = scenario.values.policies();
+  PolicySet out;
+  out.scorer = in.scorer();
+  out.budget = in.budget();
+  out.layout = in.layout();
+  out.precision = in.precision();
+  out.placement = in.placement();
+  out.retrieval = in.retrieval();
+  out.partition = in.partition();
+  out.identity = in.identity();
+  out.scorer_spec = scorer_spec(in);
+  choose_retrieval(scenario, llm, &out, mistakes);
+  load_format_specs(scenario, llm, &out, mistakes);
+  const uint32_t tp = scenario.values.engines().tensor_parallel();
+  out.layout_spec.layers = llm.layers;
+  out.layout_spec.kv_heads = llm.kv_heads_per_gpu(tp) * tp;
+  out.layout_spec.heads_per_group = in.layout_options().heads_per_group();
+  out.layout_spec.clustering = kClusterings.value(in.layout_options().clustering());
+  out.budget_spec = budget_spec(in.budget_options(), out.layout_spec.heads(), mistakes, scenario);
+  const size_t heads = out.layout_spec.heads();
+  const bool tables = out.budget_spec.mu.size() == heads && out.budget_spec.sigma.size() == heads;
+  if (scenario.values.simulation().kept() == "profile" && !tables) {
+    mistakes->push_back({scenario.where("simulation.kept"),
+                         "profile draws what each head keeps, but policies.budget_options has means of " +
+                             std::to_string(out.budget_spec.mu.size()) + " heads and deviations of " +
+                             std::to_string(out.budget_spec.sigma.size()),
+                         "give both for all " + std::to_string(heads) + " heads, or kept: \"fixed\""});
+  }
+  return out;
+}
+
+uint32_t page_groups(const PolicySet& set) {
+  if (validate_layout_spec(set.layout_spec).has_value() || !layout_has_groups(set.layout)) return 1;
+  return set.layout_spec.groups();
+}
+
+// Rows of a step's chunks wait in a buffer where only what is kept gets pages: one layer deep, unless the
+// scorer compares layers (METHODS 2.3).
+uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set) {
+  const bool wrong = unknown_policy(set).has_value() || validate_layout_spec(set.layout_spec).has_value() ||
+                     validate_budget_spec(set.budget, set.budget_spec, set.layout_spec).has_value();
+  if (wrong) return 0;  // configure() says what
+  const PolicyAxes axes = make_axes(set);
+  const bool staged = axes.layout->keeping() == Keeping::kMove && !axes.budget->keeps_all() &&
+                      axes.budget->known_at_admission() && axes.scorer->moment() == Moment::kChunkEnd;
+  if (!staged) return 0;
+  const uint64_t all_layers = llm.kv_bytes_per_token(scenario.values.engines().tensor_parallel()) *
+                              scenario.values.limits().step_tokens_max();
+  return axes.scorer->needs_all_layers() ? all_layers : all_layers / llm.layers;
+}
+
+}  // namespace kvtwin

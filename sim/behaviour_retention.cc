@@ -1,0 +1,192 @@
+#include "sim/behaviour_retention.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/base/prng.h"
+#include "engine/policy/budget_groups.h"
+
+namespace kvtwin::sim {
+namespace {
+
+enum Purpose : uint64_t { kDeviation = 0x6b657074, kPosition };
+
+// Nearly normal: twelve uniform draws of 32 bits, less their mean. In units of 1 / kWhole.
+int64_t normal(uint64_t bits) {
+  int64_t sum = 0;
+  for (uint64_t i = 0; i < 12; ++i) sum += static_cast<int64_t>(draw({bits, i}) >> 32);
+  return sum - 6 * static_cast<int64_t>(kWhole);
+}
+
+Share clipped(__int128 share) { return static_cast<Share>(std::clamp<__int128>(share, 0, __int128{kWhole})); }
+
+bool is_forced(const Compression& c, uint32_t position) {
+  return std::any_of(c.forced.begin(), c.forced.end(),
+                     [&](const Compression::Forced& f) { return position >= f.begin && position < f.end; });
+}
+
+}  // namespace
+
+RetentionSource::RetentionSource(const CoreConfig& config, KeptModel model, uint64_t seed)
+    : engine_(raw(config.engine)),
+      spec_(config.policies.budget_spec),
+      released_(config.policies.budget == "released"),
+      absolute_(config.policies.budget == "ada"),
+      holes_(config.policies.layout == "slot_dead" || config.policies.layout == "page_mask_dead"),
+      model_(model),
+      page_tokens_(config.page_tokens),
+      seed_(draw({seed, raw(config.engine)})),
+      groups_(make_groups(config.policies)) {
+  KVT_CHECK(model != KeptModel::kProfile || spec_.mu.size() == groups_.heads());
+}
+
+void RetentionSource::step(const LaunchStep& launch, uint32_t offset, StepValues* values) {
+  values->clear();
+  if (offset > 0) return;
+  for (const PlanEntry& entry : launch.entries) {
+    Call& call = calls_[entry.call];
+    // Pages that a stretch was given ahead may have gone back when it was cut short.
+    if (holes_) call.pages.resize(std::min<size_t>(call.pages.size(), div_ceil(entry.context, page_tokens_)));
+    if (!entry.first) continue;
+    ++call.attempt;
+    call.gone.assign(groups_.groups(), 0);
+    call.pages.clear();
+    call.dead.clear();
+  }
+  if (holes_) {
+    for (const Adoption& adoption : launch.adoptions) adopt(adoption, &calls_[adoption.call]);
+    for (const PageGrant& grant : launch.grants) {
+      page_dead_.erase(grant.page);
+      calls_[launch.entries[grant.entry].call].pages.push_back(grant.page);
+    }
+  }
+  // First everything into the vectors, then the spans: vectors that grow move.
+  std::vector<size_t> counts_end, live_end;
+  std::vector<uint32_t> counts;
+  std::vector<uint64_t> live;
+  for (const Compression& c : launch.compressions) {
+    const CallId id = launch.entries[c.entry].call;
+    counts.clear();
+    live.clear();
+    if (holes_) {
+      choose(c, id, &calls_[id], &live);
+    } else if (c.keep.empty()) {
+      count(c, id, &calls_[id], &counts);
+    }
+    values->kept_counts.insert(values->kept_counts.end(), counts.begin(), counts.end());
+    values->kept_live.insert(values->kept_live.end(), live.begin(), live.end());
+    counts_end.push_back(values->kept_counts.size());
+    live_end.push_back(values->kept_live.size());
+  }
+  size_t counts_begin = 0, live_begin = 0;
+  for (size_t i = 0; i < launch.compressions.size(); ++i) {
+    values->kept.push_back({launch.entries[launch.compressions[i].entry].call,
+                            {values->kept_counts.data() + counts_begin, counts_end[i] - counts_begin},
+                            {values->kept_live.data() + live_begin, live_end[i] - live_begin}});
+    counts_begin = counts_end[i];
+    live_begin = live_end[i];
+  }
+}
+
+void RetentionSource::told(const Command& command) {
+  const auto* drop = std::get_if<DropCallState>(&command);
+  if (drop == nullptr || raw(drop->engine) != engine_) return;
+  // A preempted call starts its next attempt where this one ended.
+  if (drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
+}
+
+// The part of what is ranked that `head` keeps.
+Share RetentionSource::share_of(uint32_t head, CallId id, const Call& call, uint32_t end, Share fixed) const {
+  if (model_ == KeptModel::kFixed) return fixed;
+  const int64_t z = normal(draw({seed_, kDeviation, raw(id), call.attempt, head, end}));
+  const __int128 share =
+      __int128{spec_.mu[head]} + ((__int128{z} * static_cast<int64_t>(spec_.sigma[head])) >> 32);
+  return clipped(spec_.shares ? (share * static_cast<int64_t>(spec_.ratio)) >> 32 : share);
+}
+
+uint32_t RetentionSource::kept_of_group(uint32_t group, CallId id, const Call& call, uint32_t end,
+                                        uint32_t candidates) const {
+  const uint32_t forced = spec_.sinks + spec_.window;
+  // The window counts as kept: the rest keeps less than the ratio (METHODS 2.4, r_adj).
+  const uint64_t ranked = end > spec_.sinks ? end - spec_.sinks : 0;
+  Share fixed = 0;
+  if (absolute_) {
+    const uint64_t room = spec_.cells > forced ? spec_.cells - forced : 0;
+    fixed = candidates == 0 ? kWhole : std::min<Share>(kWhole, (room << 32) / candidates);
+  } else if (ranked <= spec_.window || spec_.ratio == kWhole) {
+    fixed = kWhole;
+  } else {
+    const __int128 kept =
+        __int128{spec_.ratio} * static_cast<int64_t>(ranked) - (__int128{spec_.window} << 32);
+    fixed = clipped(kept / static_cast<int64_t>(ranked - spec_.window));
+  }
+  Share share = 0;
+  for (const uint32_t head : groups_.members(group)) {
+    share = std::max(share, share_of(head, id, call, end, fixed));
+  }
+  uint32_t kept = part_up(share, candidates);
+  if (released_) {
+    const uint32_t had = end - call.gone[group] - candidates;  // forced and locked ones
+    const uint32_t least = std::min(spec_.kept_min, end);
+    if (had + kept < least) kept = least - had;
+    kept = div_ceil(kept, page_tokens_) * page_tokens_;
+  }
+  return std::min(kept, candidates);
+}
+
+void RetentionSource::count(const Compression& c, CallId id, Call* call,
+                            std::vector<uint32_t>* counts) const {
+  uint32_t forced = 0;
+  for (const Compression::Forced& f : c.forced) forced += f.end - f.begin;
+  const bool chunked = c.begin > 0;
+  for (uint32_t group = 0; group < groups_.groups(); ++group) {
+    const uint32_t held = c.end - call->gone[group];
+    // Cells before c.begin are locked; behind it nothing has been dropped yet where chunks are compressed.
+    const uint32_t candidates = (chunked ? c.end - c.begin : held) - forced;
+    const uint32_t kept = kept_of_group(group, id, *call, c.end, candidates);
+    const uint32_t left = held - candidates + kept;
+    call->gone[group] = c.end - left;
+    counts->push_back(left);
+  }
+}
+
+void RetentionSource::adopt(const Adoption& adoption, Call* call) const {
+  call->pages.assign(adoption.pages.begin(), adoption.pages.end());
+  for (const PageId page : call->pages) {
+    const auto dead = page_dead_.find(page);
+    for (uint32_t slot = 0; slot < page_tokens_; ++slot) {
+      call->dead.push_back(page == kNoPage || (dead != page_dead_.end() && dead->second[slot]));
+    }
+  }
+}
+
+void RetentionSource::choose(const Compression& c, CallId id, Call* call, std::vector<uint64_t>* live) {
+  KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
+  call->dead.resize(c.end, false);
+  live->assign(div_ceil(c.end, 64u), 0);
+  std::vector<std::pair<uint64_t, uint32_t>> candidates;
+  for (uint32_t position = 0; position < c.end; ++position) {
+    if (call->dead[position]) continue;
+    if (is_forced(c, position)) {
+      (*live)[position / 64] |= uint64_t{1} << (position % 64);
+    } else {
+      candidates.emplace_back(draw({seed_, kPosition, raw(id), call->attempt, position, c.end}), position);
+    }
+  }
+  const size_t keep = std::min<size_t>(c.keep[0], candidates.size());
+  std::nth_element(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(keep), candidates.end());
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const uint32_t position = candidates[i].second;
+    if (i < keep) {
+      (*live)[position / 64] |= uint64_t{1} << (position % 64);
+      continue;
+    }
+    call->dead[position] = true;
+    const PageId page = call->pages.at(position / page_tokens_);
+    std::vector<bool>& of_page = page_dead_[page];
+    of_page.resize(page_tokens_, false);
+    of_page[position % page_tokens_] = true;
+  }
+}
+
+}  // namespace kvtwin::sim

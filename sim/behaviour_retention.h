@@ -1,0 +1,63 @@
+// What compressions keep in a world without values: a behaviour model (DESIGN 3, "Outcomes").
+//
+// kFixed     every head keeps the budget's share of what is ranked.
+// kProfile   each head keeps mean + z deviation of it, z drawn once per call, head and compression; the table
+//            comes from a calibration (METHODS 2.2, 2.13). A head group is as long as its longest member.
+//
+// Where the counts are the policy's, only positions are drawn, and only where cells keep their places: all
+// candidates are equally likely. Draws are keyed by (seed, call, attempt, head or position, end), so neither
+// the order of events nor folding changes them. Integers throughout, so neither does the compiler.
+
+#ifndef KVTWIN_SIM_BEHAVIOUR_RETENTION_H_
+#define KVTWIN_SIM_BEHAVIOUR_RETENTION_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "engine/outcome_source.h"
+#include "engine/policy/config.h"
+#include "engine/policy/head_groups.h"
+
+namespace kvtwin::sim {
+
+enum class KeptModel : uint8_t { kFixed, kProfile };
+
+class RetentionSource final : public OutcomeSource {
+ public:
+  // One engine's. REQUIRES: the configuration is valid; kProfile: its budget_spec has mu and sigma for
+  // every head.
+  RetentionSource(const CoreConfig& config, KeptModel model, uint64_t seed);
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
+  void told(const Command& command) override;
+
+ private:
+  struct Call {
+    uint32_t attempt = 0;
+    std::vector<uint32_t> gone;  // by group: cells dropped so far
+    std::vector<PageId> pages;   // where cells keep their places
+    std::vector<bool> dead;      // by position, likewise
+  };
+
+  void count(const Compression& compression, CallId id, Call* call, std::vector<uint32_t>* counts) const;
+  uint32_t kept_of_group(uint32_t group, CallId id, const Call& call, uint32_t end,
+                         uint32_t candidates) const;
+  void choose(const Compression& compression, CallId id, Call* call, std::vector<uint64_t>* live);
+  void adopt(const Adoption& adoption, Call* call) const;
+  Share share_of(uint32_t head, CallId id, const Call& call, uint32_t end, Share fixed) const;
+
+  const uint32_t engine_;
+  const BudgetSpec spec_;
+  const bool released_, absolute_, holes_;
+  const KeptModel model_;
+  const uint32_t page_tokens_;
+  const uint64_t seed_;
+  const GroupMap groups_;
+  std::map<CallId, Call> calls_;
+  std::map<PageId, std::vector<bool>> page_dead_;  // slots of a page that hold nothing any more
+};
+
+}  // namespace kvtwin::sim
+
+#endif  // KVTWIN_SIM_BEHAVIOUR_RETENTION_H_

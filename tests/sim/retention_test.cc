@@ -1,0 +1,139 @@
+// The behaviour model of retention, asked directly.
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "sim/behaviour_retention.h"
+
+using namespace kvtwin;
+using namespace kvtwin::sim;
+
+namespace {
+
+CoreConfig config(const char* layout, const char* budget) {
+  CoreConfig out;
+  out.page_tokens = 4;
+  out.policies.layout = layout;
+  out.policies.budget = budget;
+  out.policies.layout_spec = {.layers = 2, .kv_heads = 4, .heads_per_group = 2};
+  out.policies.budget_spec.sinks = 2;
+  out.policies.budget_spec.window = 8;
+  out.policies.budget_spec.ratio = kWhole / 4;
+  out.policies.budget_spec.kept_min = 0;
+  return out;
+}
+
+// One prompt of `tokens` tokens with a compression at its end.
+struct Asked {
+  explicit Asked(CallId call, uint32_t tokens)
+      : entry{call, EntryKind::kChunk, true, true, tokens, 0},
+        forced{{0, 2}, {tokens - 8, tokens}},
+        compression{.entry = 0, .begin = 0, .end = tokens, .staged = false, .forced = forced, .keep = {}} {
+    for (uint32_t page = 0; page < div_ceil(tokens, 4u); ++page) grants.push_back({0, 0, PageId{page}});
+  }
+  LaunchStep launch() {
+    LaunchStep out;
+    out.entries = {&entry, 1};
+    out.grants = grants;
+    out.compressions = {&compression, 1};
+    return out;
+  }
+  PlanEntry entry;
+  Compression::Forced forced[2];
+  Compression compression;
+  std::vector<PageGrant> grants;
+};
+
+std::vector<uint32_t> counts(RetentionSource* source, CallId call, uint32_t tokens) {
+  Asked asked(call, tokens);
+  StepValues values;
+  source->step(asked.launch(), 0, &values);
+  REQUIRE(values.kept.size() == 1);
+  return {values.kept[0].counts.begin(), values.kept[0].counts.end()};
+}
+
+}  // namespace
+
+TEST_CASE("retention behaviour: fixed keeps the ratio, the window counted in") {
+  RetentionSource source(config("ragged", "top_per_layer"), KeptModel::kFixed, 1);
+  // 110 tokens less two sinks: a quarter is 27, eight of them the window, 19 of the 100 others.
+  CHECK(counts(&source, CallId{1}, 110) == std::vector<uint32_t>(4, 2 + 8 + 19));
+  CHECK(counts(&source, CallId{2}, 12) == std::vector<uint32_t>(4, 10));  // a quarter is less than the window
+}
+
+TEST_CASE("retention behaviour: the released rule rounds up to pages and keeps a minimum") {
+  CoreConfig released = config("ragged", "released");
+  released.policies.budget_spec.kept_min = 40;
+  RetentionSource source(released, KeptModel::kFixed, 1);
+  CHECK(counts(&source, CallId{1}, 110) == std::vector<uint32_t>(4, 10 + 32));
+}
+
+TEST_CASE("retention behaviour: a profile's draws have its mean and deviation, and belong to call and head") {
+  CoreConfig drawn = config("ragged", "top_across_layers");
+  drawn.policies.layout_spec.heads_per_group = 1;
+  drawn.policies.budget_spec.mu.assign(8, kWhole / 2);
+  drawn.policies.budget_spec.sigma.assign(8, kWhole / 20);
+  RetentionSource source(drawn, KeptModel::kProfile, 7), again(drawn, KeptModel::kProfile, 7);
+  double sum = 0, squares = 0;
+  constexpr int kCalls = 500;
+  for (uint32_t call = 0; call < kCalls; ++call) {
+    const std::vector<uint32_t> kept = counts(&source, CallId{call}, 10'010);
+    for (const uint32_t cells : kept) {
+      const double share = (cells - 10) / 10'000.0;
+      sum += share;
+      squares += share * share;
+    }
+  }
+  const double mean = sum / (8 * kCalls), deviation = std::sqrt(squares / (8 * kCalls) - mean * mean);
+  CHECK(std::abs(mean - 0.5) < 0.005);
+  CHECK(std::abs(deviation - 0.05) < 0.005);
+  // Another order of calls changes nothing.
+  const std::vector<uint32_t> late = counts(&again, CallId{99}, 10'010);
+  RetentionSource fresh(drawn, KeptModel::kProfile, 7);
+  counts(&fresh, CallId{3}, 500);
+  CHECK(counts(&fresh, CallId{99}, 10'010) == late);
+  CHECK(counts(&fresh, CallId{98}, 10'010) != late);
+}
+
+TEST_CASE("retention behaviour: a group is as long as its longest member") {
+  CoreConfig drawn = config("ragged", "top_across_layers");
+  drawn.policies.budget_spec.mu = {kWhole / 2, 0, 0, 0, kWhole / 4, kWhole / 5, 0, kWhole};
+  drawn.policies.budget_spec.sigma.assign(8, 0);
+  RetentionSource source(drawn, KeptModel::kProfile, 1);
+  CHECK(counts(&source, CallId{1}, 110) == std::vector<uint32_t>{60, 10, 35, 110});
+}
+
+TEST_CASE("retention behaviour: where cells keep their places, exactly as many are left as were asked for") {
+  RetentionSource source(config("page_mask_dead", "uniform"), KeptModel::kFixed, 3);
+  Asked asked(CallId{1}, 100);
+  const uint32_t keep[] = {30};
+  asked.compression.keep = keep;
+  StepValues values;
+  source.step(asked.launch(), 0, &values);
+  const std::vector<uint64_t> live(values.kept[0].live.begin(), values.kept[0].live.end());
+  const auto count = [](const std::vector<uint64_t>& words) {
+    return std::accumulate(words.begin(), words.end(), 0,
+                           [](int sum, uint64_t w) { return sum + std::popcount(w); });
+  };
+  CHECK(count(live) == 2 + 8 + 30);
+  CHECK((live[0] & 3) == 3);
+  // The next call adopts those pages: what is dead there stays dead.
+  Asked next(CallId{2}, 120);
+  next.entry.context = 100;
+  next.entry.tokens = 20;
+  next.compression.keep = keep;
+  std::vector<PageId> pages;
+  for (uint32_t page = 0; page < 25; ++page) pages.push_back(PageId{page});
+  next.grants.erase(next.grants.begin(), next.grants.begin() + 25);
+  LaunchStep launch = next.launch();
+  const Adoption adoption{CallId{2}, pages};
+  launch.adoptions = {&adoption, 1};
+  source.step(launch, 0, &values);
+  const std::vector<uint64_t> left(values.kept[0].live.begin(), values.kept[0].live.end());
+  CHECK((left[0] & ~live[0]) == 0);
+  CHECK(count(left) == 2 + 8 + 30);
+}
