@@ -282,7 +282,8 @@ void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     const uint64_t tokens = uint64_t{node.prompt_tokens} + node.output_tokens;
     longest = std::max(longest, tokens);
     PagesNeeded pages = pages_needed(config, node.prompt_tokens, node.output_tokens);
-    if (!arena && tokens <= UINT32_MAX) pages.gpu = retention.pages_needed(node.prompt_tokens, node.output_tokens);
+    if (!arena && tokens <= UINT32_MAX)
+      pages.gpu = retention.pages_needed(node.prompt_tokens, node.output_tokens);
     const bool fits = (config.context_tokens_max == 0 || tokens <= config.context_tokens_max) &&
                       pages.gpu <= config.pages_gpu && (pages.host == 0 || pages.host <= config.pages_host);
     gpu_pages = std::max(gpu_pages, pages.gpu);

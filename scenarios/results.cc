@@ -145,6 +145,16 @@ const char* name_of(CallEnd end) {
   return "";
 }
 
+void fill_reuse(const Summary& sum, v1::Reuse* out) {
+  out->set_admitted_prompt_tokens(sum.admitted_prompt_tokens);
+  out->set_first_admission_tokens(sum.reused_tokens);
+  out->set_live_tokens(sum.reused_live);
+  out->set_reads_raw(sum.reads_raw);
+  out->set_reads_effective(sum.reads_effective);
+  out->set_readmission_tokens(sum.reused_again_tokens);
+  out->set_recomputed_tokens(sum.recomputed_tokens);
+}
+
 std::string csv_text(std::string_view text) {
   if (text.find_first_of(",\"\n\r") == std::string_view::npos) return std::string(text);
   std::string out = "\"";
@@ -191,13 +201,7 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   rates.set_prompt_tokens(sum.prompt_tokens);
   rates.set_output_tokens(sum.output_tokens);
   rates.set_busy(sum.busy);
-  out.mutable_reuse()->set_admitted_prompt_tokens(sum.admitted_prompt_tokens);
-  out.mutable_reuse()->set_first_admission_tokens(sum.reused_tokens);
-  out.mutable_reuse()->set_live_tokens(sum.reused_live);
-  out.mutable_reuse()->set_reads_raw(sum.reads_raw);
-  out.mutable_reuse()->set_reads_effective(sum.reads_effective);
-  out.mutable_reuse()->set_readmission_tokens(sum.reused_again_tokens);
-  out.mutable_reuse()->set_recomputed_tokens(sum.recomputed_tokens);
+  fill_reuse(sum, out.mutable_reuse());
   fill_pages(sum, composed, out.mutable_pages());
   v1::Transfers& transfers = *out.mutable_transfers();
   transfers.set_count(sum.transfers);

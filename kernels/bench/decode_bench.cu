@@ -9,7 +9,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "tests/kernels/decode_problem.cuh"
+#include "kernels/bench/decode_problem.cuh"
 
 namespace kvtwin::test {
 namespace {
@@ -65,6 +65,57 @@ std::vector<uint32_t> ten_ninety(uint32_t calls, uint32_t tokens) {
   return out;
 }
 
+// Seconds of one launch, by replay of a graph of launches that go round over the sets.
+template <typename Launch>
+std::vector<double> replay(benchmark::State& state, uint32_t sets, const Launch& launch) {
+  cudaStream_t stream = bench().stream;
+  const uint32_t launches = std::max(sets, 8u);
+  cudaGraph_t graph;
+  cudaGraphExec_t runnable;
+  KVT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (uint32_t i = 0; i < launches; ++i) KVT_CUDA(launch(i % sets));
+  KVT_CUDA(cudaStreamEndCapture(stream, &graph));
+  KVT_CUDA(cudaGraphInstantiate(&runnable, graph, 0));
+  cudaEvent_t begin, end;
+  KVT_CUDA(cudaEventCreate(&begin));
+  KVT_CUDA(cudaEventCreate(&end));
+  for (int i = 0; i < 2; ++i) KVT_CUDA(cudaGraphLaunch(runnable, stream));
+  std::vector<double> seconds;
+  for (auto _ : state) {
+    KVT_CUDA(cudaEventRecord(begin, stream));
+    KVT_CUDA(cudaGraphLaunch(runnable, stream));
+    KVT_CUDA(cudaEventRecord(end, stream));
+    KVT_CUDA(cudaEventSynchronize(end));
+    float ms = 0;
+    KVT_CUDA(cudaEventElapsedTime(&ms, begin, end));
+    seconds.push_back(static_cast<double>(ms) / 1e3 / launches);
+    state.SetIterationTime(seconds.back());
+  }
+  KVT_CUDA(cudaEventDestroy(begin));
+  KVT_CUDA(cudaEventDestroy(end));
+  KVT_CUDA(cudaGraphExecDestroy(runnable));
+  KVT_CUDA(cudaGraphDestroy(graph));
+  return seconds;
+}
+
+void report(benchmark::State& state, std::vector<double> seconds, double bytes, bool plan_only,
+            const DeviceArray<__nv_bfloat16>& out) {
+  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  state.counters["us_median"] = median * 1e6;
+  state.counters["floor_us"] = bytes / kCeiling * 1e6;
+  if (!plan_only) state.counters["pct_ceiling"] = bytes / kCeiling / median * 100;
+  uint64_t digest = 0;
+  for (const __nv_bfloat16 value : out.read()) {
+    uint16_t bits;
+    std::memcpy(&bits, &value, 2);
+    digest = (digest ^ bits) * 0x100000001b3u;
+  }
+  char label[32];
+  std::snprintf(label, sizeof label, "digest %016llx", static_cast<unsigned long long>(digest));
+  state.SetLabel(label);
+}
+
 void decode(benchmark::State& state, Lengths lengths, bool plan_only) {
   const auto calls = static_cast<uint32_t>(state.range(0)), tokens = static_cast<uint32_t>(state.range(1));
   const std::vector<uint32_t> each = lengths(calls, tokens);
@@ -94,47 +145,11 @@ void decode(benchmark::State& state, Lengths lengths, bool plan_only) {
   KVT_CUDA(plan_attention_decode(shape, args, stream));
   KVT_CUDA(attention_decode(shape, args, stream));
   KVT_CUDA(cudaStreamSynchronize(stream));
-  const uint32_t launches = std::max(sets, 8u);
-  cudaGraph_t graph;
-  cudaGraphExec_t runnable;
-  KVT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (uint32_t i = 0; i < launches; ++i) {
-    args.pages = table_pages.get() + size_t{i % sets} * pages;
-    KVT_CUDA(plan_only ? plan_attention_decode(shape, args, stream) : attention_decode(shape, args, stream));
-  }
-  KVT_CUDA(cudaStreamEndCapture(stream, &graph));
-  KVT_CUDA(cudaGraphInstantiate(&runnable, graph, 0));
-  cudaEvent_t begin, end;
-  KVT_CUDA(cudaEventCreate(&begin));
-  KVT_CUDA(cudaEventCreate(&end));
-  for (int i = 0; i < 2; ++i) KVT_CUDA(cudaGraphLaunch(runnable, stream));
-  std::vector<double> seconds;
-  for (auto _ : state) {
-    KVT_CUDA(cudaEventRecord(begin, stream));
-    KVT_CUDA(cudaGraphLaunch(runnable, stream));
-    KVT_CUDA(cudaEventRecord(end, stream));
-    KVT_CUDA(cudaEventSynchronize(end));
-    float ms = 0;
-    KVT_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    seconds.push_back(static_cast<double>(ms) / 1e3 / launches);
-    state.SetIterationTime(seconds.back());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-  const double median = seconds[seconds.size() / 2];
-  state.counters["us_median"] = median * 1e6;
-  state.counters["floor_us"] = bytes / kCeiling * 1e6;
-  if (!plan_only) state.counters["pct_ceiling"] = bytes / kCeiling / median * 100;
-  uint64_t digest = 0;
-  for (const __nv_bfloat16 value : out.read()) {
-    uint16_t bits;
-    std::memcpy(&bits, &value, 2);
-    digest = (digest ^ bits) * 0x100000001b3u;
-  }
-  char label[32];
-  std::snprintf(label, sizeof label, "digest %016llx", static_cast<unsigned long long>(digest));
-  state.SetLabel(label);
-  cudaGraphExecDestroy(runnable);
-  cudaGraphDestroy(graph);
+  const std::vector<double> seconds = replay(state, sets, [&](uint32_t set) {
+    args.pages = table_pages.get() + size_t{set} * pages;
+    return plan_only ? plan_attention_decode(shape, args, stream) : attention_decode(shape, args, stream);
+  });
+  report(state, seconds, bytes, plan_only, out);
 }
 
 void shapes(benchmark::internal::Benchmark* b) {

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "tests/kernels/decode_problem.cuh"
+#include "kernels/bench/decode_problem.cuh"
 
 namespace kvtwin::test {
 namespace {

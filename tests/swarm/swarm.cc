@@ -130,6 +130,7 @@ Moment draw_retention(CoreConfig* config, Prng* prng) {
   config->prefix_cache = holes && prng->chance(5, 6);
   set.identity = one_of({"session", "session_memory", "none"}, prng);
   set.placement = "gpu";
+  set.retrieval = "all";
   config->pages_host = config->clean_pages_target = 0;
   if (set.layout == "slot_dead" || prng->chance(2, 3)) {
     config->pages_gpu *= number(prng, 1, set.layout == "slot_dead" ? 16 : layout.heads());

@@ -1,8 +1,8 @@
 // A decode step's inputs on the device, with everything that could hide a mistake: pages in random order,
 // NaN wherever nothing was written, fresh numbers from a seed, and the answer in double precision.
 
-#ifndef KVTWIN_TESTS_KERNELS_DECODE_PROBLEM_CUH_
-#define KVTWIN_TESTS_KERNELS_DECODE_PROBLEM_CUH_
+#ifndef KVTWIN_KERNELS_BENCH_DECODE_PROBLEM_CUH_
+#define KVTWIN_KERNELS_BENCH_DECODE_PROBLEM_CUH_
 
 #include <cuda_bf16.h>
 
@@ -176,4 +176,4 @@ struct DecodeProblem {
 
 }  // namespace kvtwin::test
 
-#endif  // KVTWIN_TESTS_KERNELS_DECODE_PROBLEM_CUH_
+#endif  // KVTWIN_KERNELS_BENCH_DECODE_PROBLEM_CUH_

@@ -1,0 +1,86 @@
+// The inside of Metrics. Included by metrics*.cc only.
+
+#ifndef KVTWIN_ENGINE_METRICS_STATE_H_
+#define KVTWIN_ENGINE_METRICS_STATE_H_
+
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "engine/metrics.h"
+
+namespace kvtwin {
+
+constexpr uint32_t kNone = UINT32_MAX;
+
+template <typename T>
+T& at_grown(std::vector<T>& items, size_t index) {
+  if (index >= items.size()) items.resize(index + 1);
+  return items[index];
+}
+
+// What is needed of a call only until it ends.
+struct Metrics::Live {
+  enum class Phase : uint8_t { kQueue, kPrefill, kDecode };
+  Phase phase = Phase::kQueue;
+  bool admitted_before = false;
+  uint32_t computed = 0;                 // highest context + tokens of its chunks so far
+  uint32_t recompute_until = 0;          // chunks below this position repeat lost work
+  StepId admitted_step{};                // entries of earlier steps belong to an admission that was undone
+  Instant mark{};                        // everything before has been attributed
+  Duration host_mark{}, exposed_mark{};  // the engine's totals at `mark`
+  Instant last_token = kNever;           // of a preempted call
+};
+
+// The part of a LaunchStep that is needed when it is answered.
+struct Metrics::Launch {
+  uint64_t step = 0;
+  uint64_t repeat = 0;
+  Instant at{};
+  uint32_t entries = 0;
+  uint32_t decodes = 0;
+  uint64_t cells = 0, slots = 0;           // after its first step
+  uint64_t full = 0;                       // likewise, had nothing been dropped; 0: nothing ever is
+  uint64_t growing = 0, growing_full = 0;  // what each further step adds
+  uint64_t raw = 0, effective = 0;         // reads of the next step's decodes
+  uint32_t grown = 0;                      // of these, entries that read one more cell in each further step
+  std::vector<PlanEntry> chunks;           // none if repeat > 1
+  // Pages that are set aside for later steps: offsets, ascending, > 0. An arena grows apart from the context.
+  std::vector<uint32_t> slot_offsets;  // pages of context
+  std::vector<uint32_t> held_offsets;  // pages of the gpu
+  size_t slots_reached = 0;            // of slot_offsets: their step has begun
+  size_t grants_held = 0;  // of held_offsets: their step would have been launched by now, had it been single
+};
+
+struct Metrics::Engine {
+  struct Recall {
+    Instant start{}, done = kNever;
+  };
+  struct Transfer {
+    TransferId id{};
+    Tier source{}, target{};
+    uint64_t pages = 0;
+    uint32_t recall = kNone;
+  };
+  EngineTotals totals;
+  std::deque<Launch> launches;  // unanswered, oldest first
+  std::vector<Launch> spare;
+  Duration step_exposed{};  // StepOutcome.exposed, summed
+  bool any_step_ended = false;
+  bool step_running = false;
+  Instant last_end{};
+  Instant ticked{};
+  std::vector<CallId> inbox;        // ready, but not yet queued
+  std::vector<Transfer> transfers;  // in flight
+  std::vector<Recall> recalls;
+  std::vector<uint32_t> recall_of_page;  // 1 + index in recalls
+  uint64_t steps_ended = 0;
+  uint64_t pages_held = 0;  // by the rule of CoreGauges: without what is granted further ahead
+  Instant pages_at{};
+  CoreGauges gauges;
+  Instant gauges_at{};
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_METRICS_STATE_H_

@@ -1,0 +1,233 @@
+// Steps as Metrics sees them: launched, granted pages ahead, ended.
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/metrics_state.h"
+
+namespace kvtwin {
+
+void Metrics::step_done(const StepDone& done) {
+  KVT_CHECK(!done.ends.empty());
+  Engine& engine = engines_[raw(done.engine)];
+  EngineTotals& totals = engine.totals;
+  totals.host = totals.host + done.outcome.host;
+  engine.step_exposed = engine.step_exposed + done.outcome.exposed;
+  totals.exposed = totals.exposed + done.outcome.exposed;
+  totals.hidden = totals.hidden + done.outcome.hidden;
+  totals.bytes_in += done.outcome.bytes_in;
+  totals.bytes_out += done.outcome.bytes_out;
+  for (const CallId call : engine.inbox) {
+    if (calls_[raw(call)].queued == kNever) calls_[raw(call)].queued = done.ends.front();
+  }
+  engine.inbox.clear();
+
+  const uint32_t page_tokens = facts_[raw(done.engine)].page_tokens;
+  for (size_t i = 0; i < done.ends.size();) {
+    const uint64_t step = raw(done.step) + i;
+    if (!engine.launches.empty() && step >= engine.launches.front().step + engine.launches.front().repeat) {
+      engine.spare.push_back(std::move(engine.launches.front()));
+      engine.launches.pop_front();
+    }
+    KVT_CHECK(!engine.launches.empty());
+    Launch& launch = engine.launches.front();
+    KVT_CHECK(step >= launch.step);
+    const uint64_t offset = step - launch.step;
+    const size_t count =
+        static_cast<size_t>(std::min<uint64_t>(done.ends.size() - i, launch.repeat - offset));
+    Integral cells_ns = 0, slots_ns = 0, full_ns = 0;
+    for (size_t k = 0; k < count; ++k) {
+      const Instant end = done.ends[i + k];
+      const Duration span = end - std::max(launch.at, engine.any_step_ended ? engine.last_end : launch.at);
+      if (engine.any_step_ended) itl_.add(end - engine.last_end, launch.decodes);
+      totals.busy = totals.busy + span;
+      cells_ns += Integral{launch.cells + (offset + k) * launch.growing} * static_cast<uint64_t>(span.ns);
+      full_ns += Integral{launch.full + (offset + k) * launch.growing_full} * static_cast<uint64_t>(span.ns);
+      totals.reads_raw += launch.raw;
+      totals.reads_effective += launch.effective;
+      launch.raw += launch.decodes;
+      launch.effective += launch.grown;
+      slots_ns +=
+          Integral{launch.slots + launch.slots_reached * page_tokens} * static_cast<uint64_t>(span.ns);
+      engine.last_end = end;
+      engine.any_step_ended = true;
+      while (launch.slots_reached < launch.slot_offsets.size() &&
+             launch.slot_offsets[launch.slots_reached] == offset + k + 1) {
+        ++launch.slots_reached;
+      }
+      begin_grants(engine, step + k + 1, end);
+    }
+    totals.cells_ns += cells_ns;
+    totals.slots_ns += slots_ns;
+    totals.full_ns += full_ns;
+    totals.steps += count;
+    totals.call_steps += count * launch.entries;
+    for (const PlanEntry& entry : launch.chunks) chunk_done(engine, StepId{step}, done.ends[i], entry);
+    i += count;
+  }
+  const uint64_t next = raw(done.step) + done.ends.size();
+  while (!engine.launches.empty() && engine.launches.front().step + engine.launches.front().repeat <= next) {
+    engine.spare.push_back(std::move(engine.launches.front()));
+    engine.launches.pop_front();
+  }
+  engine.step_running = !engine.launches.empty();
+}
+
+void Metrics::chunk_done(Engine& engine, StepId step, Instant end, const PlanEntry& entry) {
+  const uint32_t slot = live_of_[raw(entry.call)];
+  if (slot == kNone) return;  // ended while the step ran
+  Live& live = live_[slot];
+  if (live.phase == Live::Phase::kQueue || live.admitted_step > step) return;  // preempted meanwhile
+  CallRecord& call = calls_[raw(entry.call)];
+  mark(call, live, engine, end,
+       entry.context < live.recompute_until ? TimeShare::kRecompute : TimeShare::kPrefill);
+  const uint32_t reached = entry.context + entry.tokens;
+  if (entry.context < live.recompute_until) {
+    call.recomputed_tokens += std::min(reached, live.recompute_until) - entry.context;
+  }
+  live.computed = std::max(live.computed, reached);
+  if (!entry.samples) return;
+  live.phase = Live::Phase::kDecode;
+  if (live.last_token != kNever) itl_.add(end - live.last_token, 1);
+  live.last_token = kNever;
+}
+
+void Metrics::launched(Instant now, const LaunchStep& step) {
+  Engine& engine = engines_[raw(step.engine)];
+  // Steps of an interrupted launch that never ran give their numbers to the next one.
+  while (!engine.launches.empty()) {
+    Launch& last = engine.launches.back();
+    if (last.step + last.repeat <= raw(step.step)) break;
+    last.held_offsets.resize(last.grants_held);
+    if (last.step < raw(step.step)) {
+      last.repeat = raw(step.step) - last.step;
+      break;
+    }
+    engine.spare.push_back(std::move(last));
+    engine.launches.pop_back();
+  }
+  Launch launch;
+  if (!engine.spare.empty()) {
+    launch = std::move(engine.spare.back());
+    engine.spare.pop_back();
+  }
+  launch.step = raw(step.step);
+  launch.repeat = step.repeat;
+  launch.at = now;
+  launch.entries = static_cast<uint32_t>(step.entries.size());
+  launch.decodes = 0;
+  launch.cells = launch.slots = launch.full = launch.raw = launch.effective = 0;
+  launch.growing = launch.entries;
+  launch.growing_full = 0;
+  launch.grown = 0;
+  launch.chunks.clear();
+  launch.slot_offsets.clear();
+  launch.held_offsets.clear();
+  launch.slots_reached = launch.grants_held = 0;
+  const uint32_t page_tokens = facts_[raw(step.engine)].page_tokens;
+  for (const PlanEntry& entry : step.entries) {
+    const uint32_t reached = entry.context + entry.tokens;
+    launch.cells += reached;
+    launch.slots += uint64_t{div_ceil(reached, page_tokens)} * page_tokens;
+    if (entry.first) admit(now, step, entry);
+    if (entry.kind == EntryKind::kDecode) {
+      ++launch.decodes;
+      launch.raw += entry.context;
+      launch.effective += entry.live();
+      launch.grown += entry.grows ? 1 : 0;
+    } else if (entry.kind == EntryKind::kChunk) {
+      launch.chunks.push_back(entry);
+    }
+  }
+  if (step.held.full > 0) {
+    launch.cells = step.held.cells;
+    launch.slots = step.held.slots;
+    launch.full = step.held.full;
+    launch.growing = step.held.growing;
+    launch.growing_full = step.held.growing_full;
+  }
+  KVT_CHECK(step.repeat == 1 || launch.chunks.empty());
+  const uint32_t pages_gpu = facts_[raw(step.engine)].pages_gpu;
+  const auto on_host = [&](const PageGrant& grant) { return pages_gpu > 0 && raw(grant.page) >= pages_gpu; };
+  // With an arena, pages of context are the ones that have a home on the host.
+  const bool arena = std::any_of(step.grants.begin(), step.grants.end(), on_host);
+  for (const PageGrant& grant : step.grants) {
+    if (grant.offset == 0) continue;
+    if (on_host(grant) == arena) launch.slot_offsets.push_back(grant.offset);
+    if (!on_host(grant)) launch.held_offsets.push_back(grant.offset);
+  }
+  engine.launches.push_back(std::move(launch));
+  engine.step_running = true;
+  begin_grants(engine, engine.steps_ended, now);
+}
+
+// A folded launch is granted all its pages at once. Here each counts from when its step would have been
+// launched alone: when the step that many places before it has ended.
+void Metrics::begin_grants(Engine& engine, uint64_t steps_ended, Instant at) {
+  engine.steps_ended = steps_ended;
+  const uint64_t launched =
+      steps_ended + facts_[static_cast<size_t>(&engine - engines_.data())].steps_in_flight_max;
+  for (Launch& launch : engine.launches) {
+    while (launch.grants_held < launch.held_offsets.size() &&
+           launch.step + launch.held_offsets[launch.grants_held] < launched) {
+      pages_until(engine, at);
+      ++launch.grants_held;
+      ++engine.pages_held;
+    }
+  }
+  note_peaks(engine);
+}
+
+void Metrics::admit(Instant now, const LaunchStep& step, const PlanEntry& entry) {
+  const Engine& engine = engines_[raw(step.engine)];
+  CallRecord& call = calls_[raw(entry.call)];
+  Live& live = live_[live_of_[raw(entry.call)]];
+  const Duration recalled = recall_wait(engine, step, entry.call, live.mark);
+  Duration& queue = call.share(TimeShare::kQueue);
+  mark(call, live, engine, now, TimeShare::kQueue);
+  queue.ns -= recalled.ns;
+  call.share(TimeShare::kTransfer).ns += recalled.ns;
+  live.phase = Live::Phase::kPrefill;
+  live.admitted_step = step.step;
+  if (live.admitted_before) {
+    call.reused_again_tokens += entry.context;
+  } else {
+    call.admitted = now;
+    call.reused_tokens = entry.context;
+    call.reused_live = entry.live();
+    if (call.queued == kNever) call.queued = now;
+  }
+  live.admitted_before = true;
+}
+
+// How much of [from, now) the call waited for the pages it adopts. What was recalled for it is the end
+// of its prefix, so the search goes backwards and stops at the first page that was there already.
+Duration Metrics::recall_wait(const Engine& engine, const LaunchStep& step, CallId call, Instant from) const {
+  if (engine.recalls.empty()) return {};
+  const auto mine = std::find_if(step.adoptions.begin(), step.adoptions.end(),
+                                 [&](const Adoption& one) { return one.call == call; });
+  if (mine == step.adoptions.end()) return {};
+  std::vector<std::pair<Instant, Instant>> waits;
+  uint32_t last = 0;
+  for (auto page = mine->pages.rbegin(); page != mine->pages.rend(); ++page) {
+    const uint32_t number = raw(*page) < engine.recall_of_page.size() ? engine.recall_of_page[raw(*page)] : 0;
+    if (number == 0) break;
+    if (number == last) continue;
+    last = number;
+    const Engine::Recall& recall = engine.recalls[number - 1];
+    if (recall.done == kNever || recall.done <= from) break;
+    waits.emplace_back(std::max(recall.start, from), recall.done);
+  }
+  // Their union: recalls of one prefix may overlap, or lie far apart.
+  std::sort(waits.begin(), waits.end());
+  Duration sum{};
+  Instant covered = from;
+  for (const auto& [start, done] : waits) {
+    if (done <= covered) continue;
+    sum = sum + (done - std::max(start, covered));
+    covered = done;
+  }
+  return sum;
+}
+
+}  // namespace kvtwin
