@@ -11,7 +11,6 @@
 // ldmatrix 64). 8 warps x 3 stages x 8 KB are in flight, three times what hides the latency.
 
 #include "kernels/attention_decode.h"
-
 #include "kernels/attention_decode_merge.cuh"
 
 namespace kvtwin {

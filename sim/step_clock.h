@@ -112,7 +112,7 @@ class StepClock {
     bool one_by_one = false;  // interrupted
     StepShape shape;          // of the next step to be priced; its chunks are `chunks`
     std::vector<ChunkShape> chunks;
-    OwnedLaunch command;  // when lazy
+    OwnedLaunch command;       // when lazy
     uint32_t growing = 0;      // entries that read one more cell in each step of a stretch
     uint32_t growing_max = 0;  // the longest of them, in the next step to be priced
   };
