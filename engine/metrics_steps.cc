@@ -56,6 +56,8 @@ void Metrics::step_done(const StepDone& done) {
         ++launch.slots_reached;
       }
       begin_grants(engine, step + k + 1, end);
+      // At the last end the Core decides anew, and may give pages back: saw_gauges() follows at that instant.
+      if (i + k + 1 < done.ends.size()) note_peaks(engine);
     }
     totals.cells_ns += cells_ns;
     totals.slots_ns += slots_ns;
@@ -175,7 +177,6 @@ void Metrics::begin_grants(Engine& engine, uint64_t steps_ended, Instant at) {
       ++engine.pages_held;
     }
   }
-  note_peaks(engine);
 }
 
 void Metrics::admit(Instant now, const LaunchStep& step, const PlanEntry& entry) {

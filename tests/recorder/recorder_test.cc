@@ -135,7 +135,7 @@ TEST_CASE("recorder: a log does not show how the world folded its steps") {
 }
 
 TEST_CASE("recorder: metrics of a folded run and of its replay are those of the unfolded run") {
-  for (uint64_t seed = 0; seed < 50; ++seed) {
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
     CAPTURE(seed);
     const Recorded folded = record(draw_setting(seed), true), single = record(draw_setting(seed), false);
     const Result<Log> log = read_log("log", folded.log);
