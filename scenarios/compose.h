@@ -59,6 +59,7 @@ struct SimulatedEnd {
     Duration exposed{}, hidden{};
   };
   Retrieval retrieval;
+  std::string kept_outcomes;  // who said what compressions keep; empty: nothing is compressed
 };
 
 // False if this build has no simulator.

@@ -151,6 +151,7 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
   sim::SimReport report;
   SimulatedEnd out;
   out.end = sim::run_simulated(config, composed->options, client, observers, &report);
+  if (!sources.empty()) out.kept_outcomes = scenario.values.simulation().kept();
   if (!retrieving.pricers.empty()) out.retrieval = retrieval_of(scenario.values, report);
   std::array<double, kEvidenceKinds> ticks{};
   double sum = 0;

@@ -202,6 +202,7 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   rates.set_output_tokens(sum.output_tokens);
   rates.set_busy(sum.busy);
   fill_reuse(sum, out.mutable_reuse());
+  out.mutable_reuse()->set_kept_outcomes(simulated.kept_outcomes);
   fill_pages(sum, composed, out.mutable_pages());
   v1::Transfers& transfers = *out.mutable_transfers();
   transfers.set_count(sum.transfers);

@@ -86,14 +86,15 @@ class Table {
           percent(static_cast<double>(reuse.live_tokens()),
                   static_cast<double>(reuse.first_admission_tokens())));
     }
-    if (reuse.reads_raw() != reuse.reads_effective()) {
-      row("decode reads", "{:.3f} M tokens of {:.3f} M", static_cast<double>(reuse.reads_effective()) / 1e6,
-          static_cast<double>(reuse.reads_raw()) / 1e6);
-    }
     const uint64_t again = reuse.readmission_tokens() + reuse.recomputed_tokens();
     row("  after re-admission", "{:.1f} % of {} tokens; {} computed again",
         percent(static_cast<double>(reuse.readmission_tokens()), static_cast<double>(again)), grouped(again),
         grouped(reuse.recomputed_tokens()));
+    if (reuse.reads_raw() != reuse.reads_effective()) {
+      row("decode reads", "{:.3f} M tokens of {:.3f} M; what is kept: {}",
+          static_cast<double>(reuse.reads_effective()) / 1e6, static_cast<double>(reuse.reads_raw()) / 1e6,
+          reuse.kept_outcomes().empty() ? "the ring's newest" : reuse.kept_outcomes());
+    }
     row("preemptions", "{} of {} calls", grouped(calls.preemptions()), grouped(calls.calls_preempted()));
     const v1::Pages& pages = r_.pages();
     row("gpu pages, peak", "{} of {} held ({:.1f} %), mean {:.1f} %; with cached ones {}",

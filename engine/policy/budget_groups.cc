@@ -1,5 +1,7 @@
 #include "engine/policy/budget_groups.h"
 
+#include "engine/policy/pyramid.h"
+
 namespace kvtwin {
 
 bool layout_has_groups(const std::string& layout) { return layout == "ragged" || layout == "arena"; }
@@ -15,7 +17,8 @@ std::vector<Share> clustering_budgets(const PolicySet& set) {
   if (set.budget == "pyramid") {
     const uint32_t forced = spec.window + (spec.sinks_free ? 0 : spec.sinks);
     const uint32_t base = spec.cells > forced ? spec.cells - forced : 0;
-    const std::vector<uint32_t> cells = pyramid_cells(layout.layers, base, spec.pyramid_beta, UINT32_MAX);
+    const std::vector<uint32_t> cells =
+        pyramid_exact({layout.layers, base, 0, spec.pyramid_beta}, UINT32_MAX);
     for (const uint32_t of_layer : cells) out.insert(out.end(), layout.kv_heads, of_layer);
   }
   return out;

@@ -46,30 +46,6 @@ std::vector<Share> reserved_shares(const BudgetSpec& spec) {
   return out;
 }
 
-std::vector<uint32_t> pyramid_cells(uint32_t layers, uint32_t base, uint32_t beta, uint32_t most) {
-  KVT_CHECK(layers > 0 && beta > 0);
-  base = std::min(base, most);
-  // In units of 1 / (beta * (layers - 1)) cells, so that every layer's value is a whole number.
-  const int64_t steps = std::max<int64_t>(layers - 1, 1);
-  const int64_t unit = int64_t{beta} * steps;
-  int64_t low = int64_t{base} * steps;  // base / beta
-  int64_t high = 2 * int64_t{base} * unit - low;
-  if (high > int64_t{most} * unit) {
-    high = int64_t{most} * unit;
-    low = 2 * int64_t{base} * unit - high;
-  }
-  std::vector<uint32_t> out(layers);
-  int64_t ideal = 0, given = 0;
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    ideal += layers == 1 ? int64_t{base} * unit : high - layer * ((high - low) / steps);
-    if (layer + 1 == layers) ideal = int64_t{layers} * base * unit;  // what the division above cut off
-    const int64_t cells = std::clamp<int64_t>((ideal + unit / 2) / unit - given, 0, most);
-    out[static_cast<size_t>(layer)] = static_cast<uint32_t>(cells);
-    given += cells;
-  }
-  return out;
-}
-
 std::optional<std::string> validate_budget_spec(const std::string& budget, const BudgetSpec& spec,
                                                 const LayoutSpec& layout) {
   const auto number = [](uint64_t value) { return std::to_string(value); };

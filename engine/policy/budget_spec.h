@@ -56,10 +56,6 @@ constexpr uint32_t part_down(Share share, uint32_t count) {
   return static_cast<uint32_t>((share * count) >> 32);
 }
 
-// Cells of each of `layers` layers: a line from the top layer down whose sum is exactly layers * base
-// (METHODS 1.4, the real-valued line with its error carried on). No layer gets more than `most`.
-std::vector<uint32_t> pyramid_cells(uint32_t layers, uint32_t base, uint32_t beta, uint32_t most);
-
 // A sentence that says what is wrong with the numbers that the budget named `budget` reads.
 std::optional<std::string> validate_budget_spec(const std::string& budget, const BudgetSpec& spec,
                                                 const LayoutSpec& layout);

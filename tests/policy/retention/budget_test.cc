@@ -36,25 +36,6 @@ TEST_CASE("budget: parts of a whole round as they say, to the last cell") {
   CHECK(part_down(kWhole / 2, 7) == 3);
 }
 
-TEST_CASE("budget pyramid: layers sum to exactly layers times base and fall from the first to the last") {
-  Prng prng(3);
-  for (int trial = 0; trial < 300; ++trial) {
-    const auto layers = static_cast<uint32_t>(prng.range(1, 90));
-    const auto base = static_cast<uint32_t>(prng.range(1, 4'000));
-    const auto beta = static_cast<uint32_t>(prng.range(1, 40));
-    const auto most = static_cast<uint32_t>(prng.chance(1, 2) ? UINT32_MAX : prng.range(base, 2 * base));
-    const std::vector<uint32_t> cells = pyramid_cells(layers, base, beta, most);
-    CAPTURE(layers);
-    CAPTURE(base);
-    CAPTURE(beta);
-    CHECK(std::accumulate(cells.begin(), cells.end(), uint64_t{0}) == uint64_t{layers} * base);
-    for (size_t l = 1; l < cells.size(); ++l) CHECK(cells[l] <= cells[l - 1] + 1);  // rounding is carried on
-    for (const uint32_t c : cells) CHECK(c <= most);
-  }
-  // METHODS 1.4 by hand: base 96, beta 20, 4 layers: 187.2, 126.4, 65.6, 4.8.
-  CHECK(pyramid_cells(4, 96, 20, UINT32_MAX) == std::vector<uint32_t>{187, 127, 65, 5});
-}
-
 TEST_CASE("budget reserved: B = min(1, mu + alpha sigma), absolute and by shares") {
   BudgetSpec spec;
   spec.mu = {share(0.1), share(0.5), share(0.9)};
