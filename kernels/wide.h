@@ -30,7 +30,7 @@ using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 // The rest is zero. REQUIRES: count <= kLanes.
 [[gnu::always_inline]] inline void load_some_lanes(const float* from, uint32_t count, Lanes* lanes) {
   *lanes = Lanes{};
-  std::memcpy(lanes, from, count * sizeof(float));
+  if (count > 0) std::memcpy(lanes, from, count * sizeof(float));
 }
 [[gnu::always_inline]] inline void store_lanes(const Lanes& lanes, float* to) {
   std::memcpy(to, &lanes, sizeof(Lanes));

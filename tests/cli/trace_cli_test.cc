@@ -8,6 +8,12 @@ using namespace kvtwin::testing;
 namespace {
 
 constexpr uint64_t kPeakMax = 500'000'000;
+// AddressSanitizer keeps 256 MB of what was freed, beside its shadow: peaks say nothing of the program then.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kMeasuresMemory = false;
+#else
+constexpr bool kMeasuresMemory = true;
+#endif
 const std::string kSample = KVTWIN_SOURCE_DIR "/traces/data/coding_agents_small.kvtrace";
 const std::string kSeeds = KVTWIN_SOURCE_DIR "/tests/fuzz/seeds/import_formats_fuzz/";
 
@@ -31,7 +37,7 @@ void check_refused(const Outcome& outcome, const std::string& path) {
   CHECK(outcome.err_lines() == 1);
   CHECK(outcome.said(path));
   CHECK(outcome.out.empty());
-  CHECK(outcome.peak_bytes < kPeakMax);
+  if constexpr (kMeasuresMemory) CHECK(outcome.peak_bytes < kPeakMax);
 }
 
 }  // namespace
