@@ -1,16 +1,18 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/support/folder.h"
+
 namespace fs = std::filesystem;
+using kvtwin::testing::Folder;
 
 namespace {
 
@@ -21,41 +23,19 @@ struct Outcome {
   std::string out, err;
 };
 
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-// A fresh folder that goes when the test ends.
-struct Scratch {
-  fs::path path;
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "kvtwin_cli_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  std::string operator/(const char* name) const { return (path / name).string(); }
-};
-
-Outcome kvtwin(const Scratch& scratch, const std::string& arguments) {
-  const std::string out = scratch / "stdout", err = scratch / "stderr";
-  const int status = std::system(fmt::format("cd '{}' && '{}' {} >'{}' 2>'{}'", scratch.path.string(),
-                                             KVTWIN_PROGRAM, arguments, out, err)
-                                     .c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+Outcome tool(const Folder& scratch, const std::string& arguments) {
+  const std::string out = scratch.file("stdout"), err = scratch.file("stderr");
+  const int status = std::system(
+      fmt::format("cd '{}' && '{}' {} >'{}' 2>'{}'", scratch.path(), KVTWIN_PROGRAM, arguments, out, err)
+          .c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, Folder::read_any(out), Folder::read_any(err)};
 }
 
 }  // namespace
 
 TEST_CASE(
     "cli: what is wrong on the command line is said in one line, with the nearest right word, status 2") {
-  const Scratch scratch;
+  const Folder scratch;
   struct Row {
     const char* arguments;
     const char* message;
@@ -79,7 +59,7 @@ TEST_CASE(
   };
   for (const Row& row : rows) {
     CAPTURE(row.arguments);
-    const Outcome outcome = kvtwin(scratch, row.arguments);
+    const Outcome outcome = tool(scratch, row.arguments);
     CHECK(outcome.status == 2);
     CHECK(outcome.out.empty());
     CHECK_MESSAGE(outcome.err.find(row.message) != std::string::npos, outcome.err);
@@ -87,103 +67,102 @@ TEST_CASE(
 }
 
 TEST_CASE("cli: help opens with an example and costs nothing") {
-  const Scratch scratch;
+  const Folder scratch;
   for (const char* command :
        {"", "run --help", "replay --help", "compare --help", "list --help", "trace import --help"}) {
     CAPTURE(command);
-    const Outcome outcome = kvtwin(scratch, command);
+    const Outcome outcome = tool(scratch, command);
     CHECK(outcome.status == 0);
     CHECK(outcome.err.empty());
     CHECK(outcome.out.find("kvtwin") != std::string::npos);
   }
-  CHECK(kvtwin(scratch, "--version").out.find("kvtwin 0.") == 0);
+  CHECK(tool(scratch, "--version").out.find("kvtwin 0.") == 0);
 }
 
 TEST_CASE("cli: wrong scenarios are refused with every mistake, and nothing is written") {
-  const Scratch scratch;
-  const Outcome outcome = kvtwin(
+  const Folder scratch;
+  const Outcome outcome = tool(
       scratch, fmt::format("run {} --set=limits.cals_max=3 --set=memory.page_tokens=0 --out=res", kSample));
   CHECK(outcome.status == 2);
   CHECK(outcome.err.find(
             "--set=limits.cals_max=3: no field \"cals_max\" in Limits; did you mean \"calls_max\"?") !=
         std::string::npos);
   CHECK(outcome.err.find("--set=memory.page_tokens=0: page_tokens is 0") != std::string::npos);
-  CHECK(!fs::exists(scratch / "res"));
+  CHECK(!fs::exists(scratch.file("res")));
 }
 
 TEST_CASE(
     "cli: a scenario that cannot fit is refused with the smallest change that fits, and that one runs") {
-  const Scratch scratch;
+  const Folder scratch;
   const std::string small = fmt::format("run {} --quiet --no-write --set=replay.sessions_max=2 ", kSample);
-  const Outcome window = kvtwin(scratch, small + "--set=model.context_window=20000");
+  const Outcome window = tool(scratch, small + "--set=model.context_window=20000");
   CHECK(window.status == 2);
   const size_t at = window.err.find("--set=model.context_window=", window.err.find("smallest change"));
   REQUIRE_MESSAGE(at != std::string::npos, window.err);
   const std::string change = window.err.substr(at, window.err.find(';', at) - at);
-  CHECK(kvtwin(scratch, small + change).status == 0);
+  CHECK(tool(scratch, small + change).status == 0);
   const Outcome rejected =
-      kvtwin(scratch, small + "--set=model.context_window=20000 --set=replay.oversized=reject");
+      tool(scratch, small + "--set=model.context_window=20000 --set=replay.oversized=reject");
   CHECK(rejected.status == 0);
   CHECK(rejected.out.find(" 0 rejected") == std::string::npos);
-  const Outcome weights =
-      kvtwin(scratch, small + "--set=model.name=llama-3.1-70b --set=hardware.node=h200-x8");
+  const Outcome weights = tool(scratch, small + "--set=model.name=llama-3.1-70b --set=hardware.node=h200-x8");
   CHECK(weights.status == 2);
   CHECK(weights.err.find("smallest change that fits: --set=engines.tensor_parallel=2") != std::string::npos);
-  CHECK(kvtwin(scratch, small + "--set=model.name=llama-3.1-70b --set=hardware.node=h200-x8 "
-                                "--set=engines.tensor_parallel=2")
+  CHECK(tool(scratch, small + "--set=model.name=llama-3.1-70b --set=hardware.node=h200-x8 "
+                              "--set=engines.tensor_parallel=2")
             .status == 0);
 }
 
 TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays to the same digest") {
-  const Scratch scratch;
+  const Folder scratch;
   for (const char* dir : {"a", "b"}) {
     const Outcome run =
-        kvtwin(scratch, fmt::format("run {} --quiet --record --timeline=0..60 --out={}", kSample, dir));
+        tool(scratch, fmt::format("run {} --quiet --record --timeline=0..60 --out={}", kSample, dir));
     REQUIRE_MESSAGE(run.status == 0, run.err);
     CHECK(run.err.empty());
   }
   size_t files = 0;
-  for (const auto& entry : fs::directory_iterator(scratch / "a")) {
+  for (const auto& entry : fs::directory_iterator(scratch.file("a"))) {
     const std::string name = entry.path().filename().string();
     CAPTURE(name);
-    CHECK(read_file(entry.path()) == read_file(scratch.path / "b" / name));
-    CHECK(read_file(entry.path()).find(scratch.path.string()) == std::string::npos);
+    CHECK(Folder::read_any(entry.path()) == Folder::read_any(scratch.file("b/" + name)));
+    CHECK(Folder::read_any(entry.path()).find(scratch.path()) == std::string::npos);
     ++files;
   }
   CHECK(files == 6);
-  const Outcome replayed = kvtwin(scratch, "replay a --format=jsonl");
+  const Outcome replayed = tool(scratch, "replay a --format=jsonl");
   CHECK(replayed.status == 0);
   CHECK(replayed.out.find("\"same\":true") != std::string::npos);
 
-  const std::string log = read_file(scratch / "a/log.binpb");
-  std::ofstream(scratch / "cut.binpb", std::ios::binary) << log.substr(0, log.size() / 2);
-  const Outcome cut = kvtwin(scratch, "replay cut.binpb");
+  const std::string log = Folder::read_any(scratch.file("a/log.binpb"));
+  std::ofstream(scratch.file("cut.binpb"), std::ios::binary) << log.substr(0, log.size() / 2);
+  const Outcome cut = tool(scratch, "replay cut.binpb");
   CHECK(cut.status == 2);
   CHECK(cut.err.find("cut.binpb") == 0);
 }
 
 TEST_CASE("cli: folding changes neither decisions nor a single time") {
-  const Scratch scratch;
-  REQUIRE(kvtwin(scratch, fmt::format("run {} --quiet --record --out=a", kSample)).status == 0);
-  REQUIRE(kvtwin(scratch, fmt::format("run {} --quiet --record --out=b --set=simulation.fold=false", kSample))
+  const Folder scratch;
+  REQUIRE(tool(scratch, fmt::format("run {} --quiet --record --out=a", kSample)).status == 0);
+  REQUIRE(tool(scratch, fmt::format("run {} --quiet --record --out=b --set=simulation.fold=false", kSample))
               .status == 0);
-  CHECK(read_file(scratch / "a/log.binpb") == read_file(scratch / "b/log.binpb"));
-  CHECK(read_file(scratch / "a/calls.csv") == read_file(scratch / "b/calls.csv"));
+  CHECK(Folder::read_any(scratch.file("a/log.binpb")) == Folder::read_any(scratch.file("b/log.binpb")));
+  CHECK(Folder::read_any(scratch.file("a/calls.csv")) == Folder::read_any(scratch.file("b/calls.csv")));
 }
 
 TEST_CASE("cli: the resolved scenario of a result repeats it") {
-  const Scratch scratch;
-  REQUIRE(kvtwin(scratch, fmt::format("run {} --quiet --out=a --set=limits.calls_max=7 --seed=3", kSample))
+  const Folder scratch;
+  REQUIRE(tool(scratch, fmt::format("run {} --quiet --out=a --set=limits.calls_max=7 --seed=3", kSample))
               .status == 0);
-  REQUIRE(kvtwin(scratch, "run a/scenario.resolved.textproto --quiet --out=b").status == 0);
-  CHECK(read_file(scratch / "a/calls.csv") == read_file(scratch / "b/calls.csv"));
-  CHECK(read_file(scratch / "a/run.binpb") == read_file(scratch / "b/run.binpb"));
+  REQUIRE(tool(scratch, "run a/scenario.resolved.textproto --quiet --out=b").status == 0);
+  CHECK(Folder::read_any(scratch.file("a/calls.csv")) == Folder::read_any(scratch.file("b/calls.csv")));
+  CHECK(Folder::read_any(scratch.file("a/run.binpb")) == Folder::read_any(scratch.file("b/run.binpb")));
 }
 
 TEST_CASE("cli: the summary has its two numbers first, its attribution sums, and every format is whole") {
-  const Scratch scratch;
+  const Folder scratch;
   const std::string run = fmt::format("run {} --quiet --no-write", kSample);
-  const std::string table = kvtwin(scratch, run).out;
+  const std::string table = tool(scratch, run).out;
   CHECK(table.find("coding_agents_small: ") == 0);
   for (const char* word :
        {"ttft", "tpot", "e2e", "throughput", "prefix reuse", "after re-admission", "preemptions",
@@ -198,45 +177,45 @@ TEST_CASE("cli: the summary has its two numbers first, its attribution sums, and
   CHECK(std::sscanf(table.c_str() + sums, "these sum to %lf s, and so do the latencies: %lf s", &parts,
                     &whole) == 2);
   CHECK(parts == whole);
-  CHECK(kvtwin(scratch, run + " --format=json").out.front() == '{');
-  CHECK(kvtwin(scratch, run + " --format=jsonl").out.find("{\"schema\":1,") == 0);
-  const std::string csv = kvtwin(scratch, run + " --format=csv").out;
+  CHECK(tool(scratch, run + " --format=json").out.front() == '{');
+  CHECK(tool(scratch, run + " --format=jsonl").out.find("{\"schema\":1,") == 0);
+  const std::string csv = tool(scratch, run + " --format=csv").out;
   CHECK(csv.find("schema,version,scenario") == 0);
 }
 
 TEST_CASE("cli: a run compared with itself differs by nothing, and limits decide the exit status") {
-  const Scratch scratch;
-  REQUIRE(kvtwin(scratch, fmt::format("run {} --quiet --out=a", kSample)).status == 0);
-  REQUIRE(kvtwin(scratch, fmt::format("run {} --quiet --out=b --set=cost.host_ns_per_step=3000000", kSample))
+  const Folder scratch;
+  REQUIRE(tool(scratch, fmt::format("run {} --quiet --out=a", kSample)).status == 0);
+  REQUIRE(tool(scratch, fmt::format("run {} --quiet --out=b --set=cost.host_ns_per_step=3000000", kSample))
               .status == 0);
-  const Outcome same = kvtwin(scratch, "compare a a/requests.jsonl --limit=ttft.mean=0 --format=csv");
+  const Outcome same = tool(scratch, "compare a a/requests.jsonl --limit=ttft.mean=0 --format=csv");
   CHECK(same.status == 0);
   CHECK(same.out.find("ttft,mean,") != std::string::npos);
-  const Outcome other = kvtwin(scratch, "compare b a/requests.jsonl --skip=30 --limit=tpot.mean=1.0");
+  const Outcome other = tool(scratch, "compare b a/requests.jsonl --skip=30 --limit=tpot.mean=1.0");
   CHECK(other.status == 1);
   CHECK(other.out.find("the first 30 are not scored") != std::string::npos);
   CHECK(other.err.find("limit 1 %") != std::string::npos);
-  CHECK(kvtwin(scratch, "compare a a/requests.jsonl --limit=tptf.mean=1").status == 2);
-  CHECK(kvtwin(scratch, "compare a a/requests.jsonl --skip=100000").status == 2);
+  CHECK(tool(scratch, "compare a a/requests.jsonl --limit=tptf.mean=1").status == 2);
+  CHECK(tool(scratch, "compare a a/requests.jsonl --skip=100000").status == 2);
 }
 
 TEST_CASE("cli: a place that cannot be written to is the environment's failure, status 3") {
-  const Scratch scratch;
-  std::ofstream(scratch / "file") << "x";
-  const Outcome outcome = kvtwin(scratch, fmt::format("run {} --quiet --out=file/dir", kSample));
+  const Folder scratch;
+  std::ofstream(scratch.file("file")) << "x";
+  const Outcome outcome = tool(scratch, fmt::format("run {} --quiet --out=file/dir", kSample));
   CHECK(outcome.status == 3);
   CHECK(outcome.err.find("file/dir") != std::string::npos);
 }
 
 TEST_CASE("cli: every shipped scenario loads, or says which data it misses") {
-  const Scratch scratch;
-  const std::string list = kvtwin(scratch, "list scenarios").out;
+  const Folder scratch;
+  const std::string list = tool(scratch, "list scenarios").out;
   for (const char* name : {"coding_agents_small", "mooncake_conversation", "azure_conversation",
                            "weka_h200_host", "vllm_rtx4090_llama8b", "methods/freekv"}) {
     CAPTURE(name);
     CHECK(list.find(name) != std::string::npos);
   }
-  CHECK(kvtwin(scratch, "list policies").out.find("policies.scorer") == 0);
-  CHECK(kvtwin(scratch, "list models").out.find("llama-3.1-8b") != std::string::npos);
-  CHECK(kvtwin(scratch, "list nodes").out.find("h200") != std::string::npos);
+  CHECK(tool(scratch, "list policies").out.find("policies.scorer") == 0);
+  CHECK(tool(scratch, "list models").out.find("llama-3.1-8b") != std::string::npos);
+  CHECK(tool(scratch, "list nodes").out.find("h200") != std::string::npos);
 }

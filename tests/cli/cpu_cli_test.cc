@@ -93,8 +93,8 @@ TEST_CASE("cpu: greedy decoding goes its own way, and always the same") {
 TEST_CASE("cpu: under the virtual clock it decides what the simulated world decides, and samples the same") {
   const Folder folder;
   const Outcome computed = run_kvtwin(folder, run_words({"--no-write", "--clock=virtual"}));
-  if (computed.said("asks nobody for values") || computed.said("no simulated world")) {
-    MESSAGE("this build's simulator asks nobody for values: skipped");
+  if (computed.said("no simulated world")) {
+    MESSAGE("this build has no simulator: skipped");
     return;
   }
   REQUIRE_MESSAGE(computed.status == 0, computed.err);

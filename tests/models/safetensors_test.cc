@@ -1,7 +1,6 @@
 #include "models/safetensors.h"
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <bit>
 #include <cmath>
@@ -10,11 +9,10 @@
 #include <fstream>
 
 #include "engine/base/prng.h"
+#include "tests/support/folder.h"
 
 namespace kvtwin {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::span<const std::byte> bytes_of_text(const std::string& text) { return std::as_bytes(std::span(text)); }
 
@@ -25,26 +23,7 @@ std::string file_of(const std::string& header, size_t data) {
   return out + header + std::string(data, '\1');
 }
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "kvtwin_tensors_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream((path_ / name).string(), std::ios::binary) << text;
-    return (path_ / name).string();
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
+using testing::Folder;
 
 TEST_CASE("safetensors: what is written is read back, tensor by tensor") {
   const std::vector<float> a = {1, -2.5f, 3e-30f, INFINITY};

@@ -1,7 +1,6 @@
 #include "models/weights.h"
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <cmath>
 #include <filesystem>
@@ -10,11 +9,10 @@
 #include "engine/base/prng.h"
 #include "models/catalog.h"
 #include "models/rope.h"
+#include "tests/support/folder.h"
 
 namespace kvtwin {
 namespace {
-
-namespace fs = std::filesystem;
 
 LlmSpec small(const std::string& family) {
   LlmSpec m;
@@ -77,10 +75,9 @@ TEST_CASE("weights: a model that was written is read back with the same config a
     }
     if (std::string(family) == "qwen2") llm.rope = {1e4, "yarn", 4, 128};
     const ModelWeights weights = ModelWeights::random(llm, 9);
-    std::string folder = (fs::temp_directory_path() / "kvtwin_model_XXXXXX").string();
-    REQUIRE(mkdtemp(folder.data()) != nullptr);
-    REQUIRE(write_model(weights, folder + "/m"));
-    const auto read = load_model(folder + "/m");
+    const testing::Folder folder;
+    REQUIRE(write_model(weights, folder.file("m")));
+    const auto read = load_model(folder.file("m"));
     REQUIRE_MESSAGE(read, (read ? std::string() : read.error().text()));
     CHECK(fingerprint(*read) == fingerprint(weights));
     LlmSpec got = read->llm();
@@ -89,15 +86,14 @@ TEST_CASE("weights: a model that was written is read back with the same config a
 
     // Another geometry than the file's.
     llm.intermediate = 48;
-    const auto wrong = ModelWeights::load(llm, folder + "/m");
+    const auto wrong = ModelWeights::load(llm, folder.file("m"));
     REQUIRE(!wrong);
     CHECK(wrong.error().text().find("gate_proj.weight: is [40][24]; the config says [48][24]") !=
           std::string::npos);
     llm.layers = 4, llm.intermediate = 40;
-    const auto more = ModelWeights::load(llm, folder + "/m");
+    const auto more = ModelWeights::load(llm, folder.file("m"));
     REQUIRE(!more);
     CHECK(more.error().text().find("model.layers.3.input_layernorm.weight: is missing") != std::string::npos);
-    fs::remove_all(folder);
   }
 }
 

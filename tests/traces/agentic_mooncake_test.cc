@@ -20,7 +20,7 @@ const char* const kGraph =
 }  // namespace
 
 TEST_CASE("agentic_mooncake: sessions are connected parts, in order of arrival; waits are kept") {
-  const TempDir dir;
+  const Folder dir;
   const KeepAll all = imported("auto", dir.write("m.jsonl", kGraph));
   REQUIRE(all.sessions.size() == 2);
   CHECK(all.sessions[0].id() == "e");
@@ -42,7 +42,7 @@ TEST_CASE("agentic_mooncake: sessions are connected parts, in order of arrival; 
 }
 
 TEST_CASE("agentic_mooncake: circles, unknown and repeated names are mistakes") {
-  const TempDir dir;
+  const Folder dir;
   const auto said = [&](const std::string& rows) {
     return import_mistake("agentic_mooncake", dir.write("m", rows)).text();
   };
@@ -58,7 +58,7 @@ TEST_CASE("agentic_mooncake: circles, unknown and repeated names are mistakes") 
 }
 
 TEST_CASE("mooncake-delta: prompts are all segments and outputs so far") {
-  const TempDir dir;
+  const Folder dir;
   const KeepAll all = imported(
       "mooncake-delta",
       dir.write(

@@ -33,7 +33,7 @@ TEST_CASE("Azure: both real files come back byte for byte, and arrivals are the 
     for (const v1::Session& session : all.sessions) {
       for (const StepError& error : step_errors(session)) REQUIRE(error.ns == 0);
     }
-    const TempDir dir;
+    const Folder dir;
     export_to("azure", all, dir.file("back.csv"));
     std::string source = slurp(path);
     source.erase(std::remove(source.begin(), source.end(), '\r'), source.end());
@@ -43,7 +43,7 @@ TEST_CASE("Azure: both real files come back byte for byte, and arrivals are the 
 }
 
 TEST_CASE("Azure: bad rows are named by line") {
-  const TempDir dir;
+  const Folder dir;
   const auto said = [&](const std::string& rows) {
     return import_mistake("azure", dir.write("a.csv", rows)).text();
   };
@@ -59,6 +59,6 @@ TEST_CASE("Azure: bad rows are named by line") {
 TEST_CASE("Azure: a trace without times of its own cannot be exported") {
   v1::TraceHeader header;
   header.set_call_arrivals(v1::ARR_CLOSED_LOOP);
-  const TempDir dir;
+  const Folder dir;
   CHECK(contains(make_exporter("azure", dir.file("x")).value()->header(header).error().text(), "no times"));
 }

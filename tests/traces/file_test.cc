@@ -31,7 +31,7 @@ v1::Session small_session(int number) {
   return session;
 }
 
-std::string small_trace(const TempDir& dir) {
+std::string small_trace(const Folder& dir) {
   TraceWriter writer(dir.file("t.trace"));
   REQUIRE(writer.header(small_header()).has_value());
   for (int i = 0; i < 3; ++i) REQUIRE(writer.session(small_session(i)).has_value());
@@ -50,7 +50,7 @@ std::string read_mistake(const std::string& bytes) {
 }  // namespace
 
 TEST_CASE("TraceWriter: what was written is read back, and offsets point at sessions") {
-  const TempDir dir;
+  const Folder dir;
   const std::string bytes = small_trace(dir);
   std::istringstream in(bytes);
   KeepAll all;
@@ -69,7 +69,7 @@ TEST_CASE("TraceWriter: what was written is read back, and offsets point at sess
 }
 
 TEST_CASE("TraceWriter: a file appears when it is whole, and a part file goes away") {
-  const TempDir dir;
+  const Folder dir;
   const std::string path = dir.write("t.trace", "old");
   {
     TraceWriter writer(path);
@@ -84,7 +84,7 @@ TEST_CASE("TraceWriter: a file appears when it is whole, and a part file goes aw
 }
 
 TEST_CASE("TraceWriter: does not write a session that breaks a rule") {
-  const TempDir dir;
+  const Folder dir;
   TraceWriter writer(dir.file("t.trace"));
   REQUIRE(writer.header(small_header()).has_value());
   v1::Session bad = small_session(1);
@@ -93,7 +93,7 @@ TEST_CASE("TraceWriter: does not write a session that breaks a rule") {
 }
 
 TEST_CASE("reader: a file cut anywhere is a mistake with the byte, never a trace") {
-  const TempDir dir;
+  const Folder dir;
   const std::string bytes = small_trace(dir);
   for (size_t size = 0; size < bytes.size(); ++size) {
     CAPTURE(size);
@@ -105,7 +105,7 @@ TEST_CASE("reader: a file cut anywhere is a mistake with the byte, never a trace
 }
 
 TEST_CASE("reader: a file with any byte changed is a trace or a mistake") {
-  const TempDir dir;
+  const Folder dir;
   const std::string bytes = small_trace(dir);
   Prng prng(3);
   int refused = 0;
@@ -133,7 +133,7 @@ TEST_CASE("reader: a length of 1 GB, and a record that would take gigabytes deco
   // 16 MiB of empty nodes: two bytes each in the file, hundreds in memory.
   std::string body;
   for (int i = 0; i < 8 << 20; ++i) body += std::string("\x3a\x00", 2);
-  const TempDir dir;
+  const Folder dir;
   std::string bytes = small_trace(dir);
   bytes.resize(bytes.find("s0") - 4);  // the header alone
   bytes.push_back(kSessionTag);
@@ -144,7 +144,7 @@ TEST_CASE("reader: a length of 1 GB, and a record that would take gigabytes deco
 }
 
 TEST_CASE("reader: a 1 GB file of zeros ends at once, in little memory") {
-  const TempDir dir;
+  const Folder dir;
   const std::string path = dir.write("zeros", "");
   std::filesystem::resize_file(path, uint64_t{1} << 30);  // sparse
   KeepAll all;
@@ -161,7 +161,7 @@ TEST_CASE("reader: a 1 GB file of zeros ends at once, in little memory") {
 }
 
 TEST_CASE("reader: the footer must count what the file holds") {
-  const TempDir dir;
+  const Folder dir;
   std::string bytes = small_trace(dir);
   v1::TraceFile whole;
   REQUIRE(whole.ParseFromString(bytes));

@@ -18,7 +18,7 @@ TEST_CASE("formats: names are unique, and unknown ones are answered with the cho
 }
 
 TEST_CASE("formats: auto says what it looked at when it cannot tell") {
-  const TempDir dir;
+  const Folder dir;
   CHECK(contains(import_mistake("auto", dir.write("x", "hello")).text(), "of no known format"));
   CHECK(contains(import_mistake("auto", dir.file("missing")).text(), "does not exist"));
   CHECK(contains(import_mistake("mooncake", dir.path()).text(), "is a directory"));
@@ -28,7 +28,7 @@ TEST_CASE("formats: auto says what it looked at when it cannot tell") {
 }
 
 TEST_CASE("formats: a trace converted to kvtwin and back is the same sessions") {
-  const TempDir dir;
+  const Folder dir;
   const KeepAll all =
       imported("mooncake",
                dir.write("m.jsonl", R"({"timestamp":0,"input_length":5,"output_length":1,"hash_ids":[4]})"));

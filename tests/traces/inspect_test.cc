@@ -21,7 +21,7 @@ nlohmann::ordered_json inspected(const std::string& format, const std::string& p
 }  // namespace
 
 TEST_CASE("inspect: counts, percentiles and reuse of a trace small enough to check by hand") {
-  const TempDir dir;
+  const Folder dir;
   const auto got = inspected(
       "mooncake",
       dir.write("m.jsonl",
@@ -44,7 +44,7 @@ TEST_CASE("inspect: counts, percentiles and reuse of a trace small enough to che
 }
 
 TEST_CASE("inspect: token ids are compared across sessions, and spans within one") {
-  const TempDir dir;
+  const Folder dir;
   std::string ids = "0";
   for (int i = 1; i < 32; ++i) ids += fmt::format(",{}", i);
   const std::string row =
@@ -121,7 +121,7 @@ TEST_CASE("cut: a session keeps its head, and a sub-agent cut short holds its pa
 }
 
 TEST_CASE("cut: limits on sessions and calls hold for the whole trace") {
-  const TempDir dir;
+  const Folder dir;
   std::string rows;
   for (int i = 0; i < 10; ++i)
     rows += fmt::format("{{\"timestamp\":{},\"input_length\":5,\"output_length\":1}}\n", i);

@@ -5,7 +5,7 @@ using namespace kvtwin;
 using namespace kvtwin::testing;
 
 TEST_CASE("LLMServingSim: flat rows carry their token ids") {
-  const TempDir dir;
+  const Folder dir;
   const KeepAll all = imported(
       "auto",
       dir.write(
@@ -20,7 +20,7 @@ TEST_CASE("LLMServingSim: flat rows carry their token ids") {
 }
 
 TEST_CASE("LLMServingSim: sub_requests are a chain with tools between, and share what they repeat") {
-  const TempDir dir;
+  const Folder dir;
   const KeepAll all = imported(
       "auto",
       dir.write(
@@ -57,7 +57,7 @@ TEST_CASE("LLMServingSim: the real file has 300 requests and every token id") {
 }
 
 TEST_CASE("LLMServingSim: bad rows are named") {
-  const TempDir dir;
+  const Folder dir;
   const auto said = [&](const std::string& row) {
     return import_mistake("llmservingsim", dir.write("l", row)).text();
   };

@@ -31,7 +31,7 @@ std::vector<json> rows_of(const std::string& path) {
 }  // namespace
 
 TEST_CASE("Mooncake: rows are open-loop sessions of one call; aliases and blank lines are read") {
-  const TempDir dir;
+  const Folder dir;
   const KeepAll all = imported("auto", dir.write("m.jsonl", kTwo));
   REQUIRE(all.sessions.size() == 2);
   CHECK(all.head.block_tokens() == 512);
@@ -45,7 +45,7 @@ TEST_CASE("Mooncake: rows are open-loop sessions of one call; aliases and blank 
 }
 
 TEST_CASE("trap 3: Mooncake ids cover ceil(in/512) blocks; one more is refused, with the way out") {
-  const TempDir dir;
+  const Folder dir;
   const auto path =
       dir.write("m.jsonl", R"({"timestamp":0,"input_length":513,"output_length":1,"hash_ids":[1,2,3]})");
   CHECK(contains(import_mistake("mooncake", path).text(), "m.jsonl:1: 3 hash ids for 513 tokens"));
@@ -55,7 +55,7 @@ TEST_CASE("trap 3: Mooncake ids cover ceil(in/512) blocks; one more is refused, 
 }
 
 TEST_CASE("Mooncake: rows of one session_id wait for each other, by delay or by stamps") {
-  const TempDir dir;
+  const Folder dir;
   const KeepAll all =
       imported("mooncake", dir.write("m.jsonl",
                                      "{\"session_id\":\"a\",\"timestamp\":0,\"input_length\":512,\"output_"
@@ -81,7 +81,7 @@ TEST_CASE("Mooncake: rows of one session_id wait for each other, by delay or by 
 }
 
 TEST_CASE("trap 10: batched stamps are found, and jitter spreads each batch without leaving it") {
-  const TempDir dir;
+  const Folder dir;
   std::string text;
   for (int i = 0; i < 300; ++i) {
     text += R"({"input_length":512,"output_length":1,"hash_ids":[1],"timestamp":)" +
@@ -120,7 +120,7 @@ TEST_CASE("trap 10: batched stamps are found, and jitter spreads each batch with
 }
 
 TEST_CASE("Mooncake: inferred sessions chain a prompt to the one it continues") {
-  const TempDir dir;
+  const Folder dir;
   ImportOptions options;
   options.infer_sessions = true;
   // Row 2 continues row 0; row 3 shares only the first block; row 4 is too short to hold row 0's output.
@@ -140,7 +140,7 @@ TEST_CASE("Mooncake: inferred sessions chain a prompt to the one it continues") 
 
 TEST_CASE("Mooncake: the real conversation trace comes back row by row") {
   KVT_NEED_DATA(path, "mooncake/conversation_trace.jsonl");
-  const TempDir dir;
+  const Folder dir;
   const KeepAll all = imported("mooncake", path);
   CHECK(all.sessions.size() == 12'031);
   CHECK(all.head.time_resolution_ns() == 3e9);
@@ -192,7 +192,7 @@ TEST_CASE(
 }
 
 TEST_CASE("Mooncake: bad rows are named by line") {
-  const TempDir dir;
+  const Folder dir;
   const auto said = [&](const std::string& text) {
     return import_mistake("mooncake", dir.write("m", text)).text();
   };

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/folder.h"
 #include "traces/check.h"
 #include "traces/formats.h"
 
@@ -47,29 +48,6 @@ struct PerSession : TraceSink {
     each(head, s);
     return checker.session(s);
   }
-};
-
-// A directory of its own that goes away.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "kvtwin_traces_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  std::string write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(file(name), std::ios::binary) << bytes;
-    return file(name);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
 };
 
 inline std::string slurp(const std::string& path) {

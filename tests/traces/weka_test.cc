@@ -73,7 +73,7 @@ json with_subagents() {
 }
 
 KeepAll import_json(const json& tree, ImportOptions options = {}) {
-  const TempDir dir;
+  const Folder dir;
   return imported("weka", dir.write("t.json", tree.dump()), options);
 }
 
@@ -123,7 +123,7 @@ TEST_CASE("trap 3: WEKA ids cover floor(in/64) blocks; one more is refused") {
   const KeepAll all = import_json(trace("t", json::array({call(0, 129, 1, ids(1, 2), 1, 0)})));
   CHECK(!all.head.tail_block_hashed());
   CHECK(blocks_in(decode_key(llm(all, 0).prompt_key()).value()) == 2);
-  const TempDir dir;
+  const Folder dir;
   const json bad = trace("t", json::array({call(0, 129, 1, ids(1, 3), 1, 0)}));
   CHECK(
       contains(import_mistake("weka", dir.write("t.json", bad.dump())).text(), "3 block ids for 129 tokens"));
@@ -149,7 +149,7 @@ TEST_CASE("trap 4: an estimated service never reaches beyond what happened next"
 }
 
 TEST_CASE("trap 5: WEKA ids hold within a session, and sharing a prefix is a choice") {
-  const TempDir dir;
+  const Folder dir;
   std::filesystem::create_directory(dir.file("in"));
   for (const auto& [name, tool, system] : {std::tuple{"a", 128, 64}, {"b", 128, 64}, {"c", 64, 64}}) {
     const json requests =
@@ -179,7 +179,7 @@ TEST_CASE("trap 5: WEKA ids hold within a session, and sharing a prefix is a cho
 }
 
 TEST_CASE("trap 6: copies of a WEKA file count once, by list or by content") {
-  const TempDir dir;
+  const Folder dir;
   std::filesystem::create_directory(dir.file("in"));
   dir.write("in/a.json", trace("a", json::array({call(0, 64, 1, ids(1, 1), 1, 0)})).dump());
   dir.write("in/b.json", trace("b", json::array({call(0, 64, 1, ids(1, 1), 1, 0)})).dump());
@@ -234,7 +234,7 @@ TEST_CASE("WEKA spans: reasoning that does not fit into the next prompt is left 
 }
 
 TEST_CASE("WEKA: wrong fields are named, with file and place") {
-  const TempDir dir;
+  const Folder dir;
   const auto said = [&](const json& tree) {
     return import_mistake("weka", dir.write("t.json", tree.dump())).text();
   };
@@ -260,14 +260,14 @@ TEST_CASE("WEKA export: every field comes back, sub-agents and estimated calls i
   tree["requests"].push_back(call(300, 768, 3, ids(1, 12), 2, 99));
   tree["requests"][4]["ttft"] = 0.25;
   tree["requests"].push_back(subagent(400.0, 1500, json::array()));  // nothing recorded inside
-  const TempDir dir;
+  const Folder dir;
   const KeepAll all = imported("weka", dir.write("t.json", tree.dump()));
   export_to("weka", all, dir.file("out"));
   CHECK(json::parse(slurp(dir.file("out/t.json"))) == tree);
 }
 
 TEST_CASE("WEKA export: session ids that are no file names, and shared prefixes, are refused") {
-  const TempDir dir;
+  const Folder dir;
   KeepAll all = import_json(with_subagents());
   all.sessions[0].set_id("../x");
   auto sink = make_exporter("weka", dir.file("out")).value();
