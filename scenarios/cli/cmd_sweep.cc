@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "scenarios/cli/cli.h"
+#include "scenarios/sweep/halving.h"
 #include "scenarios/sweep/index.h"
 #include "scenarios/sweep/pool.h"
 #include "scenarios/sweep/sweep.h"
@@ -21,7 +22,8 @@ struct SweepArguments {
   std::string scenario, out, format = "table", shard = "0/1", sampler;
   std::string columns = "calls_per_s,output_tokens_per_s,ttft_p99_ms,tpot_p95_ms,preemptions";
   std::vector<std::string> sets, vary;
-  uint32_t samples = 0, jobs = 0;
+  std::string halve, rungs;
+  uint32_t samples = 0, jobs = 0, keep_one_of = 3;
   uint64_t seed = 1;
   bool quiet = false, dry = false;
 };
@@ -113,6 +115,56 @@ int say_rows(const SweepArguments& arguments, const SweepSpec& spec, const std::
   return counts[2] > 0 ? kExitNo : kExitDone;
 }
 
+// Runs what is missing of `rows`. Exit status.
+int run_rows(const SweepArguments& arguments, const SweepSpec& spec, const Shard& shard,
+             std::vector<SweepRow>* rows) {
+  std::error_code failed;
+  std::filesystem::create_directories(arguments.out, failed);
+  // Shards leave the index to whoever collects them: a network's file system is no place for two writers.
+  std::unique_ptr<SweepIndex> index;
+  if (shard.count == 1) {
+    Result<std::unique_ptr<SweepIndex>> made = SweepIndex::open(arguments.out + "/index.sqlite", spec, *rows);
+    if (!made) return complain(made.error(), kExitEnvironment);
+    index = std::move(*made);
+  }
+  SweepProgress progress(arguments.quiet, points_to_run(*rows, shard));
+  SweepRun how{shard, arguments.jobs, own_program()};
+  if (how.at_once == 0) how.at_once = std::max(1u, std::thread::hardware_concurrency());
+  Result<void> indexed;
+  const Result<void> ran = run_sweep(spec, arguments.out, how, rows, [&](const SweepRow& row) {
+    progress.ended(row);
+    if (index && indexed) indexed = index->put(row);
+  });
+  progress.finish();
+  if (!ran) return complain(ran.error(), kExitEnvironment);
+  if (!indexed) return complain(indexed.error(), kExitEnvironment);
+  return kExitDone;
+}
+
+// All points at the first rung, the better ones at the next; the last rung's rows are the answer.
+int halve(const SweepArguments& arguments, SweepSpec spec, OutputFormat format) {
+  const Result<Halving> halving = parse_halving(arguments.halve, arguments.rungs, arguments.keep_one_of);
+  if (!halving) return complain(halving.error());
+  Result<std::vector<SweepPoint>> points = sweep_points(spec.axes, spec.sampling);
+  if (!points) return complain(points.error());
+  spec.sets.emplace_back();
+  for (const std::string& rung : halving->rungs) {
+    spec.sets.back() = fmt::format("{}={}", halving->field, rung);
+    Result<std::vector<SweepRow>> rows = plan_points(spec, *points, arguments.out);
+    if (!rows) return complain(rows.error());
+    if (const int status = run_rows(arguments, spec, {}, &*rows); status != kExitDone) return status;
+    if (rung == halving->rungs.back()) return say_rows(arguments, spec, *rows, format);
+    const Result<std::vector<size_t>> better = better_points(*halving, *rows);
+    if (!better) return complain(better.error());
+    std::vector<SweepPoint> next;
+    for (const size_t row : *better) next.push_back((*rows)[row].values);
+    if (!arguments.quiet)
+      fmt::print(stderr, "{}: {} of {} points go on\n", spec.sets.back(), next.size(), rows->size());
+    *points = std::move(next);
+  }
+  return kExitDone;
+}
+
 int sweep(const SweepArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
@@ -120,31 +172,17 @@ int sweep(const SweepArguments& arguments) {
   if (!shard) return complain(shard.error());
   const Result<SweepSpec> spec = spec_of(arguments);
   if (!spec) return complain(spec.error());
+  if (!arguments.halve.empty() || !arguments.rungs.empty()) {
+    if (shard->count > 1 || arguments.dry)
+      return complain(Mistake{"--halve", "which points go on is known when all of a rung ended",
+                              "leave out --shard and --dry-run"});
+    return halve(arguments, *spec, *format);
+  }
   Result<std::vector<SweepRow>> rows = plan_sweep(*spec, arguments.out);
   if (!rows) return complain(rows.error());
-  if (arguments.dry) return say_rows(arguments, *spec, *rows, *format);
-
-  std::error_code failed;
-  std::filesystem::create_directories(arguments.out, failed);
-  // Shards leave the index to whoever collects them: a network's file system is no place for two writers.
-  std::unique_ptr<SweepIndex> index;
-  if (shard->count == 1) {
-    Result<std::unique_ptr<SweepIndex>> made =
-        SweepIndex::open(arguments.out + "/index.sqlite", *spec, *rows);
-    if (!made) return complain(made.error(), kExitEnvironment);
-    index = std::move(*made);
+  if (!arguments.dry) {
+    if (const int status = run_rows(arguments, *spec, *shard, &*rows); status != kExitDone) return status;
   }
-  SweepProgress progress(arguments.quiet, points_to_run(*rows, *shard));
-  SweepRun how{*shard, arguments.jobs, own_program()};
-  if (how.at_once == 0) how.at_once = std::max(1u, std::thread::hardware_concurrency());
-  Result<void> indexed;
-  const Result<void> ran = run_sweep(*spec, arguments.out, how, &*rows, [&](const SweepRow& row) {
-    progress.ended(row);
-    if (index && indexed) indexed = index->put(row);
-  });
-  progress.finish();
-  if (!ran) return complain(ran.error(), kExitEnvironment);
-  if (!indexed) return complain(indexed.error(), kExitEnvironment);
   return say_rows(arguments, *spec, *rows, *format);
 }
 
@@ -164,6 +202,9 @@ void add_sweep_command(CLI::App& app, int* status) {
   command->add_option("--samples", arguments->samples);
   command->add_option("--sampler", arguments->sampler);
   command->add_option("--seed", arguments->seed);
+  command->add_option("--halve", arguments->halve);
+  command->add_option("--rungs", arguments->rungs);
+  command->add_option("--keep-one-of", arguments->keep_one_of);
   command->add_option("--jobs", arguments->jobs);
   command->add_option("--shard", arguments->shard);
   command->add_option("--format", arguments->format);

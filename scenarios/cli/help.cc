@@ -80,6 +80,9 @@ constexpr char kSweep[] = R"(Run one scenario at many points of its fields; keep
   --samples=N           sample N points instead of running every combination
   --sampler=sobol       or random
   --seed=N              of the sample
+  --halve=METRIC:min    successive halving, or :max: all points at the first rung, the best at the next
+  --rungs=FIELD=VALUES  cheapest first, as in --rungs=replay.sessions_max=20,100,692
+  --keep-one-of=3       of a rung's points
   --jobs=N              processes at once; else one per core
   --shard=I/N           every N-th point from the I-th on (from 0), for a cluster's array jobs: same DIR, or
                         copy points/ together; then the command without --shard collects
