@@ -84,7 +84,9 @@ constexpr char kSweep[] = R"(Run one scenario at many points of its fields; keep
   --rungs=FIELD=VALUES  cheapest first, as in --rungs=replay.sessions_max=20,100,692
   --keep-one-of=3       of a rung's points
   --jobs=N              processes at once; else one per core
-  --shard=I/N           every N-th point from the I-th on (from 0), for a cluster's array jobs: same DIR, or
+  --launcher=slurm      as an array job of --tasks=N shards on --jobs=C CPUs each; waits for it and collects.
+                        --sbatch=--partition=x hands more to sbatch; may be repeated
+  --shard=I/N           every N-th point from the I-th on (from 0), for any other scheduler: same DIR, or
                         copy points/ together; then the command without --shard collects
   --format=table        or csv, jsonl: all metrics of all points
   --columns=A,B         of the table
