@@ -61,6 +61,7 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario) {
   nameless.values.clear_description();
   nameless.values.mutable_trace()->clear_path();
   nameless.values.mutable_cost()->clear_profile();
+  nameless.values.mutable_simulation()->clear_recorded_run();
   sum.add(resolved_textproto(nameless));
   if (Result<void> ok = sum.add_path(scenario.file(scenario.values.trace().path())); !ok) {
     return tl::unexpected(ok.error());
@@ -68,6 +69,9 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario) {
   const std::string& profile = scenario.values.cost().profile();
   if (!profile.empty()) {
     if (Result<void> ok = sum.add_path(scenario.file(profile)); !ok) return tl::unexpected(ok.error());
+  }
+  if (const std::string file = recorded_outcomes_file(scenario); !file.empty()) {
+    if (Result<void> ok = sum.add_path(file); !ok) return tl::unexpected(ok.error());
   }
   const std::string& checkpoint = scenario.values.cpu().checkpoint();
   if (!checkpoint.empty()) {

@@ -192,3 +192,71 @@ TEST_CASE("retrieval cli: the methods are listed with what they do") {
   for (const std::string method : kNames) CHECK(list.out.find("  " + method) != std::string::npos);
   CHECK(list.out.find("arena") != std::string::npos);
 }
+
+TEST_CASE("recorded outcomes: a run that answers as another was recorded decides and lasts as that did") {
+  struct Row {
+    const char* method;
+    const char* other;     // what draws differently, were it asked
+    const char* recorded;  // who is recorded
+  };
+  const Row rows[] = {
+      {"freekv", "simulation.retrieval.miss_rate=0.7", "simulation.retrieval.outcomes=recorded"},
+      {"tangram_released", "simulation.kept=profile", "simulation.kept=recorded"},
+      {"adakv", "seed=9", "simulation.kept=recorded"},
+      {"intentkv", "seed=9", "simulation.kept=recorded"}};
+  for (const Row& row : rows) {
+    CAPTURE(row.method);
+    const Folder folder;
+    const std::string few = "--set=replay.sessions_max=2",
+                      run = "simulation.recorded_run=" + folder.file("a");
+    const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
+    const std::string other = std::string("--set=") + row.other;
+    REQUIRE(run_kvtwin(folder, run_words(row.method, {"--record", few, other, out("a")})).status == 0);
+    const Outcome told = run_kvtwin(folder, run_words(row.method, {"--record", few, out("b"), "--set=" + run,
+                                                                   std::string("--set=") + row.recorded}));
+    REQUIRE(told.status == 0);
+    CHECK(told.out.find("recorded") != std::string::npos);
+    CHECK(told.out.find("the others fixed") == std::string::npos);
+    CHECK(folder.read("a/calls.csv") == folder.read("b/calls.csv"));
+    CHECK(folder.read("a/outcomes.binpb") == folder.read("b/outcomes.binpb"));
+    // What the record does not know is said.
+    const Outcome more =
+        run_kvtwin(folder, run_words(row.method, {"--no-write", "--set=replay.sessions_max=4", "--set=" + run,
+                                                  std::string("--set=") + row.recorded}));
+    CHECK(more.status == 0);
+    CHECK(more.out.find("the others fixed") != std::string::npos);
+    // Folding does not show in the record.
+    REQUIRE(run_kvtwin(folder, run_words(row.method,
+                                         {"--record", few, other, out("c"), "--set=simulation.fold=false"}))
+                .status == 0);
+    CHECK(folder.read("a/outcomes.binpb") == folder.read("c/outcomes.binpb"));
+  }
+}
+
+TEST_CASE("recorded outcomes: what cannot be one is a mistake with the way out") {
+  const Folder folder;
+  const auto wrong = [&](const char* method, const std::vector<std::string>& sets, const char* says) {
+    std::vector<std::string> more = {"--no-write"};
+    for (const std::string& set : sets) more.push_back("--set=" + set);
+    const Outcome outcome = run_kvtwin(folder, run_words(method, more));
+    CAPTURE(outcome.err);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.err.find(says) != std::string::npos);
+  };
+  wrong("freekv", {"simulation.retrieval.outcomes=recorded"}, "recorded_run does not say in which run");
+  wrong("freekv", {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=/nowhere"},
+        "does not exist");
+  folder.write("empty/x", "");
+  wrong("freekv",
+        {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=" + folder.file("empty")},
+        "cannot be opened");
+  folder.write("rubbish/outcomes.binpb", "\x07garbage!");
+  wrong("freekv",
+        {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=" + folder.file("rubbish")},
+        "outcomes.binpb");
+  REQUIRE(run_kvtwin(folder, run_words("adakv", {"--record", "--set=replay.sessions_max=1",
+                                                 "--out=" + folder.file("adakv")}))
+              .status == 0);
+  wrong("tangram_released", {"simulation.kept=recorded", "simulation.recorded_run=" + folder.file("adakv")},
+        "head groups");
+}
