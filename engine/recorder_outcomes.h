@@ -5,8 +5,8 @@
 // Beside the log of events (recorder.h) and not part of it: recalls never cross the seam, and outcomes are
 // worth having where the decisions of the run that asks are others than those of the run that told.
 
-#ifndef KVTWIN_ENGINE_OUTCOME_LOG_H_
-#define KVTWIN_ENGINE_OUTCOME_LOG_H_
+#ifndef KVTWIN_ENGINE_RECORDER_OUTCOMES_H_
+#define KVTWIN_ENGINE_RECORDER_OUTCOMES_H_
 
 #include <compare>
 #include <cstdint>
@@ -85,4 +85,4 @@ Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view
 
 }  // namespace kvtwin
 
-#endif  // KVTWIN_ENGINE_OUTCOME_LOG_H_
+#endif  // KVTWIN_ENGINE_RECORDER_OUTCOMES_H_

@@ -1,5 +1,5 @@
-// RecordedSource answers as another run's outcomes were (engine/recorder_outcomes.h): what its values decided, or
-// what a model of them drew.
+// RecordedSource answers as another run's outcomes were (engine/recorder_outcomes.h): what its values
+// decided, or what a model of them drew.
 //
 // Recalls are taken where the step is the very same one (number and entries); what a compression keeps, where
 // the same call comes to the same place on the same attempt. So decisions that are equal so far stay equal,
