@@ -6,12 +6,14 @@
 #include <string>
 #include <utility>
 
+#include "engine/cpu/compressed_cache.h"
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
 #include "engine/cpu/paged_cache.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
@@ -23,10 +25,7 @@ Result<void> check_axes(const Scenario& scenario) {
     const char* axis;
     const std::string& chosen;
     std::vector<std::string> computed;
-  } rows[] = {{"scorer", axes.scorer(), {"none"}},
-              {"budget", axes.budget(), {"all"}},
-              {"layout", axes.layout(), {"paged"}},
-              {"precision", axes.precision(), {"bf16"}},
+  } rows[] = {{"precision", axes.precision(), {"bf16"}},
               {"retrieval", axes.retrieval(), {"all"}},
               {"partition", axes.partition(), {"uniform"}},
               {"placement", axes.placement(), {"gpu", "host"}}};
@@ -36,6 +35,25 @@ Result<void> check_axes(const Scenario& scenario) {
                    fmt::format("{} \"{}\" is not computed by the CPU engine", row.axis, row.chosen),
                    fmt::format("{} is; or --world=sim", fmt::join(row.computed, " or ")));
   }
+  return {};
+}
+
+// Cells are dropped, or lie elsewhere than by position.
+bool drops(const CoreConfig& config) {
+  return config.policies.budget != "all" || config.policies.layout != "paged";
+}
+
+Result<void> check_drops(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  if (!drops(config)) return {};
+  if (config.policies.precision != "bf16") {
+    return mistake(scenario.where("policies.precision"),
+                   fmt::format("precision \"{}\" under layout {} is not computed by the CPU engine",
+                               config.policies.precision, config.policies.layout),
+                   "precision bf16 is; or budget all and layout paged; or --world=sim");
+  }
+  if (const auto wrong = cpu::check_compressed(config, llm))
+    return mistake(scenario.where("policies.layout"), "the CPU engine does not compute it: " + *wrong,
+                   "or --world=sim");
   return {};
 }
 
@@ -73,9 +91,12 @@ Result<ModelWeights> make_weights(const Scenario& scenario, const Composed& comp
 }
 
 // Which way of keeping KV the engine's policies ask for.
-Result<std::unique_ptr<cpu::KvCache>> make_cache(const CoreConfig& config, const LlmSpec& llm) {
+Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
+                                                 const ModelWeights* weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
-  return cpu::PagedCache::make(memory, llm);
+  if (!drops(config)) return cpu::PagedCache::make(memory, weights->llm());
+  return cpu::CompressedCache::make({config, score_spec(scenario.values), scenario.values.seed()}, memory,
+                                    weights);
 }
 
 }  // namespace
@@ -106,7 +127,9 @@ Result<std::unique_ptr<CpuWorld>> CpuWorld::make(const Scenario& scenario, const
     cpu::CpuEngineConfig own;
     own.engine = config.engine;
     own.decoding = greedy ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
-    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(config, composed.llm);
+    if (Result<void> ok = check_drops(scenario, config, composed.llm); !ok)
+      return tl::unexpected<Mistake>(ok.error());
+    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights);
     if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     parts->engines.push_back(
         std::make_unique<cpu::CpuEngine>(own, &parts->weights, &parts->tokens, std::move(*cache)));
