@@ -15,7 +15,7 @@ namespace kvtwin::device {
 // The A operands that a word of codes is: one tile (int4) or two (int2).
 template <int kBits, typename Use>
 __device__ __forceinline__ void each_tile(uint32_t word, const Use& use) {
-  const uint32_t high = word >> 8;
+  const uint32_t high = shift_by_8(word);
   if constexpr (kBits == 4) {
     use(0, word & 0x000f000f, word & 0x00f000f0, high & 0x000f000f, high & 0x00f000f0);
   } else {
@@ -41,8 +41,9 @@ struct FastFormat {
     return half == 0 ? 1 : kBits == 4 ? 0.0625f : 0.25f;
   }
   static __host__ __device__ constexpr float value_factor(int, int half) {
-    return kCodeUnit * (kBits == 4 ? 1 : 0.0625f) * key_factor(0, half);
+    return kCodeUnit / (kBits == 4 ? kUp8 : kUp12) * key_factor(0, half);
   }
+  static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_fp16(low, high); }
   static __device__ __forceinline__ uint32_t token(int mt, int half, uint32_t lane) {
     return 16 * mt + 8 * half + lane / 4;
   }
@@ -104,18 +105,19 @@ struct FastFormat {
   }
 
   static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t block,
-                                                const float (&p)[kTiles][4], PackedPartial<kDim>* part) {
+                                                const uint32_t (&p)[2 * kTiles], PackedPartial<kDim>* part) {
     uint32_t scaled[2 * kTiles];
     const uint32_t pairs = value_pairs(at, block) + lane % 4 * 4;
 #pragma unroll
     for (int mt = 0; mt < kTiles; ++mt) {
-      const uint32_t p0 = transpose(pack_fp16(p[mt][0], p[mt][1]));
-      const uint32_t p1 = transpose(pack_fp16(p[mt][2], p[mt][3]));
+      const uint32_t p0 = transpose(p[2 * mt]), p1 = transpose(p[2 * mt + 1]);
       const uint32_t zeros = pairs + 2 * kRecordTokens + 32 * mt;
       multiply_add_fp16(part->more, load_word(zeros), kFp16One, load_word(zeros + 16), kFp16One, p0, p1);
-      scaled[2 * mt] = multiply_fp16(p0, load_word(pairs + 32 * mt));
-      scaled[2 * mt + 1] = multiply_fp16(p1, load_word(pairs + 32 * mt + 16));
-      if (kBits == 2) scaled[2 * mt] = multiply_fp16(scaled[2 * mt], kFp16Sixteen);
+      // int2's columns 8 and on have codes times 16.
+      const uint32_t up0 = multiply_fp16(p0, kBits == 4 ? kFp16Up8 : kFp16Up12),
+                     up1 = multiply_fp16(p1, kFp16Up8);
+      scaled[2 * mt] = multiply_fp16(up0, load_word(pairs + 32 * mt));
+      scaled[2 * mt + 1] = multiply_fp16(up1, load_word(pairs + 32 * mt + 16));
     }
 #pragma unroll
     for (int v = 0; v < static_cast<int>(kCodes / 512); ++v) {
@@ -142,6 +144,7 @@ struct Bf16Format {
 
   static __host__ __device__ constexpr float key_factor(int, int) { return 1; }
   static __host__ __device__ constexpr float value_factor(int, int) { return 1; }
+  static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_bf16(low, high); }
   static __host__ __device__ constexpr uint32_t key_bytes(uint32_t tokens) { return tokens * 2 * kDim; }
   static __host__ __device__ constexpr uint32_t value_bytes(uint32_t tokens) { return tokens * 2 * kDim; }
   static __device__ __forceinline__ uint32_t token(int, int half, uint32_t lane) {
@@ -169,10 +172,10 @@ struct Bf16Format {
   static __device__ __forceinline__ void clear(uint32_t at, uint32_t lane, uint32_t, uint32_t valid) {
     for (uint32_t i = valid * kDim / 2 + lane; i < 8 * kDim; i += 32) store_word(at + 4 * i, 0);
   }
-  static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t, const float (&p)[1][4],
+  static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t, const uint32_t (&p)[2],
                                                 PackedPartial<kDim>* part) {
     constexpr uint32_t kBf16One = 0x3f803f80;
-    const uint32_t p0 = transpose(pack_bf16(p[0][0], p[0][1])), p1 = transpose(pack_bf16(p[0][2], p[0][3]));
+    const uint32_t p0 = transpose(p[0]), p1 = transpose(p[1]);
     multiply_add(part->more, Fragment4{{0, kBf16One, 0, kBf16One}}, p0, p1);
     const uint32_t row = lane % 8 + lane / 16 * 8;
 #pragma unroll

@@ -27,10 +27,10 @@ __host__ __device__ constexpr uint32_t block_tokens(PackedLayout layout, uint32_
 // byte, because it is bound by instructions.
 __host__ __device__ constexpr uint32_t block_cost(PackedLayout layout, uint32_t scale_group, uint32_t part) {
   if (layout == PackedLayout::kFast) return part == kPartInt2 ? 11 : part == kPartInt4 ? 9 : 8;
-  if (part == kPartInt2) return scale_group == 128 ? 14 : 9;
+  if (part == kPartInt2) return scale_group == 128 ? 22 : 11;
   return part == kPartInt4 ? 12 : 9;
 }
-constexpr uint32_t kCostMost = 14;
+constexpr uint32_t kCostMost = 22;
 constexpr uint32_t kCostOfNothing = 1;  // an empty sequence: somebody must write its zeros
 
 struct PackedRules {
@@ -61,6 +61,8 @@ struct PackedShare {
   uint32_t first = 0;  // of its first block
   uint32_t end = 0;    // at most `first`: nothing to do
   uint32_t begin = 0;  // of the sequence's first block
+  uint32_t unused[2] = {};
+  PackedSequence info;  // so that a warp's first load tells it all
 };
 
 __host__ __device__ inline PackedShare* packed_shares_of(DecodePlan* plan) {

@@ -72,22 +72,24 @@ struct TokenRows {
     }
     multiply_add_fp16(part->more, zero[0] | zero[1] << 16, kFp16One, zero[2] | zero[3] << 16, kFp16One, p0,
                       p1);
+    const uint32_t up0 = multiply_fp16(p0, kFp16Up8), up1 = multiply_fp16(p1, kFp16Up8);
     // Which bytes of two words are this lane's channels of two cells.
     const uint32_t word = kBits == 4 ? g / 2 * 4 : g / 4 * 4;
     const uint32_t pick = kBits == 4 ? (g % 2 == 0 ? 0x5410 : 0x7632) : (g % 4) * 0x101 + 0x400;
 #pragma unroll
     for (int block = 0; block < kDim / 32; ++block) {
       const int group = block * 32 / kScaleGroup;
-      const uint32_t b0 = multiply_fp16(p0, pair_of(scales[0], scales[1], group));
-      const uint32_t b1 = multiply_fp16(p1, pair_of(scales[2], scales[3], group));
+      const uint32_t b0 = multiply_fp16(up0, pair_of(scales[0], scales[1], group));
+      const uint32_t b1 = multiply_fp16(up1, pair_of(scales[2], scales[3], group));
       const uint32_t from = word + block * 4 * kBits;
       const uint32_t low = __byte_perm(load_word(row[0] + from), load_word(row[1] + from), pick);
       const uint32_t high = __byte_perm(load_word(row[2] + from), load_word(row[3] + from), pick);
       if constexpr (kBits == 4) {
+        const uint32_t low8 = shift_by_8(low), high8 = shift_by_8(high);
         multiply_add_fp16(part->out[2 * block], low & 0x000f000f, low & 0x00f000f0, high & 0x000f000f,
                           high & 0x00f000f0, b0, b1);
-        multiply_add_fp16(part->out[2 * block + 1], low >> 8 & 0x000f000f, low >> 8 & 0x00f000f0,
-                          high >> 8 & 0x000f000f, high >> 8 & 0x00f000f0, b0, b1);
+        multiply_add_fp16(part->out[2 * block + 1], low8 & 0x000f000f, low8 & 0x00f000f0, high8 & 0x000f000f,
+                          high8 & 0x00f000f0, b0, b1);
       } else {
         multiply_add_fp16(part->out[2 * block], low & 0x00030003, low & 0x000c000c, high & 0x00030003,
                           high & 0x000c000c, b0, b1);
@@ -109,10 +111,11 @@ struct RowsInt4 {
 
   static __host__ __device__ constexpr float key_factor(int, int) { return 1; }
   static __host__ __device__ constexpr float value_factor(int, int half) {
-    return kCodeUnit * (half == 0 ? 1 : 0.0625f);
+    return kCodeUnit / kUp8 * (half == 0 ? 1 : 0.0625f);
   }
   static __host__ __device__ constexpr uint32_t key_bytes(uint32_t tokens) { return tokens * Rows::kRow; }
   static __host__ __device__ constexpr uint32_t value_bytes(uint32_t tokens) { return tokens * Rows::kRow; }
+  static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_fp16(low, high); }
   static __device__ __forceinline__ uint32_t token(int mt, int half, uint32_t lane) {
     return 16 * mt + 8 * half + lane / 4;
   }
@@ -173,10 +176,11 @@ struct RowsInt4 {
       for (int block = 0; block < kDim / 32; ++block) {
         const uint32_t low = load_word(row[0] + 16 * block + 4 * t),
                        high = load_word(row[1] + 16 * block + 4 * t);
+        const uint32_t low8 = shift_by_8(low), high8 = shift_by_8(high);
         multiply_add_fp16(sum, low & 0x000f000f, high & 0x000f000f, low & 0x00f000f0, high & 0x00f000f0,
                           q[4 * block], q[4 * block + 1]);
-        multiply_add_fp16(sum, low >> 8 & 0x000f000f, high >> 8 & 0x000f000f, low >> 8 & 0x00f000f0,
-                          high >> 8 & 0x00f000f0, q[4 * block + 2], q[4 * block + 3]);
+        multiply_add_fp16(sum, low8 & 0x000f000f, high8 & 0x000f000f, low8 & 0x00f000f0, high8 & 0x00f000f0,
+                          q[4 * block + 2], q[4 * block + 3]);
         const int group = block * 32 / kScaleGroup;
         if ((block + 1) * 32 % kScaleGroup != 0 && block + 1 < kDim / 32) continue;  // its group goes on
 #pragma unroll
@@ -198,11 +202,10 @@ struct RowsInt4 {
     Rows::clear(at, lane, kTokens, valid);
   }
   static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t,
-                                                const float (&p)[kTiles][4], PackedPartial<kDim>* part) {
+                                                const uint32_t (&p)[2 * kTiles], PackedPartial<kDim>* part) {
 #pragma unroll
     for (int mt = 0; mt < kTiles; ++mt) {
-      const uint32_t p0 = transpose(pack_fp16(p[mt][0], p[mt][1]));
-      const uint32_t p1 = transpose(pack_fp16(p[mt][2], p[mt][3]));
+      const uint32_t p0 = transpose(p[2 * mt]), p1 = transpose(p[2 * mt + 1]);
       Rows::template values<1, 8>(at, lane, 16 * mt + 2 * (lane % 4), p0, p1, part);
     }
   }
@@ -225,12 +228,13 @@ struct RowsInt2 {
     return (odd == 0 ? 1 : 0.0625f) * (half == 0 ? 1 : 0.25f);
   }
   static __host__ __device__ constexpr float value_factor(int odd, int half) {
-    return kCodeUnit * key_factor(odd, half);
+    return kCodeUnit / kUp8 * key_factor(odd, half);
   }
   static __host__ __device__ constexpr uint32_t key_bytes(uint32_t tokens) {
     return tokens / kScaleGroup * kGroupBytes;
   }
   static __host__ __device__ constexpr uint32_t value_bytes(uint32_t tokens) { return tokens * Rows::kRow; }
+  static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_fp16(low, high); }
   static __device__ __forceinline__ uint32_t token(int mt, int half, uint32_t lane) {
     return mt / 2 * 32 + 4 * (lane / 8 + lane / 4 % 2 * 4) + mt % 2 * 2 + half;
   }
@@ -291,11 +295,10 @@ struct RowsInt2 {
     Rows::clear(at, lane, kTokens, valid);
   }
   static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t,
-                                                const float (&p)[kTiles][4], PackedPartial<kDim>* part) {
+                                                const uint32_t (&p)[2 * kTiles], PackedPartial<kDim>* part) {
 #pragma unroll
     for (int mt = 0; mt < kTiles; ++mt) {
-      const uint32_t p0 = transpose(pack_fp16(p[mt][0], p[mt][1]));
-      const uint32_t p1 = transpose(pack_fp16(p[mt][2], p[mt][3]));
+      const uint32_t p0 = transpose(p[2 * mt]), p1 = transpose(p[2 * mt + 1]);
       // Rows 2 t, 2 t + 1 of P are bytes t and t + 4: cells 4 t and 16 on; the other half: one cell on.
       Rows::template values<16, 1>(at, lane, mt / 2 * 32 + 4 * (lane % 4) + mt % 2 * 2, p0, p1, part);
     }
@@ -314,6 +317,7 @@ struct RowsFp8 {
   static __host__ __device__ constexpr float value_factor(int, int) { return 1; }
   static __host__ __device__ constexpr uint32_t key_bytes(uint32_t tokens) { return tokens * kDim; }
   static __host__ __device__ constexpr uint32_t value_bytes(uint32_t tokens) { return tokens * kDim; }
+  static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_fp16(low, high); }
   static __device__ __forceinline__ uint32_t token(int mt, int half, uint32_t lane) {
     return 16 * mt + 8 * half + lane / 4;
   }
@@ -353,11 +357,10 @@ struct RowsFp8 {
     for (uint32_t i = valid * kDim / 4 + lane; i < kSlot / 4; i += 32) store_word(at + 4 * i, 0);
   }
   static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t,
-                                                const float (&p)[kTiles][4], PackedPartial<kDim>* part) {
+                                                const uint32_t (&p)[2 * kTiles], PackedPartial<kDim>* part) {
 #pragma unroll
     for (int mt = 0; mt < kTiles; ++mt) {
-      const uint32_t p0 = transpose(pack_fp16(p[mt][0], p[mt][1]));
-      const uint32_t p1 = transpose(pack_fp16(p[mt][2], p[mt][3]));
+      const uint32_t p0 = transpose(p[2 * mt]), p1 = transpose(p[2 * mt + 1]);
       multiply_add_fp16(part->more, 0, kFp16One, 0, kFp16One, p0, p1);
       const uint32_t row = at + (16 * mt + lane % 4 * 2) * kDim + lane / 4 * 4;
 #pragma unroll

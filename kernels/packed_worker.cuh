@@ -55,7 +55,9 @@ struct PackedPlace {
 
   // The first part from `from` on that has cells, or nothing at all. False: there is none.
   __device__ __forceinline__ bool open(const PackedSequence* sequences, uint32_t at, uint32_t from) {
-    const PackedSequence s = load_sequence(sequences + at);
+    return open(load_sequence(sequences + at), at, from);
+  }
+  __device__ __forceinline__ bool open(const PackedSequence& s, uint32_t at, uint32_t from) {
     const bool empty = s.tokens[0] == 0 && s.tokens[1] == 0 && s.tokens[2] == 0;
     uint32_t found = kPackedParts;
 #pragma unroll
@@ -70,8 +72,8 @@ struct PackedPlace {
     blocks = max(1u, (tokens + rules().tokens(part) - 1) / rules().tokens(part));
     return true;
   }
-  __device__ __forceinline__ void start(const PackedSequence* sequences, const PackedShare& share) {
-    open(sequences, share.sequence, share.part);
+  __device__ __forceinline__ void start(const PackedShare& share) {
+    open(share.info, share.sequence, share.part);
     block = share.block, position = share.first;
   }
   __device__ __forceinline__ uint32_t cost() const {
@@ -90,9 +92,9 @@ class PackedReader {
       : shape_(shape), args_(args), ring_(ring), barriers_(barriers), lane_(threadIdx.x % 32) {}
 
   __device__ void start(const PackedShare& share) {
-    at_.start(args_.table, share);
+    at_.start(share);
     end_ = share.end;
-    load_pages(at_.block * at_.rules().tokens(at_.part) >> page_shift());
+    open_part(at_.block * at_.rules().tokens(at_.part));
   }
 
   // Starts to fill `slot` with the next entry, if there is one.
@@ -113,18 +115,34 @@ class PackedReader {
   }
 
  private:
-  __device__ __forceinline__ uint32_t page_tokens() const {
-    return at_.part == 0   ? shape_.page_tokens[0]
-           : at_.part == 1 ? shape_.page_tokens[1]
-                           : shape_.page_tokens[2];
+  // What is the same for all blocks of a part: its page size, and where its head's column begins.
+  __device__ void open_part(uint32_t token) {
+    const uint32_t part = at_.part;
+    const uint32_t page = part == 0   ? shape_.page_tokens[0]
+                          : part == 1 ? shape_.page_tokens[1]
+                                      : shape_.page_tokens[2];
+    const void* const pool = part == 0 ? args_.pool[0] : part == 1 ? args_.pool[1] : args_.pool[2];
+    shift_ = 31 - __clz(page);
+    const uint32_t bytes = part == 0   ? page_bytes<typename Family::Int2>(page)
+                           : part == 1 ? page_bytes<typename Family::Int4>(page)
+                                       : page_bytes<typename Family::Wide>(page);
+    column_ = static_cast<const char*>(pool) + uint64_t{at_.column} * bytes;
+    stride_ = shape_.heads_per_page * bytes;
+    load_pages(token >> shift_);
   }
-  __device__ __forceinline__ uint32_t page_shift() const { return 31 - __clz(page_tokens()); }
-
+  template <class Format>
+  static __device__ __forceinline__ uint32_t page_bytes(uint32_t page) {
+    if constexpr (Format::kRecords) {
+      return 2 * Format::kRecordCodes + Format::kKeyPairs + Format::kValuePairs;
+    } else {
+      return Format::key_bytes(page) + Format::value_bytes(page);
+    }
+  }
   // By lane: pages [page_base_, page_base_ + 32) of the part.
   __device__ void load_pages(uint32_t first) {
     page_base_ = first;
-    const uint32_t pages = (at_.tokens + page_tokens() - 1) >> page_shift();
-    page_ = first + lane_ < pages ? __ldg(args_.pages + at_.table + first + lane_) : 0;
+    const uint32_t pages = ((at_.tokens - 1) >> shift_) + 1;  // (none: what is loaded is not used)
+    page_ = at_.tokens > 0 && first + lane_ < pages ? __ldg(args_.pages + at_.table + first + lane_) : 0;
   }
   __device__ void advance() {
     at_.position += at_.cost();
@@ -132,28 +150,23 @@ class PackedReader {
     const uint32_t position = at_.position;
     if (!at_.open(args_.table, at_.sequence, at_.part + 1)) at_.open(args_.table, at_.sequence + 1, 0);
     at_.position = position;
-    load_pages(0);
+    open_part(0);
   }
 
   template <class Format>
   __device__ __forceinline__ void copy(uint32_t target, uint32_t bar) {
     constexpr uint32_t kTokens = Format::kTokens;
-    const uint32_t token = at_.block * kTokens, shift = page_shift(), page = 1u << shift;
-    const uint32_t cells = min(page, kTokens), first = token >> shift;
-    const uint32_t pieces = min((kTokens + page - 1) >> shift, ((at_.tokens - 1) >> shift) + 1 - first);
-    if (first + pieces - page_base_ > 32) load_pages(first);
-    const uint32_t number = __shfl_sync(kAllLanes, page_, first + lane_ - page_base_);
-    const auto* const pool = static_cast<const char*>(at_.part == 0   ? args_.pool[0]
-                                                      : at_.part == 1 ? args_.pool[1]
-                                                                      : args_.pool[2]);
-    const auto block_at = [&](uint64_t bytes) {
-      return pool + (uint64_t{number} * shape_.heads_per_page + at_.column) * bytes;
-    };
+    const uint32_t token = at_.block * kTokens, page = 1u << shift_;
+    const uint32_t first = token >> shift_;
+    if (!values_) {  // this lane's page, for the values too
+      if (first + (kTokens >> shift_) - page_base_ >= 32) load_pages(first);
+      const uint32_t number = __shfl_sync(kAllLanes, page_, first + lane_ - page_base_);
+      from_ = column_ + uint64_t{number} * stride_;
+    }
     if constexpr (Format::kRecords) {
       constexpr uint32_t kKeys = Format::kRecordCodes + Format::kKeyPairs;
-      constexpr uint32_t kValues = Format::kRecordCodes + Format::kValuePairs;
       if (lane_ != 0) return;
-      const char* const from = block_at(kKeys + kValues) + (values_ ? kKeys : 0);
+      const char* const from = from_ + (values_ ? kKeys : 0);
       const uint32_t pairs = values_ ? Format::kValuePairs : Format::kKeyPairs;
       barrier_arrive_expecting(bar, Format::kCodes + pairs);
       if constexpr (Format::kBlocksPerRecord == 1) {
@@ -164,14 +177,15 @@ class PackedReader {
         copy_bulk_once(target + Format::kCodes, from + Format::kRecordCodes, pairs, bar);
       }
     } else {
-      const uint32_t inside = token & (page - 1);
+      const uint32_t cells = min(page, kTokens), inside = token & (page - 1);
+      const uint32_t pieces = min((kTokens - 1 >> shift_) + 1, (at_.tokens - 1 >> shift_) + 1 - first);
       const uint32_t each = values_ ? Format::value_bytes(cells) : Format::key_bytes(cells);
       const uint32_t keys = Format::key_bytes(page);
       const uint32_t offset = values_ ? keys + Format::value_bytes(inside) : Format::key_bytes(inside);
       if (lane_ == 0) barrier_arrive_expecting(bar, pieces * each);
       __syncwarp();
       if (lane_ < pieces) {
-        copy_bulk_once(target + lane_ * each, block_at(keys + Format::value_bytes(page)) + offset, each, bar);
+        copy_bulk_once(target + lane_ * each, from_ + offset, each, bar);
       }
     }
   }
@@ -180,7 +194,8 @@ class PackedReader {
   const PackedDecodeArgs& args_;
   const uint32_t ring_, barriers_, lane_;
   PackedPlace<Family> at_;
-  uint32_t end_ = 0, page_base_ = 0, page_ = 0;
+  uint32_t end_ = 0, page_base_ = 0, page_ = 0, shift_ = 0, stride_ = 0;
+  const char *column_ = nullptr, *from_ = nullptr;
   bool values_ = false;
 };
 
@@ -204,7 +219,7 @@ class PackedWorker {
 
   __device__ void work(const PackedShare& share, Merger<Geometry>& merger) {
     reader_.start(share);
-    here_.start(args_.table, share);
+    here_.start(share);
     for (uint32_t i = 0; i < Geometry::kSlots; ++i) reader_.fill(i);
     uint32_t begin = share.begin;
     bool inside = share.first > share.begin;
@@ -269,8 +284,8 @@ class PackedWorker {
   template <class Format>
   __device__ __forceinline__ void attend() {
     constexpr int kAdds = Format::kTiles / Format::kTilesPerAdd;
-    float p[Format::kTiles][4] = {}, add[kAdds][2];
-    const float factor = Format::scores(wait(), lane_, q_, args_.scale * kLog2E, p, add);
+    float s[Format::kTiles][4] = {}, add[kAdds][2];
+    const float factor = Format::scores(wait(), lane_, q_, args_.scale * kLog2E, s, add);
     release();
     const uint32_t at = wait(), valid = here_.tokens - here_.block * Format::kTokens;
     if (valid < Format::kTokens) {
@@ -281,7 +296,7 @@ class PackedWorker {
       for (int mt = 0; mt < Format::kTiles; ++mt) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          if (Format::token(mt, i / 2, lane_) >= valid) p[mt][i] = -INFINITY;
+          if (Format::token(mt, i / 2, lane_) >= valid) s[mt][i] = -INFINITY;
         }
       }
 #pragma unroll
@@ -289,7 +304,8 @@ class PackedWorker {
         if (a * Format::kTilesPerAdd * 16u >= valid) add[a][0] = add[a][1] = 0;
       }
     }
-    soften<Format>(p, add, factor, Format::reserve(at, lane_, here_.block), &part_);
+    uint32_t p[2 * Format::kTiles];
+    soften<Format>(s, add, factor, Format::reserve(at, lane_, here_.block), &part_, p);
     Format::values(at, lane_, here_.block, p, &part_);
     release();
   }
