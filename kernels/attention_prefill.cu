@@ -62,9 +62,10 @@ cudaError_t encode_maps(const PrefillShape& shape, const PrefillArgs& args, Pref
   }
   if (shape.pool_blocks == 0) return cudaSuccess;
   maps->page_box = std::min(shape.page_tokens & -shape.page_tokens, kPrefillTileKeys);
-  const uint64_t rows = uint64_t{shape.pool_blocks} * 2 * shape.page_tokens;
-  const TensorAxis pool[] = {{64, 0, 64}, {rows, row, maps->page_box}, {halves, 128, 1}};
-  return encode_bf16_map(args.pool, pool, 3, false, &maps->pool);
+  const uint64_t eights = uint64_t{shape.pool_blocks} * 2 * shape.page_tokens / 8;
+  const TensorAxis pool[] = {
+      {64, 0, 64}, {8, row, 8}, {halves, 128, halves}, {eights, 8 * row, maps->page_box / 8}};
+  return encode_bf16_map(args.pool, pool, 4, false, &maps->pool);
 }
 
 template <int kDim>

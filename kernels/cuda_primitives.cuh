@@ -54,15 +54,7 @@ __device__ __forceinline__ void copy_bulk_once(uint32_t target, const void* sour
       "l"(source), "r"(bytes), "r"(bar), "l"(first_out)
       : "memory");
 }
-// A box of a tensor (kernels/tensor_map.h) of three or four axes; `map` lies in a kernel parameter.
-__device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint32_t bar, uint32_t x,
-                                         uint32_t y, uint32_t z) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
-      "%5}], [%2];" ::"r"(target),
-      "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z)
-      : "memory");
-}
+// A box of a tensor (kernels/tensor_map.h) of four axes; `map` lies in a kernel parameter.
 __device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint32_t bar, uint32_t x,
                                          uint32_t y, uint32_t z, uint32_t w) {
   asm volatile(

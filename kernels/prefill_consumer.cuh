@@ -91,27 +91,31 @@ struct PrefillConsumer {
     if (++value_stage == Geometry::kStages) value_stage = 0, value_parity ^= 1;
   }
 
-  __device__ __forceinline__ void start_scores(float (&s)[64]) const {
+  // `paged`: which of the two forms the tile has.
+  __device__ __forceinline__ void start_scores(float (&s)[64], bool paged) const {
     barrier_wait(shared + Geometry::kKeysFull + 8 * key_stage, key_parity);
-    const uint64_t q = k_major(shared + which * (64 * 128));
-    const uint64_t k = k_major(shared + Geometry::kKeys + key_stage * Geometry::kTile);
+    const uint64_t q = k_major(shared + which * (64 * 128), Geometry::kEight);
+    const uint64_t k = k_major(shared + Geometry::kKeys + key_stage * Geometry::kTile,
+                               paged ? Geometry::kEight * Geometry::kHalves : Geometry::kEight);
+    const uint32_t half = (paged ? Geometry::kEight : Geometry::kHalf) / 16;
     hold(s);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i) {
-      const uint32_t step = (i / 4 * Geometry::kHalf + i % 4 * 32) / 16;
-      wgmma_shared(s, q + step, k + step, i > 0);
+      wgmma_shared(s, q + i / 4 * (Geometry::kHalf / 16) + i % 4 * 2, k + i / 4 * half + i % 4 * 2, i > 0);
     }
     wgmma_commit();
   }
-  __device__ __forceinline__ void start_values(float (&out)[kDim / 2], uint32_t (&p)[32]) const {
+  __device__ __forceinline__ void start_values(float (&out)[kDim / 2], uint32_t (&p)[32], bool paged) const {
     barrier_wait(shared + Geometry::kValuesFull + 8 * value_stage, value_parity);
-    const uint64_t v = n_major(shared + Geometry::kValues + value_stage * Geometry::kTile, Geometry::kHalf);
+    const uint32_t eight = paged ? Geometry::kEight * Geometry::kHalves : Geometry::kEight;
+    const uint64_t v = n_major(shared + Geometry::kValues + value_stage * Geometry::kTile, eight,
+                               paged ? Geometry::kEight : Geometry::kHalf);
     hold(out);
     hold(p);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 8; ++i) wgmma_registers(out, p + 4 * i, v + i * (16 * 128 / 16));
+    for (int i = 0; i < 8; ++i) wgmma_registers(out, p + 4 * i, v + i * (2 * eight / 16));
     wgmma_commit();
   }
 
@@ -147,7 +151,7 @@ struct PrefillConsumer {
     float s[64] = {}, shrink[2];
     uint32_t p[32];
     begin_turn();
-    start_scores(s);
+    start_scores(s, tiles.paged > 0);
     end_turn();
     wgmma_wait<0>();
     hold(s);
@@ -159,8 +163,8 @@ struct PrefillConsumer {
     for (uint32_t j = 1; j < tiles.count; ++j) {
       hold(p);
       begin_turn();
-      start_scores(s);
-      start_values(out, p);
+      start_scores(s, j < tiles.paged);
+      start_values(out, p, j - 1 < tiles.paged);
       end_turn();
       wgmma_wait<1>();
       hold(s);
@@ -176,7 +180,7 @@ struct PrefillConsumer {
       for (int i = 0; i < kDim / 2; ++i) out[i] *= shrink[i / 2 % 2];
       pack(s, p);
     }
-    start_values(out, p);
+    start_values(out, p, tiles.count - 1 < tiles.paged);
     wgmma_wait<0>();
     hold(out);
     hold(p);

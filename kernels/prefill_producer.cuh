@@ -17,6 +17,7 @@ struct PrefillGeometry {
   static constexpr uint32_t kHalves = kDim / 64;
   static constexpr uint32_t kHalf = 128 * 128;  // bytes of 128 rows of 64
   static constexpr uint32_t kTile = kHalves * kHalf;
+  static constexpr uint32_t kEight = 8 * 128;  // bytes of eight rows of 64
   static constexpr uint32_t kStages = kDim == 128 ? 2 : 4;
   static constexpr uint32_t kKeys = kTile;
   static constexpr uint32_t kValues = kKeys + kStages * kTile;
@@ -60,7 +61,7 @@ struct PrefillProducer {
 
   // The page that this lane's box of tile j is in.
   __device__ uint32_t page_for(const PrefillSequence& s, const KeyTiles& tiles, uint32_t j) const {
-    const uint32_t box = lane / kHalves * maps.page_box;
+    const uint32_t box = lane * maps.page_box;
     if (j >= tiles.paged || box >= tiles.valid(j)) return 0;
     return __ldg(args.pages + s.table + (tiles.first(j) + box) / shape.page_tokens);
   }
@@ -68,33 +69,34 @@ struct PrefillProducer {
   // Starts to fill the tile at `target`; completes on `bar`, which one arrival is made on.
   __device__ void fill(const PrefillSequence& s, const KeyTiles& tiles, uint32_t j, uint32_t page,
                        bool values, uint32_t target, uint32_t bar) const {
-    const uint32_t half = lane % kHalves, box = lane / kHalves;
     if (j < tiles.paged) {
-      const uint32_t rows = maps.page_box, boxes = (tiles.valid(j) + rows - 1) / rows;
-      if (lane == 0) barrier_arrive_expecting(bar, boxes * rows * 128 * kHalves);
+      const uint32_t rows = maps.page_box, bytes = rows * 128 * kHalves;
+      const uint32_t boxes = (tiles.valid(j) + rows - 1) / rows;
+      if (lane == 0) barrier_arrive_expecting(bar, boxes * bytes);
       __syncwarp();
-      if (box >= boxes) return;
-      const uint32_t slot = (tiles.first(j) + box * rows) % shape.page_tokens;
+      if (lane >= boxes) return;
+      const uint32_t slot = (tiles.first(j) + lane * rows) % shape.page_tokens;
       const uint32_t part = (page * shape.heads_per_page + s.column) * 2 + (values ? 1 : 0);
-      copy_box(target + half * Geometry::kHalf + box * rows * 128, &maps.pool, bar, 0,
-               part * shape.page_tokens + slot, half);
+      copy_box(target + lane * bytes, &maps.pool, bar, 0, 0, 0, (part * shape.page_tokens + slot) / 8);
     } else {
       if (lane == 0) barrier_arrive_expecting(bar, Geometry::kTile);
       __syncwarp();
-      if (box > 0) return;
-      copy_box(target + half * Geometry::kHalf, values ? &maps.v : &maps.k, bar, 0, s.row + tiles.first(j),
-               s.head, half);
+      if (lane >= kHalves) return;
+      copy_box(target + lane * Geometry::kHalf, values ? &maps.v : &maps.k, bar, 0, s.row + tiles.first(j),
+               s.head, lane);
     }
   }
 
   // Values beyond the sequence's end may be anything, and 0 x anything must be 0: they are overwritten before
   // the tile is said to be there.
-  __device__ void clear_rows_from(uint32_t valid, uint32_t target) const {
-    for (uint32_t half = 0; half < kHalves; ++half) {
-      for (uint32_t i = valid * 8 + lane; i < kPrefillTileKeys * 8; i += 32) {
-        asm volatile(
-            "st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(target + half * Geometry::kHalf + i * 16), "r"(0)
-            : "memory");
+  __device__ void clear_rows_from(uint32_t valid, uint32_t target, bool paged) const {
+    const uint32_t half_step = paged ? Geometry::kEight : Geometry::kHalf;
+    const uint32_t eight_step = paged ? Geometry::kEight * kHalves : Geometry::kEight;
+    for (uint32_t i = valid * 8 + lane; i < kPrefillTileKeys * 8; i += 32) {
+      const uint32_t row = target + i / 64 * eight_step + i % 64 * 16;
+      for (uint32_t half = 0; half < kHalves; ++half) {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(row + half * half_step), "r"(0)
+                     : "memory");
       }
     }
     fence_before_bulk();
@@ -116,7 +118,7 @@ struct PrefillProducer {
       __syncwarp();
       barrier_wait(shared + Geometry::kTail, tail_parity);
       tail_parity ^= 1;
-      clear_rows_from(valid, target);
+      clear_rows_from(valid, target, j < tiles.paged);
       if (lane == 0) barrier_arrive(full);
     }
     if (++stage == Geometry::kStages) stage = 0, parity ^= 1;

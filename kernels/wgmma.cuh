@@ -14,16 +14,16 @@
 namespace kvtwin::device {
 
 // ---- descriptors: address, distances in units of 16 bytes; what is added to one moves the address
+//
+// `eight`: bytes from eight rows to the next eight. `half`: from the first 64 columns to the next.
 
 constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;  // from eight rows to the next eight
 
-__device__ __forceinline__ uint64_t k_major(uint32_t shared) {
-  return kSwizzle128 | kEightRows | uint64_t{1} << 16 | (shared & 0x3ffff) >> 4;
+__device__ __forceinline__ uint64_t k_major(uint32_t shared, uint32_t eight) {
+  return kSwizzle128 | uint64_t{eight >> 4} << 32 | uint64_t{1} << 16 | (shared & 0x3ffff) >> 4;
 }
-// `half_bytes`: from the first 64 columns to the next.
-__device__ __forceinline__ uint64_t n_major(uint32_t shared, uint32_t half_bytes) {
-  return kSwizzle128 | kEightRows | uint64_t{half_bytes >> 4} << 16 | (shared & 0x3ffff) >> 4;
+__device__ __forceinline__ uint64_t n_major(uint32_t shared, uint32_t eight, uint32_t half) {
+  return kSwizzle128 | uint64_t{eight >> 4} << 32 | uint64_t{half >> 4} << 16 | (shared & 0x3ffff) >> 4;
 }
 
 // ---- order
