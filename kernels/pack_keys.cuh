@@ -1,5 +1,5 @@
-// int2 keys: a channel of a group of tokens shares a scale. Two channels a thread, so that codes and scales
-// need nobody else's numbers.
+// int2 keys: a channel of a group of tokens shares a scale. A thread has two channels of 32 tokens, so that
+// its codes are whole words; of larger groups, neighbouring lanes find the bounds together.
 
 #ifndef KVTWIN_KERNELS_PACK_KEYS_CUH_
 #define KVTWIN_KERNELS_PACK_KEYS_CUH_
@@ -8,111 +8,126 @@
 
 namespace kvtwin::device {
 
-constexpr uint32_t kKeyThreads = 128;
+constexpr uint32_t kKeyTokens = 32;  // of a thread
 
-__device__ __forceinline__ float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
-
-// The codes of 16 tokens of one channel, lowest first.
-template <typename Number>
-__device__ __forceinline__ uint32_t code_word(const Quantiser<2>& quantiser, const Number& number) {
-  uint32_t word = 0;
-#pragma unroll
-  for (int t = 15; t >= 0; --t) word = (word << 2) + (quantiser.code(number(t)) & 3);
-  return word;
-}
-
-// Where two channels of a group of tokens are.
+// Where a thread's two channels are. Lanes: 32 / kParts pairs of channels, of each kParts times 32 tokens.
 template <int kDim, int kGroup>
 struct KeyPlace {
-  static constexpr uint32_t kRowBytes = kGroup / 4;  // codes of a channel
-  const KvBlockShape block;
-  uint32_t channel = 0, first = 0;  // first slot
-  size_t wide = 0;                  // numbers, of the block
-  uint8_t* codes = nullptr;         // of the first of the two channels
-  uint32_t* scales = nullptr;       // of both
+  static constexpr uint32_t kParts = kGroup / kKeyTokens, kPairs = 32 / kParts;
+  static constexpr uint32_t kWarps = kDim / 2 / kPairs;  // of a group of tokens
+  static constexpr uint32_t kRowBytes = kGroup / 4;      // codes of a channel
 
-  __device__ KeyPlace(const PackArgs& args, const PackedLayout& layout, uint32_t item, bool packing,
-                      uint8_t* bytes)
-      : block{args.shape.page_tokens, kDim} {
-    const uint32_t pair = item % (kDim / 2), rest = item / (kDim / 2),
-                   groups = args.shape.page_tokens / kGroup;
-    const uint2 page = __ldg(reinterpret_cast<const uint2*>(args.pages) + rest / groups);
-    channel = 2 * pair, first = rest % groups * kGroup;
-    wide = (packing ? page.x : page.y) * block.numbers();
-    uint8_t* const group = bytes + size_t{packing ? page.y : page.x} * layout.page_bytes +
-                           rest % groups * (kDim * (kRowBytes + kScaleZeroBytes));
-    codes = group + channel * kRowBytes;
-    scales = reinterpret_cast<uint32_t*>(group + kDim * kRowBytes) + pair;
+  uint32_t part = 0, pair = 0;
+  size_t wide = 0;  // in pairs of numbers, of the first token's row
+  uint8_t* codes = nullptr;
+  uint32_t* scales = nullptr;  // of both channels
+
+  // `warp`: of all groups of all pages.
+  __device__ KeyPlace(const PackArgs& args, const PackedLayout& layout, uint32_t warp, bool packing,
+                      uint8_t* bytes) {
+    const uint32_t groups = args.shape.page_tokens / kGroup, group = warp / kWarps;
+    const uint2 page = __ldg(reinterpret_cast<const uint2*>(args.pages) + group / groups);
+    part = threadIdx.x % 32 / kPairs, pair = warp % kWarps * kPairs + threadIdx.x % kPairs;
+    const uint32_t slot = group % groups * kGroup + part * kKeyTokens;
+    wide = (size_t{packing ? page.x : page.y} * 2 * args.shape.page_tokens + slot) * (kDim / 2);
+    uint8_t* const at = bytes + size_t{packing ? page.y : page.x} * layout.page_bytes +
+                        group % groups * (kDim * (kRowBytes + kScaleZeroBytes));
+    codes = at + 2 * pair * kRowBytes + part * (kKeyTokens / 4);
+    scales = reinterpret_cast<uint32_t*>(at + kDim * kRowBytes) + pair;
   }
-  __device__ size_t at(uint32_t token) const { return wide + block.at(first + token, channel); }
+  // Chunks of rows are swizzled (kv_block.cuh); the first row's slot is a multiple of 8.
+  __device__ __forceinline__ size_t at(uint32_t token) const {
+    return wide + token * (kDim / 2) + (pair / 4 ^ (token & 7)) * 4 + pair % 4;
+  }
 };
 
+__device__ __forceinline__ float channel_of(uint32_t pair, int which) {
+  return __uint_as_float(which == 0 ? pair << 16 : pair & 0xffff0000u);
+}
+
+// Codes of one channel's 32 tokens.
+__device__ __forceinline__ uint2 code_words(const Quantiser<2>& quantiser,
+                                            const uint32_t (&pairs)[kKeyTokens], int which) {
+  uint32_t words[2];
+#pragma unroll
+  for (int w = 0; w < 2; ++w) {
+    float x[16];
+    uint32_t codes[16], rounding = 0;
+#pragma unroll
+    for (int t = 0; t < 16; ++t) x[t] = channel_of(pairs[16 * w + t], which);
+    quantiser.codes(x, codes);
+    words[w] = 0;
+#pragma unroll
+    for (int t = 15; t >= 0; --t) {
+      words[w] = (words[w] << 2) + codes[t];
+      rounding = (rounding << 2) + Quantiser<2>::kRoundBits;
+    }
+    words[w] -= rounding;
+  }
+  return {words[0], words[1]};
+}
+
 template <int kDim, int kGroup>
-__global__ void __launch_bounds__(kKeyThreads)
-    pack_keys_kernel(const __grid_constant__ PackArgs args, const __grid_constant__ PackedLayout layout,
-                     const __nv_bfloat16* pool, uint8_t* bytes) {
-  const uint32_t item = blockIdx.x * kKeyThreads + threadIdx.x;
-  if (item >= args.count * (args.shape.page_tokens / kGroup) * (kDim / 2)) return;
-  const KeyPlace<kDim, kGroup> place(args, layout, item, true, bytes);
-  // Up to 64 tokens stay in registers; more are read again, 16 at a time.
-  constexpr int kHeld = kGroup <= 64 ? kGroup : 16;
-  const auto* const numbers = reinterpret_cast<const uint32_t*>(pool);
-  uint32_t pairs[kHeld];
-  float low[2] = {INFINITY, INFINITY}, high[2] = {-INFINITY, -INFINITY};
-#pragma unroll 1
-  for (int base = 0; base < kGroup; base += kHeld) {
+__device__ void pack_keys(const PackArgs& args, const PackedLayout& layout, uint32_t warp,
+                          const __nv_bfloat16* pool, uint8_t* bytes) {
+  using Place = KeyPlace<kDim, kGroup>;
+  const Place place(args, layout, warp, true, bytes);
+  uint32_t pairs[kKeyTokens];
 #pragma unroll
-    for (int t = 0; t < kHeld; ++t) pairs[t] = __ldg(numbers + place.at(base + t) / 2);
+  for (int t = 0; t < 32; ++t) pairs[t] = __ldcs(reinterpret_cast<const uint32_t*>(pool) + place.at(t));
+  __nv_bfloat162 low = *reinterpret_cast<const __nv_bfloat162*>(&pairs[0]), high = low;
 #pragma unroll
-    for (int t = 0; t < kHeld; ++t) {
-      low[0] = fminf(low[0], low_of(pairs[t])), high[0] = fmaxf(high[0], low_of(pairs[t]));
-      low[1] = fminf(low[1], high_of(pairs[t])), high[1] = fmaxf(high[1], high_of(pairs[t]));
-    }
-  }
-  const Quantiser<2> first(low[0], high[0]), second(low[1], high[1]);
-  uint32_t words[kGroup / 8];  // all of the first channel's, then of the second
-#pragma unroll
-  for (int w = 0; w < kGroup / 16; ++w) {
-    const int held = kHeld == kGroup ? 16 * w : 0;
-    if constexpr (kHeld < kGroup) {
-#pragma unroll
-      for (int t = 0; t < 16; ++t) pairs[t] = __ldg(numbers + place.at(16 * w + t) / 2);
-    }
-    words[w] = code_word(first, [&](int t) { return low_of(pairs[held + t]); });
-    words[kGroup / 16 + w] = code_word(second, [&](int t) { return high_of(pairs[held + t]); });
+  for (int t = 1; t < 32; ++t) {
+    const __nv_bfloat162 x = *reinterpret_cast<const __nv_bfloat162*>(&pairs[t]);
+    low = __hmin2(low, x), high = __hmax2(high, x);
   }
 #pragma unroll
-  for (int i = 0; i < kGroup / 32; ++i) {
-    reinterpret_cast<uint4*>(place.codes)[i] = {words[4 * i], words[4 * i + 1], words[4 * i + 2],
-                                                words[4 * i + 3]};
+  for (uint32_t by = Place::kPairs; by < 32; by *= 2) {
+    low = __hmin2(low, __shfl_xor_sync(kAllLanes, low, by));
+    high = __hmax2(high, __shfl_xor_sync(kAllLanes, high, by));
   }
+  const float2 least = __bfloat1622float2(low), most = __bfloat1622float2(high);
+  const Quantiser<2> first(least.x, most.x), second(least.y, most.y);
+  *reinterpret_cast<uint2*>(place.codes) = code_words(first, pairs, 0);
+  *reinterpret_cast<uint2*>(place.codes + Place::kRowBytes) = code_words(second, pairs, 1);
+  if (place.part != 0) return;
   const __half2 scale(first.scale, second.scale), zero(first.zero, second.zero);
   place.scales[0] = *reinterpret_cast<const uint32_t*>(&scale);
   place.scales[kDim / 2] = *reinterpret_cast<const uint32_t*>(&zero);
 }
 
 template <int kDim, int kGroup>
-__global__ void __launch_bounds__(kKeyThreads)
-    unpack_keys_kernel(const __grid_constant__ PackArgs args, const __grid_constant__ PackedLayout layout,
-                       __nv_bfloat16* pool, uint8_t* bytes) {
-  const uint32_t item = blockIdx.x * kKeyThreads + threadIdx.x;
-  if (item >= args.count * (args.shape.page_tokens / kGroup) * (kDim / 2)) return;
-  const KeyPlace<kDim, kGroup> place(args, layout, item, false, bytes);
-  uint32_t words[kGroup / 8];
-#pragma unroll
-  for (int i = 0; i < kGroup / 32; ++i) {
-    const uint4 raw = load_once(reinterpret_cast<const uint4*>(place.codes) + i);
-    words[4 * i] = raw.x, words[4 * i + 1] = raw.y, words[4 * i + 2] = raw.z, words[4 * i + 3] = raw.w;
-  }
+__device__ void unpack_keys(const PackArgs& args, const PackedLayout& layout, uint32_t warp,
+                            __nv_bfloat16* pool, uint8_t* bytes) {
+  using Place = KeyPlace<kDim, kGroup>;
+  const Place place(args, layout, warp, false, bytes);
+  const uint2 a = __ldcs(reinterpret_cast<const uint2*>(place.codes));
+  const uint2 b = __ldcs(reinterpret_cast<const uint2*>(place.codes + Place::kRowBytes));
   const uint32_t raw_scale = __ldcs(place.scales), raw_zero = __ldcs(place.scales + kDim / 2);
   const float2 scale = __half22float2(*reinterpret_cast<const __half2*>(&raw_scale));
   const float2 zero = __half22float2(*reinterpret_cast<const __half2*>(&raw_zero));
 #pragma unroll
-  for (int t = 0; t < kGroup; ++t) {
-    const uint32_t a = words[t / 16] >> 2 * (t % 16) & 3, b = words[kGroup / 16 + t / 16] >> 2 * (t % 16) & 3;
-    *reinterpret_cast<uint32_t*>(pool + place.at(t)) =
-        pack_bf16(value_of(a, scale.x, zero.x), value_of(b, scale.y, zero.y));
+  for (int t = 0; t < 32; ++t) {
+    const uint32_t first = (t < 16 ? a.x : a.y) >> 2 * (t % 16) & 3,
+                   second = (t < 16 ? b.x : b.y) >> 2 * (t % 16) & 3;
+    reinterpret_cast<uint32_t*>(pool)[place.at(t)] =
+        pack_bf16(value_of(first, scale.x, zero.x), value_of(second, scale.y, zero.y));
+  }
+}
+
+// int2 pages: the first `key_warps` warps have keys, the others blocks of rows of values.
+template <int kDim, int kGroup, bool kPack>
+__global__ void __launch_bounds__(kPackThreads)
+    int2_kernel(const __grid_constant__ PackArgs args, const __grid_constant__ PackedLayout layout,
+                uint32_t key_warps, __nv_bfloat16* pool, uint8_t* bytes) {
+  constexpr int kWidth = kGroup < kDim ? kGroup : kDim;
+  const uint32_t warp = blockIdx.x * (kPackThreads / 32) + threadIdx.x / 32;
+  if (warp >= key_warps) {
+    convert_rows<2, kDim, kWidth, kPack>(args, layout, warp - key_warps, pool, bytes);
+  } else if constexpr (kPack) {
+    pack_keys<kDim, kGroup>(args, layout, warp, pool, bytes);
+  } else {
+    unpack_keys<kDim, kGroup>(args, layout, warp, pool, bytes);
   }
 }
 

@@ -7,53 +7,48 @@ namespace {
 using namespace device;
 
 PackedLayout layout_of(const PackArgs& args) {
-  const bool int2 = args.format == Format::kInt2;
   PackedLayout layout;
   layout.page_bytes = static_cast<uint32_t>(page_bytes(args.format, args.shape));
   layout.row_bytes = token_bytes(args.format, args.shape);
   layout.values_at = layout.page_bytes - args.shape.page_tokens * layout.row_bytes;
-  layout.rows = args.shape.page_tokens * (int2 ? 1 : 2), layout.first_side = int2 ? 1 : 0;
+  layout.block_rows = args.shape.page_tokens == 1 ? 1 : 8;
+  layout.blocks_per_side = args.shape.page_tokens / layout.block_rows;
+  layout.first_side = args.format == Format::kInt2 ? 1 : 0;
+  layout.blocks = args.count * (2 - layout.first_side) * layout.blocks_per_side;
   layout.groups = channel_groups(args.shape);
   return layout;
 }
 
-uint32_t ctas_for(uint64_t items, uint32_t each) { return static_cast<uint32_t>((items + each - 1) / each); }
+constexpr uint32_t kWarps = kPackThreads / 32;  // of a CTA
+uint32_t ctas_for(uint32_t warps) { return (warps + kWarps - 1) / kWarps; }
 
 template <int kBits, int kDim, int kWidth, bool kPack>
 void launch_rows(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
   const PackedLayout layout = layout_of(args);
-  const uint32_t ctas = ctas_for(uint64_t{args.count} * layout.rows, kPackThreads / (kDim / 8) * kPackRows);
-  rows_kernel<kBits, kDim, kWidth, kPack><<<ctas, kPackThreads, 0, stream>>>(args, layout, pool, bytes);
-}
-template <int kBits, int kDim, bool kPack>
-void launch_rows(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
-  if constexpr (kBits != 8) {
-    if (args.shape.group == 32) return launch_rows<kBits, kDim, 32, kPack>(args, pool, bytes, stream);
-    if (args.shape.group == 64) return launch_rows<kBits, kDim, 64, kPack>(args, pool, bytes, stream);
-  }
-  launch_rows<kBits, kDim, kDim, kPack>(args, pool, bytes, stream);
+  rows_kernel<kBits, kDim, kWidth, kPack>
+      <<<ctas_for(layout.blocks), kPackThreads, 0, stream>>>(args, layout, pool, bytes);
 }
 
 template <int kDim, int kGroup, bool kPack>
-void launch_keys(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
+void launch_int2(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
   const PackedLayout layout = layout_of(args);
-  const uint64_t items = uint64_t{args.count} * (args.shape.page_tokens / kGroup) * (kDim / 2);
-  const uint32_t ctas = ctas_for(items, kKeyThreads);
-  if constexpr (kPack) {
-    pack_keys_kernel<kDim, kGroup><<<ctas, kKeyThreads, 0, stream>>>(args, layout, pool, bytes);
-  } else {
-    unpack_keys_kernel<kDim, kGroup><<<ctas, kKeyThreads, 0, stream>>>(args, layout, pool, bytes);
-  }
+  const uint32_t keys = args.count * (args.shape.page_tokens / kGroup) * KeyPlace<kDim, kGroup>::kWarps;
+  int2_kernel<kDim, kGroup, kPack>
+      <<<ctas_for(keys + layout.blocks), kPackThreads, 0, stream>>>(args, layout, keys, pool, bytes);
 }
 
 template <int kDim, bool kPack>
 void launch(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
-  if (args.format == Format::kFp8) return launch_rows<8, kDim, kPack>(args, pool, bytes, stream);
-  if (args.format == Format::kInt4) return launch_rows<4, kDim, kPack>(args, pool, bytes, stream);
-  launch_rows<2, kDim, kPack>(args, pool, bytes, stream);
-  if (args.shape.group == 32) return launch_keys<kDim, 32, kPack>(args, pool, bytes, stream);
-  if (args.shape.group == 64) return launch_keys<kDim, 64, kPack>(args, pool, bytes, stream);
-  launch_keys<kDim, 128, kPack>(args, pool, bytes, stream);
+  const uint32_t group = args.shape.group;
+  if (args.format == Format::kFp8) return launch_rows<8, kDim, kDim, kPack>(args, pool, bytes, stream);
+  if (args.format == Format::kInt4) {
+    if (group == 32) return launch_rows<4, kDim, 32, kPack>(args, pool, bytes, stream);
+    if (group == 64) return launch_rows<4, kDim, 64, kPack>(args, pool, bytes, stream);
+    return launch_rows<4, kDim, kDim, kPack>(args, pool, bytes, stream);
+  }
+  if (group == 32) return launch_int2<kDim, 32, kPack>(args, pool, bytes, stream);
+  if (group == 64) return launch_int2<kDim, 64, kPack>(args, pool, bytes, stream);
+  launch_int2<kDim, 128, kPack>(args, pool, bytes, stream);
 }
 
 template <bool kPack>

@@ -12,12 +12,14 @@
 
 namespace kvtwin::device {
 
-// What all threads know of the pages.
+// What all threads know of the pages. A warp takes `block_rows` rows of one side of one page.
 struct PackedLayout {
   uint32_t page_bytes = 0, values_at = 0, row_bytes = 0;
-  uint32_t rows = 0;        // of a page that are rows of one token
-  uint32_t first_side = 0;  // 1: values alone (int2)
-  uint32_t groups = 0;      // of a row
+  uint32_t block_rows = 0;       // 8, or 1 if a page is one token
+  uint32_t blocks_per_side = 0;  // of a page
+  uint32_t blocks = 0;           // of all pages
+  uint32_t first_side = 0;       // 1: values alone (int2)
+  uint32_t groups = 0;           // of a row
 };
 
 template <int kBits>
@@ -36,25 +38,29 @@ __device__ __forceinline__ void store_codes(uint8_t* at, const uint32_t (&codes)
   }
 }
 
+// The least and the most of eight numbers and of those of kLanes neighbours: {least, -most}.
+template <int kLanes>
+__device__ __forceinline__ float2 bounds_of(const uint4& chunk) {
+  const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(&chunk);
+  const __nv_bfloat162 low = __hmin2(__hmin2(pairs[0], pairs[1]), __hmin2(pairs[2], pairs[3]));
+  const __nv_bfloat162 high = __hmax2(__hmax2(pairs[0], pairs[1]), __hmax2(pairs[2], pairs[3]));
+  __nv_bfloat162 both(__hmin(low.x, low.y), __hneg(__hmax(high.x, high.y)));
+#pragma unroll
+  for (int by = kLanes / 2; by > 0; by /= 2) both = __hmin2(both, __shfl_xor_sync(kAllLanes, both, by));
+  return __bfloat1622float2(both);
+}
+
 // `lane`: of the row's kDim / 8. kWidth: channels of a group. All lanes of the warp.
 template <int kBits, int kDim, int kWidth>
 __device__ __forceinline__ void quantise_row(const uint4& chunk, uint8_t* row, uint32_t groups, uint32_t lane,
                                              bool real) {
-  float x[8];
-  widen(chunk, x);
-  float low = x[0], high = x[0];
-#pragma unroll
-  for (int i = 1; i < 8; ++i) low = fminf(low, x[i]), high = fmaxf(high, x[i]);
-#pragma unroll
-  for (int by = kWidth / 16; by > 0; by /= 2) {
-    low = fminf(low, __shfl_xor_sync(kAllLanes, low, by));
-    high = fmaxf(high, __shfl_xor_sync(kAllLanes, high, by));
-  }
+  const float2 bounds = bounds_of<kWidth / 8>(chunk);
   if (!real) return;
-  const Quantiser<kBits> quantiser(low, high);
+  const Quantiser<kBits> quantiser(bounds.x, -bounds.y);
+  float x[8];
   uint32_t codes[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) codes[i] = quantiser.code(x[i]);
+  widen(chunk, x);
+  quantiser.codes(x, codes);
   store_codes<kBits>(row + lane * kBits, codes);
   if (lane % (kWidth / 8) != 0) return;
   auto* const pairs = reinterpret_cast<__half*>(row + kDim * kBits / 8);
@@ -97,57 +103,65 @@ __device__ __forceinline__ uint4 widen_row(const uint8_t* row, uint32_t groups, 
   return narrow(x);
 }
 
-// Row r of the rows of all pages: where it is, in either form.
-template <int kDim>
-struct RowPlace {
-  size_t wide = 0;    // in bf16 numbers, of this lane's chunk
-  size_t packed = 0;  // in bytes, of the row
+constexpr uint32_t kPackThreads = 128;
 
-  __device__ RowPlace(const PackArgs& args, const PackedLayout& layout, uint32_t row, uint32_t lane,
-                      bool packing) {
-    const KvBlockShape block{args.shape.page_tokens, kDim};
-    const uint2 pair = __ldg(reinterpret_cast<const uint2*>(args.pages) + row / layout.rows);
-    const uint32_t in_page = row % layout.rows + layout.first_side * args.shape.page_tokens;
-    const uint32_t side = in_page / args.shape.page_tokens, slot = in_page % args.shape.page_tokens;
-    wide = (packing ? pair.x : pair.y) * block.numbers() + side * (block.numbers() / 2) +
-           block.at(slot, lane * 8);
+// A block of rows: where its first one is, in either form.
+template <int kDim>
+struct RowBlock {
+  size_t wide = 0;    // in bf16 numbers
+  size_t packed = 0;  // in bytes
+
+  __device__ RowBlock(const PackArgs& args, const PackedLayout& layout, uint32_t block, bool packing) {
+    const uint32_t side_block = block % layout.blocks_per_side, side_of_all = block / layout.blocks_per_side;
+    const uint32_t sides = 2 - layout.first_side, side = side_of_all % sides + layout.first_side;
+    const uint2 pair = __ldg(reinterpret_cast<const uint2*>(args.pages) + side_of_all / sides);
+    const uint32_t slot = side_block * layout.block_rows;
+    const size_t row = (size_t{packing ? pair.x : pair.y} * 2 + side) * args.shape.page_tokens + slot;
+    wide = row * kDim;
     packed = size_t{packing ? pair.y : pair.x} * layout.page_bytes + side * layout.values_at +
              slot * layout.row_bytes;
   }
 };
 
-constexpr uint32_t kPackThreads = 256;
-constexpr uint32_t kPackRows = 4;  // that a thread has in flight
+// One warp, one block of rows, all of them in flight. kBits 8: fp8. kPack: from bf16, else to it.
+template <int kBits, int kDim, int kWidth, bool kPack>
+__device__ void convert_rows(const PackArgs& args, const PackedLayout& layout, uint32_t block,
+                             __nv_bfloat16* pool, uint8_t* bytes) {
+  constexpr uint32_t kLanes = kDim / 8, kAtOnce = 32 / kLanes, kSteps = 8 / kAtOnce;
+  if (block >= layout.blocks) return;
+  const RowBlock<kDim> at(args, layout, block, kPack);
+  const uint32_t lane = threadIdx.x % kLanes, first = threadIdx.x % 32 / kLanes;
+  auto* const wide = reinterpret_cast<uint4*>(pool + at.wide);
+  uint8_t* const packed = bytes + at.packed;
+  uint4 chunks[kSteps];
+#pragma unroll
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    const uint32_t row = min(first + i * kAtOnce, layout.block_rows - 1);
+    chunks[i] =
+        kPack ? load_once(wide + row * kLanes + (lane ^ row))  // a block's first slot is a multiple of 8
+              : widen_row<kBits, kDim, kWidth>(packed + row * layout.row_bytes, layout.groups, lane);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    const uint32_t row = first + i * kAtOnce;
+    const bool real = row < layout.block_rows;
+    uint8_t* const to = packed + row * layout.row_bytes;
+    if constexpr (!kPack) {
+      if (real) wide[row * kLanes + (lane ^ row)] = chunks[i];
+    } else if constexpr (kBits == 8) {
+      if (real) narrow_row(chunks[i], to, lane);
+    } else {
+      quantise_row<kBits, kDim, kWidth>(chunks[i], to, layout.groups, lane, real);
+    }
+  }
+}
 
-// kBits 8: fp8. kPack: from bf16, else to it.
 template <int kBits, int kDim, int kWidth, bool kPack>
 __global__ void __launch_bounds__(kPackThreads)
     rows_kernel(const __grid_constant__ PackArgs args, const __grid_constant__ PackedLayout layout,
                 __nv_bfloat16* pool, uint8_t* bytes) {
-  constexpr uint32_t kLanes = kDim / 8, kRowsOfCta = kPackThreads / kLanes;
-  const uint32_t lane = threadIdx.x % kLanes, rows = args.count * layout.rows;
-  const uint32_t first = blockIdx.x * (kRowsOfCta * kPackRows) + threadIdx.x / kLanes;
-  uint4 chunks[kPackRows];
-  size_t targets[kPackRows];
-#pragma unroll
-  for (uint32_t i = 0; i < kPackRows; ++i) {
-    const uint32_t row = min(first + i * kRowsOfCta, rows - 1);
-    const RowPlace<kDim> place(args, layout, row, lane, kPack);
-    targets[i] = kPack ? place.packed : place.wide;
-    chunks[i] = kPack ? load_once(pool + place.wide)
-                      : widen_row<kBits, kDim, kWidth>(bytes + place.packed, layout.groups, lane);
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < kPackRows; ++i) {
-    const bool real = first + i * kRowsOfCta < rows;
-    if constexpr (!kPack) {
-      if (real) *reinterpret_cast<uint4*>(pool + targets[i]) = chunks[i];
-    } else if constexpr (kBits == 8) {
-      if (real) narrow_row(chunks[i], bytes + targets[i], lane);
-    } else {
-      quantise_row<kBits, kDim, kWidth>(chunks[i], bytes + targets[i], layout.groups, lane, real);
-    }
-  }
+  const uint32_t block = blockIdx.x * (kPackThreads / 32) + threadIdx.x / 32;
+  convert_rows<kBits, kDim, kWidth, kPack>(args, layout, block, pool, bytes);
 }
 
 }  // namespace kvtwin::device

@@ -5,11 +5,16 @@
 
 #include <cuda_fp16.h>
 
-#include <cstdint>
+#include "kernels/cuda_primitives.cuh"
 
 namespace kvtwin::device {
 
-// Scale and zero as they are stored, and what codes are computed with.
+// What the values of a group share, and how they become codes: about six instructions a number.
+//
+//   fast   q = saturate(x / span - zero / span) by one multiply-add, the code rint(q * top) by a second one,
+//   and
+//          a third that says how far it was rounded
+//   exact  a division, as the definition has it; where the fast one's error could decide a tie
 template <int kBits>
 struct Quantiser {
   static constexpr float kTop = (1 << kBits) - 1;
@@ -19,27 +24,42 @@ struct Quantiser {
   static constexpr uint32_t kRoundBits = 0x4b400000;
 
   __half scale, zero;
-  float wide_scale = 0, wide_zero = 0, inverse = 0;
+  float by = 0, from = 0;  // 1 / span, -zero / span
+  float sure = 0;          // how far may be rounded without a doubt
 
   __device__ Quantiser(float low, float high) {
+    const bool wide = low < -kHalfMax || high > kHalfMax;  // then numbers count as fp16's ends
     low = fminf(fmaxf(low, -kHalfMax), kHalfMax), high = fminf(fmaxf(high, -kHalfMax), kHalfMax);
     scale = __float2half_rn(__fdiv_rn(__fsub_rn(high, low), kTop));
-    zero = __float2half_rn(low);
-    wide_scale = __half2float(scale), wide_zero = __half2float(zero);
-    inverse = wide_scale == 0 ? 0 : __frcp_rn(wide_scale);
+    zero = __float2half_rn(__fadd_rn(low, 0.f));
+    const float span = __fmul_rn(__half2float(scale), kTop), wide_zero = __half2float(zero);
+    if (span == 0) return;  // q is 0 for all
+    by = __frcp_rn(span), from = -wide_zero * by;
+    // q is off by 2^-24 of each of its terms at most, times kTop; and a little more from the rounding above.
+    sure = wide ? -1 : 0.49999f - kTop * 4e-7f * fabsf(from);
   }
-  // The code in the low bits of kRoundBits + code.
-  // The quotient by way of the inverse is within 2e-7 of itself off the quotient; where that could decide a
-  // tie, the division is made.
-  __device__ __forceinline__ uint32_t code(float x) const {
-    const float off = __fsub_rn(fminf(fmaxf(x, -kHalfMax), kHalfMax), wide_zero);
-    float q = fminf(fmaxf(__fmul_rn(off, inverse), 0.f), kTop);
-    float rounded = __fadd_rn(q, kRound);
-    if (fabsf(__fsub_rn(q, __fsub_rn(rounded, kRound))) > 0.4999f) {
-      q = fminf(fmaxf(__fdiv_rn(off, wide_scale), 0.f), kTop);
-      rounded = __fadd_rn(q, kRound);
+
+  __device__ __forceinline__ static float exact(float x, __half scale, __half zero) {
+    const float off = __fsub_rn(fminf(fmaxf(x, -kHalfMax), kHalfMax), __half2float(zero));
+    return __fadd_rn(fminf(fmaxf(__fdiv_rn(off, __half2float(scale)), 0.f), kTop), kRound);
+  }
+  // Codes of kCount numbers, each in the low bits of kRoundBits + code.
+  template <int kCount>
+  __device__ __forceinline__ void codes(const float (&x)[kCount], uint32_t (&out)[kCount]) const {
+    float rounded[kCount];
+    bool doubt = false;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float q = __saturatef(fmaf(x[i], by, from));
+      rounded[i] = fmaf(q, kTop, kRound);
+      doubt |= fabsf(fmaf(q, kTop, kRound - rounded[i])) > sure;
     }
-    return __float_as_uint(rounded);
+    if (doubt) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) rounded[i] = exact(x[i], scale, zero);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) out[i] = __float_as_uint(rounded[i]);
   }
 };
 

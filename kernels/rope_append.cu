@@ -7,8 +7,7 @@ namespace {
 
 using namespace device;
 
-constexpr uint32_t kThreads = 256;
-constexpr uint32_t kAtOnce = 4;  // (row, head) parts that a thread has in flight
+constexpr uint32_t kThreadsMax = 512;
 
 // A thread has channels [8 lane, 8 lane + 8) of a head's first half, and those half a head further on.
 template <int kDim>
@@ -18,23 +17,21 @@ struct Part {
   uint32_t row = 0, head = 0, lane = 0;
   uint4 low, high;
 
-  __device__ void load(const RopeAppendArgs& args, uint32_t heads, uint32_t row_at, uint32_t item,
-                       bool real) {
-    lane = item % kLanes;
-    row = row_at + item / kLanes / heads, head = item / kLanes % heads;
-    if (!real) return;
+  __device__ void load(const RopeAppendArgs& args, uint32_t heads) {
     const __nv_bfloat16* const from = args.qkv + (size_t{row} * heads + head) * kDim + 8 * lane;
     low = load_once(from), high = load_once(from + kDim / 2);
   }
 
-  __device__ static void norm(const __nv_bfloat16* weight, float eps, uint32_t lane, float (&a)[8],
-                              float (&b)[8]) {
-    float sum = 0, wa[8], wb[8];
+  // All lanes of a warp together, because the sum is of several; null: this head stays as it is.
+  __device__ void norm(const __nv_bfloat16* weight, float eps, float (&a)[8], float (&b)[8]) const {
+    float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += a[i] * a[i] + b[i] * b[i];
 #pragma unroll
     for (uint32_t by = kLanes / 2; by > 0; by /= 2) sum += __shfl_xor_sync(kAllLanes, sum, by);
-    const float scale = 1 / sqrtf(sum / kDim + eps);
+    if (weight == nullptr) return;
+    const float scale = rsqrtf(sum / kDim + eps);
+    float wa[8], wb[8];
     widen(__ldg(reinterpret_cast<const uint4*>(weight) + lane), wa);
     widen(__ldg(reinterpret_cast<const uint4*>(weight + kDim / 2) + lane), wb);
 #pragma unroll
@@ -43,28 +40,15 @@ struct Part {
 
   template <bool kNorm>
   __device__ void turn(const RopeAppendArgs& args, const float2* turns) {
+    const bool query = head < args.query_heads, turned = head < args.query_heads + args.kv_heads;
+    if (!kNorm && !turned) return;
     float a[8], b[8];
-    const bool query = head < args.query_heads;
-    const bool turned = head < args.query_heads + args.kv_heads;
-    const __nv_bfloat16* const weight = query ? args.q_norm : args.k_norm;
     widen(low, a), widen(high, b);
-    if constexpr (kNorm) {  // all lanes together: the sum is of several
-      float na[8], nb[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) na[i] = a[i], nb[i] = b[i];
-      norm(weight != nullptr        ? weight
-           : args.q_norm != nullptr ? args.q_norm
-                                    : args.k_norm,
-           args.eps, lane, na, nb);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (turned && weight != nullptr) a[i] = na[i], b[i] = nb[i];
-      }
-    }
+    if constexpr (kNorm) norm(!turned ? nullptr : query ? args.q_norm : args.k_norm, args.eps, a, b);
     if (!turned) return;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float2 by = turns[8 * lane + i];
+      const float2 by = turns[i * kLanes + lane];
       const float x = a[i] * by.x - b[i] * by.y, y = b[i] * by.x + a[i] * by.y;
       a[i] = x, b[i] = y;
     }
@@ -95,46 +79,50 @@ struct Part {
   }
 };
 
-// A CTA has `kRows` rows: their cosines and sines first, while the first numbers are on their way.
+// A CTA has `kRows` rows: their cosines and sines, while the first numbers are on their way. A thread has the
+// same part of each of them.
 template <int kDim, int kRows, bool kNorm>
-__global__ void __launch_bounds__(kThreads) rope_append_kernel(const __grid_constant__ RopeAppendArgs args) {
-  __shared__ float2 turns[kRows * kDim / 2];
-  const uint32_t row_at = blockIdx.x * kRows, heads = args.query_heads + 2 * args.kv_heads;
-  const uint32_t rows = min(static_cast<uint32_t>(kRows), args.rows - row_at);
-  const uint32_t items = rows * heads * Part<kDim>::kLanes;
-  bool ready = false;
-  for (uint32_t base = 0; base < items; base += kAtOnce * kThreads) {
-    Part<kDim> parts[kAtOnce];
+__global__ void __launch_bounds__(kThreadsMax)
+    rope_append_kernel(const __grid_constant__ RopeAppendArgs args) {
+  constexpr uint32_t kHalf = kDim / 2, kLanes = Part<kDim>::kLanes;
+  __shared__ float2 turns[kRows * kHalf];  // [rows][8][kLanes]: lanes read side by side
+  const uint32_t first = blockIdx.x * kRows, heads = args.query_heads + 2 * args.kv_heads;
+  const uint32_t items = heads * kLanes;
+  for (uint32_t base = 0; base < items; base += blockDim.x) {
+    const uint32_t item = base + threadIdx.x, clamped = min(item, items - 1);
+    Part<kDim> parts[kRows];
 #pragma unroll
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      const uint32_t item = base + i * kThreads + threadIdx.x;
-      parts[i].load(args, heads, row_at, item, item < items);
+    for (uint32_t i = 0; i < kRows; ++i) {
+      parts[i].row = min(first + i, args.rows - 1), parts[i].head = clamped / kLanes,
+      parts[i].lane = item % kLanes;
+      parts[i].load(args, heads);
     }
-    if (!ready) {
-      for (uint32_t i = threadIdx.x; i < rows * kDim / 2; i += kThreads) {
+    if (base == 0) {
+      for (uint32_t i = threadIdx.x; i < kRows * kHalf; i += blockDim.x) {
+        const auto position = static_cast<float>(args.positions[min(first + i / kHalf, args.rows - 1)]);
         float sine, cosine;
-        const float position = static_cast<float>(args.positions[row_at + i / (kDim / 2)]);
-        sincosf(position * args.inv_freq[i % (kDim / 2)], &sine, &cosine);
-        turns[i] = {args.rope_scale * cosine, args.rope_scale * sine};
+        sincosf(position * args.inv_freq[i % kHalf], &sine, &cosine);
+        const uint32_t row = i / kHalf, lane = i % kHalf / 8;
+        turns[row * kHalf + i % 8 * kLanes + lane] = {args.rope_scale * cosine, args.rope_scale * sine};
       }
       __syncthreads();
-      ready = true;
     }
 #pragma unroll
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      const bool real = base + i * kThreads + threadIdx.x < items;
-      parts[i].template turn<kNorm>(args, turns + (real ? parts[i].row - row_at : 0) * (kDim / 2));
-      if (real) parts[i].store(args);
+    for (uint32_t i = 0; i < kRows; ++i) {
+      parts[i].template turn<kNorm>(args, turns + i * kHalf);
+      if (item < items && first + i < args.rows) parts[i].store(args);
     }
   }
 }
 
 template <int kDim, bool kNorm>
 cudaError_t launch(const RopeAppendArgs& args, cudaStream_t stream) {
+  const uint32_t items = (args.query_heads + 2 * args.kv_heads) * Part<kDim>::kLanes;
+  const uint32_t threads = items < kThreadsMax ? (items + 31) / 32 * 32 : kThreadsMax;
   if (args.rows < 1024) {  // fewer rows than the GPU has places for: one each
-    rope_append_kernel<kDim, 1, kNorm><<<args.rows, kThreads, 0, stream>>>(args);
+    rope_append_kernel<kDim, 1, kNorm><<<args.rows, threads, 0, stream>>>(args);
   } else {
-    rope_append_kernel<kDim, 4, kNorm><<<(args.rows + 3) / 4, kThreads, 0, stream>>>(args);
+    rope_append_kernel<kDim, 2, kNorm><<<(args.rows + 1) / 2, threads, 0, stream>>>(args);
   }
   return cudaGetLastError();
 }

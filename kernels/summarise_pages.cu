@@ -8,7 +8,7 @@ namespace {
 using namespace device;
 
 constexpr uint32_t kThreads = 128;
-constexpr uint32_t kAtOnce = 8;
+constexpr uint32_t kAtOnce = 16;
 
 // Calls take(x) for eight channels of each of the cells, in their order; some rows are in flight at once.
 template <typename Take>

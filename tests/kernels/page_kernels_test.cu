@@ -50,6 +50,8 @@ Bits awkward_bits(std::mt19937_64* random, size_t count) {
       if (kind == 2) out[j] = bf16(wide(out[j]) * 60000);
       if (kind == 3) out[j] = bf16(wide(out[j]) * 1e-6f);
       if (kind == 4 && j == i) out[j] = bf16(3000);
+      if (kind == 5 && j % 3 > 0) out[j] = j % 3 == 1 ? 0x8000 : 0;  // -0 and 0
+      if (kind == 6) out[j] = bf16(1000 + 4 * wide(out[j]));
     }
   }
   return out;
@@ -267,91 +269,119 @@ struct RopeCase {
   bool ragged, norm, in_place;
 };
 
-// |got - want| in steps of bf16 at `size`.
+// |got - want| against a step of bf16 at `size`.
 bool close(uint16_t got, float want, float size) {
   return std::abs(wide(got) - want) <= size * 0x1p-8f + 1e-6f;
 }
+
+struct RopeProblem {
+  RopeCase c;
+  uint32_t heads, width, per_row;
+  KvBlockShape block;
+  RopeAppendArgs args;
+  Bits qkv, weight;
+  std::vector<uint32_t> positions;
+  std::vector<float> inv_freq;
+  std::vector<AppendSlot> slots;
+  DeviceArray<uint16_t> matrix, pool, q, norms;
+  DeviceArray<uint32_t> at;
+  DeviceArray<AppendSlot> slots_on;
+  DeviceArray<float> freq;
+  size_t written = 0;
+
+  explicit RopeProblem(const RopeCase& wanted)
+      : c(wanted),
+        heads(c.query_heads + 2 * c.kv_heads),
+        width(heads * c.dim),
+        per_row(c.ragged ? c.kv_heads : 1),
+        block{c.page, c.dim} {
+    std::mt19937_64 random(c.rows);
+    const uint32_t each = c.ragged ? 1 : c.kv_heads;
+    qkv = random_bits(&random, size_t{c.rows} * width, 2), weight = random_bits(&random, 2 * c.dim);
+    for (uint32_t r = 0; r < c.rows; ++r) positions.push_back(static_cast<uint32_t>(random() % 131072));
+    for (uint32_t i = 0; i < c.dim / 2; ++i) {
+      inv_freq.push_back(std::pow(5e5f, -2.f * static_cast<float>(i) / static_cast<float>(c.dim)));
+    }
+    const std::vector<uint32_t> places = shuffled(&random, c.rows * per_row);
+    for (uint32_t i = 0; i < c.rows * per_row; ++i) {
+      slots.push_back({i % 11 == 10 ? kNoBlock : places[i] / c.page * each, places[i] % c.page});
+    }
+    const size_t blocks = (places.size() / c.page + 1) * each;
+    matrix = DeviceArray<uint16_t>(qkv),
+    pool = DeviceArray<uint16_t>(Bits(blocks * block.numbers(), kPoison));
+    q = DeviceArray<uint16_t>(Bits(size_t{c.rows} * c.query_heads * c.dim, kPoison));
+    norms = DeviceArray<uint16_t>(weight), at = DeviceArray<uint32_t>(positions);
+    slots_on = DeviceArray<AppendSlot>(slots), freq = DeviceArray<float>(inv_freq);
+    args.qkv = device(matrix), args.positions = at.get(), args.slots = slots_on.get();
+    args.inv_freq = freq.get(), args.rope_scale = 1.25f, args.eps = 1e-5f;
+    args.rows = c.rows, args.query_heads = c.query_heads, args.kv_heads = c.kv_heads;
+    args.head_dim = c.dim, args.page_tokens = c.page, args.slots_per_row = per_row;
+    args.q = c.in_place ? device(matrix) : device(q);
+    args.q_stride = c.in_place ? width : c.query_heads * c.dim;
+    if (c.in_place) args.k = device(matrix) + size_t{c.query_heads} * c.dim, args.k_stride = width;
+    if (c.norm) args.q_norm = device(norms), args.k_norm = device(norms) + c.dim;
+    args.pool = device(pool);
+  }
+
+  // What a head's numbers become, and how large those are that they are sums of.
+  void expect(uint32_t row, uint32_t head, std::vector<float>* x, std::vector<float>* size) const {
+    const bool query = head < c.query_heads, value = head >= c.query_heads + c.kv_heads;
+    double sum = 0;
+    for (uint32_t d = 0; d < c.dim; ++d) {
+      (*x)[d] = wide(qkv[size_t{row} * width + head * c.dim + d]);
+      sum += static_cast<double>((*x)[d]) * static_cast<double>((*x)[d]);
+    }
+    const float scale = 1 / std::sqrt(static_cast<float>(sum / c.dim) + 1e-5f);
+    for (uint32_t d = 0; d < c.dim && c.norm && !value; ++d) {
+      (*x)[d] *= scale * wide(weight[d + (query ? 0 : c.dim)]);
+    }
+    for (uint32_t d = 0; d < c.dim; ++d) {
+      (*size)[d] = 1.25f * (std::abs((*x)[d]) + std::abs((*x)[(d + c.dim / 2) % c.dim]));
+    }
+    if (!value) kernels::rope_ref({inv_freq, 1.25f}, positions[row], 1, c.dim, x->data());
+  }
+
+  // Counts what should have been written to pages.
+  bool head_is_right(uint32_t row, uint32_t head, const Bits& rows, const Bits& queries, const Bits& cells) {
+    std::vector<float> x(c.dim), size(c.dim);
+    expect(row, head, &x, &size);
+    const bool query = head < c.query_heads, value = head >= c.query_heads + c.kv_heads;
+    const uint32_t kv_head = query ? 0 : (head - c.query_heads) % c.kv_heads;
+    const AppendSlot slot = slots[size_t{row} * per_row + (c.ragged ? kv_head : 0)];
+    const size_t from = size_t{row} * width + head * c.dim;
+    bool right = true;
+    for (uint32_t d = 0; d < c.dim; ++d) {
+      if (query) right &= close(queries[size_t{row} * args.q_stride + head * c.dim + d], x[d], size[d]);
+      if (!query && !value && c.in_place) right &= close(rows[from + d], x[d], size[d]);
+      if (query || slot.block == kNoBlock) continue;
+      ++written;
+      const uint16_t cell = cells[(slot.block + (c.ragged ? 0 : kv_head)) * block.numbers() +
+                                  (value ? block.numbers() / 2 : 0) + block.at(slot.slot, d)];
+      right &= value ? cell == qkv[from + d] : close(cell, x[d], size[d]);
+    }
+    return right;
+  }
+};
 
 TEST_CASE("rope_append: rotated queries and keys, and every cell in its page, of whatever shape") {
   for (const RopeCase& c : {RopeCase{1, 32, 8, 128, 16, false, false, false},
                             {37, 8, 2, 64, 1, true, true, false},
                             {300, 4, 4, 128, 64, false, true, true},
-                            {1500, 8, 1, 128, 32, true, false, true},
+                            {1501, 8, 1, 128, 32, true, false, true},
                             {1025, 6, 2, 256, 16, false, true, false},
-                            {70, 15, 5, 64, 8, false, false, true}}) {
+                            {70, 15, 5, 64, 8, false, false, true},
+                            {1100, 64, 8, 128, 16, false, true, true}}) {
     CAPTURE(c.rows);
-    std::mt19937_64 random(c.rows);
-    const uint32_t heads = c.query_heads + 2 * c.kv_heads, width = heads * c.dim;
-    const KvBlockShape block{c.page, c.dim};
-    Bits qkv = random_bits(&random, size_t{c.rows} * width, 2), weight = random_bits(&random, 2 * c.dim);
-    std::vector<uint32_t> positions(c.rows);
-    std::vector<float> inv_freq(c.dim / 2);
-    for (uint32_t i = 0; i < c.dim / 2; ++i) inv_freq[i] = std::pow(5e5f, -2.f * i / c.dim);
-    for (uint32_t& p : positions) p = static_cast<uint32_t>(random() % 131072);
-    const uint32_t per_row = c.ragged ? c.kv_heads : 1, each = c.ragged ? 1 : c.kv_heads;
-    const std::vector<uint32_t> places = shuffled(&random, c.rows * per_row);
-    std::vector<AppendSlot> slots;
-    for (uint32_t i = 0; i < c.rows * per_row; ++i) {
-      slots.push_back({i % 11 == 10 ? kNoBlock : places[i] / c.page * each, places[i] % c.page});
-    }
-    const size_t blocks = (places.size() / c.page + 1) * each;
-    const DeviceArray<uint16_t> matrix(qkv), pool(Bits(blocks * block.numbers(), kPoison)),
-        q(Bits(size_t{c.rows} * c.query_heads * c.dim, kPoison)), norms(weight);
-    const DeviceArray<uint32_t> at(positions);
-    const DeviceArray<AppendSlot> slots_on(slots);
-    const DeviceArray<float> freq(inv_freq);
-    RopeAppendArgs args;
-    args.qkv = device(matrix), args.positions = at.get(), args.slots = slots_on.get(),
-    args.inv_freq = freq.get();
-    args.rope_scale = 1.25f, args.rows = c.rows, args.query_heads = c.query_heads, args.kv_heads = c.kv_heads;
-    args.head_dim = c.dim, args.page_tokens = c.page, args.slots_per_row = per_row, args.eps = 1e-5f;
-    args.q = c.in_place ? device(matrix) : device(q),
-    args.q_stride = c.in_place ? width : c.query_heads * c.dim;
-    if (c.in_place) args.k = device(matrix) + size_t{c.query_heads} * c.dim, args.k_stride = width;
-    if (c.norm) args.q_norm = device(norms), args.k_norm = device(norms) + c.dim;
-    args.pool = device(pool);
-    KVT_CUDA(rope_append(args, nullptr));
+    RopeProblem p(c);
+    KVT_CUDA(rope_append(p.args, nullptr));
     KVT_CUDA(cudaDeviceSynchronize());
-    const Bits rows = matrix.read(), queries = c.in_place ? rows : q.read(), cells = pool.read();
-    const kernels::RopeTable rope{inv_freq, 1.25f};
+    const Bits rows = p.matrix.read(), queries = c.in_place ? rows : p.q.read(), cells = p.pool.read();
     bool right = true;
-    size_t written = 0;
     for (uint32_t r = 0; r < c.rows; ++r) {
-      for (uint32_t h = 0; h < heads; ++h) {
-        const size_t from = size_t{r} * width + h * c.dim;
-        const bool query = h < c.query_heads, value = h >= c.query_heads + c.kv_heads;
-        std::vector<float> x(c.dim), w(c.dim);
-        for (uint32_t d = 0; d < c.dim; ++d)
-          x[d] = wide(qkv[from + d]), w[d] = wide(weight[d + (query ? 0 : c.dim)]);
-        if (c.norm && !value) {
-          double sum = 0;
-          for (const float y : x) sum += double{y} * double{y};
-          for (uint32_t d = 0; d < c.dim; ++d)
-            x[d] *= w[d] / std::sqrt(static_cast<float>(sum / c.dim) + 1e-5f);
-        }
-        std::vector<float> size(c.dim);
-        for (uint32_t d = 0; d < c.dim; ++d)
-          size[d] = 1.25f * (std::abs(x[d]) + std::abs(x[(d + c.dim / 2) % c.dim]));
-        if (!value) kernels::rope_ref(rope, positions[r], 1, c.dim, x.data());
-        const uint32_t kv_head = (h - c.query_heads) % c.kv_heads;
-        const AppendSlot slot = query ? AppendSlot{} : slots[size_t{r} * per_row + (c.ragged ? kv_head : 0)];
-        for (uint32_t d = 0; d < c.dim; ++d) {
-          if (query) {
-            const size_t q_at = size_t{r} * args.q_stride + h * c.dim + d;
-            right = right && close(queries[q_at], x[d], size[d]);
-          } else {
-            if (c.in_place && !value) right = right && close(rows[from + d], x[d], size[d]);
-            if (slot.block == kNoBlock) continue;
-            ++written;
-            const uint16_t cell = cells[(slot.block + (c.ragged ? 0 : kv_head)) * block.numbers() +
-                                        (value ? block.numbers() / 2 : 0) + block.at(slot.slot, d)];
-            right = right && (value ? cell == qkv[from + d] : close(cell, x[d], size[d]));
-          }
-        }
-      }
+      for (uint32_t h = 0; h < p.heads; ++h) right &= p.head_is_right(r, h, rows, queries, cells);
     }
     CHECK(right);
-    CHECK(static_cast<size_t>(std::count(cells.begin(), cells.end(), kPoison)) == cells.size() - written);
+    CHECK(static_cast<size_t>(std::count(cells.begin(), cells.end(), kPoison)) == cells.size() - p.written);
   }
 }
 
