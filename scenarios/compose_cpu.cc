@@ -9,9 +9,11 @@
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
 #include "engine/cpu/paged_cache.h"
+#include "engine/cpu/retrieved_cache.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/retrieval_options.h"
 
 namespace kvtwin {
 namespace {
@@ -27,9 +29,9 @@ Result<void> check_axes(const Scenario& scenario) {
               {"budget", axes.budget(), {"all"}},
               {"layout", axes.layout(), {"paged"}},
               {"precision", axes.precision(), {"bf16"}},
-              {"retrieval", axes.retrieval(), {"all"}},
+              {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
               {"partition", axes.partition(), {"uniform"}},
-              {"placement", axes.placement(), {"gpu", "host"}}};
+              {"placement", axes.placement(), {"gpu", "host", "arena"}}};
   for (const auto& row : rows) {
     if (std::find(row.computed.begin(), row.computed.end(), row.chosen) != row.computed.end()) continue;
     return mistake(scenario.where(fmt::format("policies.{}", row.axis)),
@@ -73,9 +75,14 @@ Result<ModelWeights> make_weights(const Scenario& scenario, const Composed& comp
 }
 
 // Which way of keeping KV the engine's policies ask for.
-Result<std::unique_ptr<cpu::KvCache>> make_cache(const CoreConfig& config, const LlmSpec& llm) {
+Result<std::unique_ptr<cpu::KvCache>> make_cache(const CoreConfig& config, const ModelWeights* weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
-  return cpu::PagedCache::make(memory, llm);
+  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (method != RetrievalMethod::kAll) {
+    return cpu::RetrievedCache::make(memory, weights,
+                                     {.method = method, .spec = config.policies.retrieval_spec});
+  }
+  return cpu::PagedCache::make(memory, weights->llm());
 }
 
 }  // namespace
@@ -106,7 +113,7 @@ Result<std::unique_ptr<CpuWorld>> CpuWorld::make(const Scenario& scenario, const
     cpu::CpuEngineConfig own;
     own.engine = config.engine;
     own.decoding = greedy ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
-    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(config, composed.llm);
+    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(config, &parts->weights);
     if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     parts->engines.push_back(
         std::make_unique<cpu::CpuEngine>(own, &parts->weights, &parts->tokens, std::move(*cache)));
@@ -139,9 +146,26 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
     out.evidence[static_cast<size_t>(Evidence::kMeasured)] = 1;
     if (world_says_kept(composed->options.engines.front())) out.kept_outcomes = "natural";
   }
+  if (out.retrieval.outcomes.empty()) out.retrieval = recalled(composed->options.engines.front());
   for (const auto& engine : parts_->engines) {
     out.tokens_computed += engine->tokens_computed();
     out.samples_digest += engine->samples_digest();
+  }
+  return out;
+}
+
+// As the simulated world would count it, without the bytes and times that only a price knows.
+SimulatedEnd::Retrieval CpuWorld::recalled(const CoreConfig& config) const {
+  SimulatedEnd::Retrieval out;
+  if (config.policies.retrieval == "all") return out;
+  out.outcomes = "natural";
+  for (const auto& engine : parts_->engines) {
+    const cpu::CpuEngine::Recalled& all = engine->recalled();
+    out.pages_now += all.blocking;
+    out.pages_next += all.background;
+    out.heads_corrected += all.corrected;
+    out.heads_chose += all.heads;
+    out.pages_chosen += all.chosen;
   }
   return out;
 }
