@@ -138,7 +138,9 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
     options.sleep = scenario.values.cpu().sleep();
     for (size_t i = 0; i < parts_->engines.size(); ++i) {
       options.steps_in_flight_max.push_back(composed->options.engines[i].steps_in_flight_max);
-      sources.push_back(parts_->engines[i].get());
+      OutcomeSource* const engine = parts_->engines[i].get();
+      OutcomeLog* const log = composed->outcome_log;
+      sources.push_back(log == nullptr ? engine : log->watch(engine));
     }
     cpu::EngineSources engines(sources);
     cpu::CpuBackend world(options, &engines);
