@@ -112,6 +112,8 @@ void fill_retrieval(const SimulatedEnd::Retrieval& in, v1::Retrieval* out) {
   out->set_pages_now(in.pages_now);
   out->set_pages_next(in.pages_next);
   out->set_heads_corrected(in.heads_corrected);
+  out->set_heads_chose(in.heads_chose);
+  out->set_pages_chosen(in.pages_chosen);
   out->set_bytes_in(in.bytes_in);
   out->set_bytes_out(in.bytes_out);
   out->set_exposed_ns(in.exposed.ns);
