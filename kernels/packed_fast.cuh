@@ -41,8 +41,9 @@ struct FastFormat {
     return half == 0 ? 1 : kBits == 4 ? 0.0625f : 0.25f;
   }
   static __host__ __device__ constexpr float value_factor(int, int half) {
-    return kCodeUnit * (kBits == 4 ? 1 : 0.0625f) * key_factor(0, half);
+    return kCodeUnit / (kBits == 4 ? kUp8 : kUp12) * key_factor(0, half);
   }
+  static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_fp16(low, high); }
   static __device__ __forceinline__ uint32_t token(int mt, int half, uint32_t lane) {
     return 16 * mt + 8 * half + lane / 4;
   }
@@ -53,30 +54,47 @@ struct FastFormat {
     for (int i = 0; i < kDim / 8; ++i) q[i] = is_head ? fp16_from_bf16(__ldg(row + 4 * i + lane % 4)) : 0;
   }
 
+  static __device__ __forceinline__ void load_codes(uint32_t at, uint32_t (&word)[2]) {
+    const uint2 two = load_words2(at);
+    word[0] = two.x, word[1] = two.y;
+  }
+  static __device__ __forceinline__ void load_codes(uint32_t at, uint32_t (&word)[4]) {
+    const uint4 four = load_words4(at);
+    word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
+  }
   static __device__ __forceinline__ float scores(uint32_t at, uint32_t lane, uint32_t (&q)[kDim / 8 + 2],
                                                  float scale2, float (&s)[kTiles][4], float (&add)[1][2]) {
-    uint32_t scaled[kDim / 8];
+    // Four tiles of channels at a time: as many scaled queries fit registers.
+    constexpr int kChunk = 4, kWords = kChunk / kTilesPerWord;
     float zeros[4] = {};
-    const uint32_t pairs = at + kCodes + lane % 4 * 4;
 #pragma unroll
-    for (int kt = 0; kt < kColumns; ++kt) {
-      const uint32_t low = load_word(pairs + 2 * kDim + 32 * kt),
-                     high = load_word(pairs + 2 * kDim + 32 * kt + 16);
-      multiply_add_fp16(zeros, low, low, high, high, q[2 * kt], q[2 * kt + 1]);
-      scaled[2 * kt] = multiply_fp16(q[2 * kt], load_word(pairs + 32 * kt));
-      scaled[2 * kt + 1] = multiply_fp16(q[2 * kt + 1], load_word(pairs + 32 * kt + 16));
-      if (kBits == 2) scaled[2 * kt + 1] = multiply_fp16(scaled[2 * kt + 1], kFp16Sixteenth);
-    }
+    for (int chunk = 0; chunk < kColumns / kChunk; ++chunk) {
+      const uint32_t pairs = at + kCodes + chunk * kChunk * 32 + lane % 4 * 4;
+      uint32_t scaled[2 * kChunk];
 #pragma unroll
-    for (int v = 0; v < static_cast<int>(kCodes / 512); ++v) {
-      const uint4 words = load_words4(at + v * 512 + lane * 16);
-      const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+      for (int i = 0; i < 2 * kChunk; ++i) {
+        scaled[i] = multiply_fp16(q[2 * kChunk * chunk + i], load_word(pairs + 16 * i));
+        if (kBits == 2 && i % 2 == 1) scaled[i] = multiply_fp16(scaled[i], kFp16Sixteenth);
+      }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        each_tile<kBits>(word[i], [&](int j, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
-          const int tile = (4 * v + i) * kTilesPerWord + j, kt = tile % kColumns;
-          multiply_add_fp16(s[tile / kColumns], a0, a1, a2, a3, scaled[2 * kt], scaled[2 * kt + 1]);
-        });
+      for (int i = 0; i < 2 * kChunk; i += 2) {
+        const uint32_t low = load_word(pairs + 2 * kDim + 16 * i),
+                       high = load_word(pairs + 2 * kDim + 16 * i + 16);
+        multiply_add_fp16(zeros, low, low, high, high, q[2 * kChunk * chunk + i],
+                          q[2 * kChunk * chunk + i + 1]);
+      }
+#pragma unroll
+      for (int mt = 0; mt < kTiles; ++mt) {
+        const int first = (mt * kColumns + chunk * kChunk) / kTilesPerWord;  // of this lane's words
+        uint32_t word[kWords];
+        load_codes(at + (first / 4 * 32 + lane) * 16 + first % 4 * 4, word);
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+          each_tile<kBits>(word[i], [&](int j, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
+            const int kt = i * kTilesPerWord + j;
+            multiply_add_fp16(s[mt], a0, a1, a2, a3, scaled[2 * kt], scaled[2 * kt + 1]);
+          });
+        }
       }
     }
     add[0][0] = zeros[0] * scale2, add[0][1] = zeros[1] * scale2;
@@ -104,18 +122,19 @@ struct FastFormat {
   }
 
   static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t block,
-                                                const float (&p)[kTiles][4], PackedPartial<kDim>* part) {
+                                                const uint32_t (&p)[2 * kTiles], PackedPartial<kDim>* part) {
     uint32_t scaled[2 * kTiles];
     const uint32_t pairs = value_pairs(at, block) + lane % 4 * 4;
 #pragma unroll
     for (int mt = 0; mt < kTiles; ++mt) {
-      const uint32_t p0 = transpose(pack_fp16(p[mt][0], p[mt][1]));
-      const uint32_t p1 = transpose(pack_fp16(p[mt][2], p[mt][3]));
+      const uint32_t p0 = transpose(p[2 * mt]), p1 = transpose(p[2 * mt + 1]);
       const uint32_t zeros = pairs + 2 * kRecordTokens + 32 * mt;
       multiply_add_fp16(part->more, load_word(zeros), kFp16One, load_word(zeros + 16), kFp16One, p0, p1);
-      scaled[2 * mt] = multiply_fp16(p0, load_word(pairs + 32 * mt));
-      scaled[2 * mt + 1] = multiply_fp16(p1, load_word(pairs + 32 * mt + 16));
-      if (kBits == 2) scaled[2 * mt] = multiply_fp16(scaled[2 * mt], kFp16Sixteen);
+      // int2's columns 8 and on have codes times 16.
+      const uint32_t up0 = multiply_fp16(p0, kBits == 4 ? kFp16Up8 : kFp16Up12),
+                     up1 = multiply_fp16(p1, kFp16Up8);
+      scaled[2 * mt] = multiply_fp16(up0, load_word(pairs + 32 * mt));
+      scaled[2 * mt + 1] = multiply_fp16(up1, load_word(pairs + 32 * mt + 16));
     }
 #pragma unroll
     for (int v = 0; v < static_cast<int>(kCodes / 512); ++v) {
@@ -142,6 +161,7 @@ struct Bf16Format {
 
   static __host__ __device__ constexpr float key_factor(int, int) { return 1; }
   static __host__ __device__ constexpr float value_factor(int, int) { return 1; }
+  static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_bf16(low, high); }
   static __host__ __device__ constexpr uint32_t key_bytes(uint32_t tokens) { return tokens * 2 * kDim; }
   static __host__ __device__ constexpr uint32_t value_bytes(uint32_t tokens) { return tokens * 2 * kDim; }
   static __device__ __forceinline__ uint32_t token(int, int half, uint32_t lane) {
@@ -169,10 +189,10 @@ struct Bf16Format {
   static __device__ __forceinline__ void clear(uint32_t at, uint32_t lane, uint32_t, uint32_t valid) {
     for (uint32_t i = valid * kDim / 2 + lane; i < 8 * kDim; i += 32) store_word(at + 4 * i, 0);
   }
-  static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t, const float (&p)[1][4],
+  static __device__ __forceinline__ void values(uint32_t at, uint32_t lane, uint32_t, const uint32_t (&p)[2],
                                                 PackedPartial<kDim>* part) {
     constexpr uint32_t kBf16One = 0x3f803f80;
-    const uint32_t p0 = transpose(pack_bf16(p[0][0], p[0][1])), p1 = transpose(pack_bf16(p[0][2], p[0][3]));
+    const uint32_t p0 = transpose(p[0]), p1 = transpose(p[1]);
     multiply_add(part->more, Fragment4{{0, kBf16One, 0, kBf16One}}, p0, p1);
     const uint32_t row = lane % 8 + lane / 16 * 8;
 #pragma unroll

@@ -10,9 +10,11 @@
 //   codes) values             p' = p * scale; zeros: sum_t p_t zero_t by a tensor-core row, next to the sum
 //   of p
 //
-// p is exp2(logit - ref) with ref 6 to 8 above... below the largest logit so far, so at most 2^8: fp16 then
-// still resolves cells whose weight is 2^-30 of the largest. Values scales of 2 and more raise `ref` such
-// that p * scale stays in fp16's range: any scale is right.
+// p is exp2(logit - ref), below 2: an overflow shows in one bit of the fp16 pairs or'ed together, which costs
+// a quarter of a search for the largest logit; only then `ref` is raised and p computed again. Before p is
+// multiplied by a value's scale it is multiplied by 2^8 (exact), so that fp16 resolves small weights: a cell
+// counts down to 2^-24 of the largest weight. Scales of values of 2 and more raise `ref` such that the
+// product stays in fp16's range: any scale is right.
 
 #ifndef KVTWIN_KERNELS_PACKED_MATH_CUH_
 #define KVTWIN_KERNELS_PACKED_MATH_CUH_
@@ -23,8 +25,9 @@ namespace kvtwin::device {
 
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kCodeUnit = 16777216.f;  // 2^24: a code as fp16 is code / 2^24
-constexpr uint32_t kFp16One = 0x3c003c00, kFp16Sixteen = 0x4c004c00, kFp16Sixteenth = 0x2c002c00;
-constexpr float kRoom = 8, kRaiseTo = 6;  // p <= 2^kRoom; a new largest logit has p = 2^kRaiseTo
+constexpr uint32_t kFp16One = 0x3c003c00, kFp16Sixteenth = 0x2c002c00;
+constexpr uint32_t kFp16Up8 = 0x5c005c00, kFp16Up12 = 0x6c006c00;  // 2^8, 2^12
+constexpr float kUp8 = 256, kUp12 = 4096;
 
 // Of one sequence, by lane, as Partial has it; sums are whole ones, not this lane's only. `more` is the
 // accumulator of the tensor-core rows that values have besides: more[0..1] of row lane / 4 zeros of a group
@@ -35,10 +38,8 @@ struct PackedPartial {
   float more[4] = {};
   float ref[2] = {-1e30f, -1e30f};
 
-  // `top`: the largest logits of this lane's cells of heads lane % 4 * 2, + 1; `reserve` as block_reserve().
+  // `top`: the largest logits of this lane's cells of heads lane % 4 * 2, + 1; `reserve` as reserve_of().
   __device__ __forceinline__ void raise(float (&top)[2], float reserve) {
-    if (!__any_sync(kAllLanes, top[0] + reserve > ref[0] + kRoom || top[1] + reserve > ref[1] + kRoom))
-      return;
 #pragma unroll
     for (int by = 4; by < 32; by *= 2) {
       top[0] = fmaxf(top[0], __shfl_xor_sync(kAllLanes, top[0], by));
@@ -46,7 +47,7 @@ struct PackedPartial {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float higher = fmaxf(ref[h], top[h] + reserve - kRaiseTo);
+      const float higher = fmaxf(ref[h], top[h] + reserve);
       const float by = exp2_fast(ref[h] - higher);
       ref[h] = higher;
       more[h] *= by, more[h + 2] *= by;
@@ -69,44 +70,60 @@ struct PackedPartial {
   }
 };
 
-// A format's side of a block: kTiles tiles of 16 cells. Raw sums `s` of cell row r of tile mt become logits
-// (base 2) s * factor * key_factor(mt, r / 8) + add[mt / kTilesPerAdd]; then p, in place.
-template <class Format, int kDim>
-__device__ __forceinline__ void soften(float (&s)[Format::kTiles][4],
-                                       const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
-                                       float factor, float reserve, PackedPartial<kDim>* part) {
-  float top[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-  for (int a = 0; a < Format::kTiles / Format::kTilesPerAdd; ++a) {
-#pragma unroll
-    for (int kind = 0; kind < 4; ++kind) {  // tiles of one parity, rows of one half: one factor
-      const int odd = kind / 2, half = kind % 2;
-      if (!Format::kParityCounts && odd == 1) continue;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float most = -INFINITY;
-#pragma unroll
-        for (int i = 0; i < Format::kTilesPerAdd; ++i) {
-          const int mt = a * Format::kTilesPerAdd + i;
-          if (!Format::kParityCounts || mt % 2 == odd) most = fmaxf(most, s[mt][2 * half + h]);
-        }
-        top[h] = fmaxf(top[h], fmaf(most, factor * Format::key_factor(odd, half), add[a][h]));
-      }
-    }
-  }
-  part->raise(top, reserve);
+// Raw sums `s` of cell row r of tile mt are logits (base 2) s * factor * key_factor(mt, r / 8) +
+// add[mt / kTilesPerAdd].
+template <class Format>
+__device__ __forceinline__ void find_top(const float (&s)[Format::kTiles][4],
+                                         const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
+                                         float factor, float (&top)[2]) {
+  top[0] = top[1] = -INFINITY;
 #pragma unroll
   for (int mt = 0; mt < Format::kTiles; ++mt) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float by = add[mt / Format::kTilesPerAdd][i % 2] - part->ref[i % 2];
-      s[mt][i] = exp2_fast(fmaf(s[mt][i], factor * Format::key_factor(mt % 2, i / 2), by));
+      const float by = factor * Format::key_factor(mt % 2, i / 2);
+      top[i % 2] = fmaxf(top[i % 2], fmaf(s[mt][i], by, add[mt / Format::kTilesPerAdd][i % 2]));
     }
   }
 }
+// p of the same, as pairs of heads: p[2 mt] of rows lane / 4, p[2 mt + 1] of those 8 below. All or'ed.
+template <class Format>
+__device__ __forceinline__ uint32_t weigh(const float (&s)[Format::kTiles][4],
+                                          const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
+                                          float factor, const float (&ref)[2],
+                                          uint32_t (&p)[2 * Format::kTiles]) {
+  uint32_t all = 0;
+#pragma unroll
+  for (int mt = 0; mt < Format::kTiles; ++mt) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float x[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float by = add[mt / Format::kTilesPerAdd][h] - ref[h];
+        x[h] = exp2_fast(fmaf(s[mt][2 * half + h], factor * Format::key_factor(mt % 2, half), by));
+      }
+      p[2 * mt + half] = Format::pack(x[0], x[1]);
+      all |= p[2 * mt + half];
+    }
+  }
+  return all;
+}
+template <class Format, int kDim>
+__device__ __forceinline__ void soften(const float (&s)[Format::kTiles][4],
+                                       const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
+                                       float factor, float reserve, PackedPartial<kDim>* part,
+                                       uint32_t (&p)[2 * Format::kTiles]) {
+  const uint32_t all = weigh<Format>(s, add, factor, part->ref, p);
+  if (!__any_sync(kAllLanes, (all & 0x40004000u) != 0) && reserve == 0) return;  // below 2, fp16 and bf16
+  float top[2];
+  find_top<Format>(s, add, factor, top);
+  part->raise(top, reserve);
+  weigh<Format>(s, add, factor, part->ref, p);
+}
 
-// How far p must stay below 2^kRoom so that p * scale < 2^(kRoom + bits) for the largest scale: `scales` are
-// this lane's part of a block's (positive fp16 pairs, or'ed together where `any` is asked; no cost below 2).
+// By how many powers of two p must stay below 1 where the largest scale of a block is not below 2^bits.
+// Scales are positive fp16; whether any is above 2 shows in those of all lanes or'ed together.
 __device__ __forceinline__ bool has_large_scale(uint32_t ored_scales) {
   return __any_sync(kAllLanes, (ored_scales & 0x40004000u) != 0);
 }

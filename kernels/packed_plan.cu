@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constan
       const uint32_t begin = cuts.cta_begin(cta), count = cuts.cta_begin(cta + 1) - begin;
       share = first_block(rules, table, sequences, begins, begin + warp * count / kPackedWarps);
       share.end = begin + (warp + 1) * count / kPackedWarps;
+      if (share.first < share.end) share.info = table[share.sequence];
     }
     packed_shares_of(plan)[g] = share;
   }
