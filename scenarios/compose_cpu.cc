@@ -10,9 +10,11 @@
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
 #include "engine/cpu/paged_cache.h"
+#include "engine/cpu/retrieved_cache.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
 
 namespace kvtwin {
@@ -26,9 +28,9 @@ Result<void> check_axes(const Scenario& scenario) {
     const std::string& chosen;
     std::vector<std::string> computed;
   } rows[] = {{"precision", axes.precision(), {"bf16"}},
-              {"retrieval", axes.retrieval(), {"all"}},
+              {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
               {"partition", axes.partition(), {"uniform"}},
-              {"placement", axes.placement(), {"gpu", "host"}}};
+              {"placement", axes.placement(), {"gpu", "host", "arena"}}};
   for (const auto& row : rows) {
     if (std::find(row.computed.begin(), row.computed.end(), row.chosen) != row.computed.end()) continue;
     return mistake(scenario.where(fmt::format("policies.{}", row.axis)),
@@ -50,6 +52,13 @@ Result<void> check_drops(const Scenario& scenario, const CoreConfig& config, con
                    fmt::format("precision \"{}\" under layout {} is not computed by the CPU engine",
                                config.policies.precision, config.policies.layout),
                    "precision bf16 is; or budget all and layout paged; or --world=sim");
+  }
+  if (config.policies.retrieval != "all") {
+    return mistake(
+        scenario.where("policies.retrieval"),
+        fmt::format("retrieval \"{}\" among what layout {} keeps is not computed by the CPU engine",
+                    config.policies.retrieval, config.policies.layout),
+        "retrieval all is; or budget all and layout paged; or --world=sim");
   }
   if (const auto wrong = cpu::check_compressed(config, llm))
     return mistake(scenario.where("policies.layout"), "the CPU engine does not compute it: " + *wrong,
@@ -94,6 +103,11 @@ Result<ModelWeights> make_weights(const Scenario& scenario, const Composed& comp
 Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
                                                  const ModelWeights* weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
+  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (method != RetrievalMethod::kAll) {
+    return cpu::RetrievedCache::make(memory, weights,
+                                     {.method = method, .spec = config.policies.retrieval_spec});
+  }
   if (!drops(config)) return cpu::PagedCache::make(memory, weights->llm());
   return cpu::CompressedCache::make({config, score_spec(scenario.values), scenario.values.seed()}, memory,
                                     weights);
@@ -164,9 +178,26 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
     out.evidence[static_cast<size_t>(Evidence::kMeasured)] = 1;
     if (world_says_kept(composed->options.engines.front())) out.kept_outcomes = "natural";
   }
+  if (out.retrieval.outcomes.empty()) out.retrieval = recalled(composed->options.engines.front());
   for (const auto& engine : parts_->engines) {
     out.tokens_computed += engine->tokens_computed();
     out.samples_digest += engine->samples_digest();
+  }
+  return out;
+}
+
+// As the simulated world would count it, without the bytes and times that only a price knows.
+SimulatedEnd::Retrieval CpuWorld::recalled(const CoreConfig& config) const {
+  SimulatedEnd::Retrieval out;
+  if (config.policies.retrieval == "all") return out;
+  out.outcomes = "natural";
+  for (const auto& engine : parts_->engines) {
+    const cpu::CpuEngine::Recalled& all = engine->recalled();
+    out.pages_now += all.blocking;
+    out.pages_next += all.background;
+    out.heads_corrected += all.corrected;
+    out.heads_chose += all.heads;
+    out.pages_chosen += all.chosen;
   }
   return out;
 }
