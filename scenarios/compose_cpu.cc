@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/cpu/compressed_cache.h"
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
 #include "engine/cpu/paged_cache.h"
@@ -14,6 +15,7 @@
 #include "scenarios/compose.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/retrieval_options.h"
+#include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
@@ -25,11 +27,8 @@ Result<void> check_axes(const Scenario& scenario) {
     const char* axis;
     const std::string& chosen;
     std::vector<std::string> computed;
-  } rows[] = {{"scorer", axes.scorer(), {"none"}},
-              {"budget", axes.budget(), {"all"}},
-              {"layout", axes.layout(), {"paged"}},
-              {"precision", axes.precision(), {"bf16"}},
-              {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
+  } rows[] = {{"precision", axes.precision(), {"bf16"}},
+              {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
               {"partition", axes.partition(), {"uniform"}},
               {"placement", axes.placement(), {"gpu", "host", "arena"}}};
   for (const auto& row : rows) {
@@ -38,6 +37,36 @@ Result<void> check_axes(const Scenario& scenario) {
                    fmt::format("{} \"{}\" is not computed by the CPU engine", row.axis, row.chosen),
                    fmt::format("{} is; or --world=sim", fmt::join(row.computed, " or ")));
   }
+  return {};
+}
+
+// Cells are dropped, or lie elsewhere than by position.
+bool drops(const CoreConfig& config) {
+  return config.policies.budget != "all" || config.policies.layout != "paged";
+}
+
+Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  if (const auto wrong = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
+                                              config.policies.retrieval_spec, llm))
+    return mistake(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *wrong,
+                   "or --world=sim");
+  if (!drops(config)) return {};
+  if (config.policies.precision != "bf16") {
+    return mistake(scenario.where("policies.precision"),
+                   fmt::format("precision \"{}\" under layout {} is not computed by the CPU engine",
+                               config.policies.precision, config.policies.layout),
+                   "precision bf16 is; or budget all and layout paged; or --world=sim");
+  }
+  if (config.policies.retrieval != "all") {
+    return mistake(
+        scenario.where("policies.retrieval"),
+        fmt::format("retrieval \"{}\" of what budget {} has kept is not computed by the CPU engine",
+                    config.policies.retrieval, config.policies.budget),
+        "retrieval all is; or budget all and layout paged; or --world=sim");
+  }
+  if (const auto wrong = cpu::check_compressed(config, llm))
+    return mistake(scenario.where("policies.layout"), "the CPU engine does not compute it: " + *wrong,
+                   "or --world=sim");
   return {};
 }
 
@@ -75,14 +104,17 @@ Result<ModelWeights> make_weights(const Scenario& scenario, const Composed& comp
 }
 
 // Which way of keeping KV the engine's policies ask for.
-Result<std::unique_ptr<cpu::KvCache>> make_cache(const CoreConfig& config, const ModelWeights* weights) {
+Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
+                                                 const ModelWeights* weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (method != RetrievalMethod::kAll) {
     return cpu::RetrievedCache::make(memory, weights,
                                      {.method = method, .spec = config.policies.retrieval_spec});
   }
-  return cpu::PagedCache::make(memory, weights->llm());
+  if (!drops(config)) return cpu::PagedCache::make(memory, weights->llm());
+  return cpu::CompressedCache::make({config, score_spec(scenario.values), scenario.values.seed()}, memory,
+                                    weights);
 }
 
 }  // namespace
@@ -113,7 +145,9 @@ Result<std::unique_ptr<CpuWorld>> CpuWorld::make(const Scenario& scenario, const
     cpu::CpuEngineConfig own;
     own.engine = config.engine;
     own.decoding = greedy ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
-    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(config, &parts->weights);
+    if (Result<void> ok = check_cache(scenario, config, composed.llm); !ok)
+      return tl::unexpected<Mistake>(ok.error());
+    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights);
     if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     parts->engines.push_back(
         std::make_unique<cpu::CpuEngine>(own, &parts->weights, &parts->tokens, std::move(*cache)));

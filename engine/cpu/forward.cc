@@ -100,6 +100,7 @@ void Forward::run(std::span<const uint32_t> tokens, std::span<const uint32_t> sa
 void Forward::attention_block(uint32_t index, uint32_t rows, LayerAttention* attention) {
   const Layer& layer = layers_[index];
   norm(layer.attention_norm, x_.data(), rows, llm().hidden, normed_.data());
+  attention->hidden(index, normed_.data());
   apply(layer.q, normed_.data(), rows, &q_);
   apply(layer.k, normed_.data(), rows, &k_);
   apply(layer.v, normed_.data(), rows, &v_);

@@ -25,6 +25,8 @@ namespace kvtwin::cpu {
 class LayerAttention {
  public:
   virtual ~LayerAttention() = default;
+  // Before attend(): what the layer's projections see, x [rows][hidden], normed.
+  virtual void hidden(uint32_t /*layer*/, const float* /*x*/) {}
   // Before the rotation, which is its business: some methods keep keys as they are here.
   //   q, out [rows][query_heads][head_dim]; k, v [rows][kv_heads][head_dim]; q and k may be changed.
   virtual void attend(uint32_t layer, float* q, float* k, const float* v, float* out) = 0;
