@@ -60,8 +60,8 @@ Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, con
   if (config.policies.retrieval != "all") {
     return mistake(
         scenario.where("policies.retrieval"),
-        fmt::format("retrieval \"{}\" of what budget {} has kept is not computed by the CPU engine",
-                    config.policies.retrieval, config.policies.budget),
+        fmt::format("retrieval \"{}\" among what layout {} keeps is not computed by the CPU engine",
+                    config.policies.retrieval, config.policies.layout),
         "retrieval all is; or budget all and layout paged; or --world=sim");
   }
   if (const auto wrong = cpu::check_compressed(config, llm))

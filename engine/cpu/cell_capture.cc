@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "engine/base/prng.h"
 #include "engine/cpu/cell_scorer.h"
 
 namespace kvtwin::cpu {
@@ -14,27 +13,19 @@ using kernels::ScorerKind;
 namespace {
 
 constexpr uint32_t kAll = UINT32_MAX;
-constexpr uint32_t kTrimWidth = 64;  // of TrimKV's hidden layer, where nobody trained it
 
 }  // namespace
 
-CellScorer::CellScorer(const ScorerConfig& config, const ModelWeights* weights, CellStore* store)
+CellScorer::CellScorer(const ScorerConfig& config, const ModelWeights* model, const ScorerWeights* weights,
+                       CellStore* store)
     : config_(config),
-      llm_(weights->llm()),
-      rope_(rope_frequencies(weights->llm())),
+      llm_(model->llm()),
+      rope_(rope_frequencies(model->llm())),
       captured_(kernels::captures(config.spec.kind)),
-      store_(store) {
-  const uint32_t group = llm_.query_heads / llm_.kv_heads;
-  for (uint32_t l = 0; l < llm_.layers; ++l) {
-    const uint64_t seed = draw({config.gate_seed, l});
-    if (config.spec.kind == ScorerKind::kFastKvzip) {
-      fastkvzip_.push_back(kernels::seeded_fastkvzip(llm_.kv_heads, group, llm_.hidden, seed));
-    } else if (config.spec.kind == ScorerKind::kTrimKv) {
-      trimkv_.push_back(kernels::seeded_trimkv(llm_.kv_heads, llm_.hidden, kTrimWidth, seed));
-    } else if (config.spec.kind == ScorerKind::kCritical) {
-      output_.push_back(read_floats(weights->layer(l).o));
-    }
-  }
+      store_(store),
+      weights_(*weights) {
+  if (config.spec.kind != ScorerKind::kCritical) return;
+  for (uint32_t l = 0; l < llm_.layers; ++l) output_.push_back(read_floats(model->layer(l).o));
 }
 
 void CellScorer::State::keep(uint32_t head, uint32_t first, std::span<const uint32_t> rows) {
@@ -90,9 +81,9 @@ void CellScorer::mark_cells(uint32_t layer, const float* hidden, uint32_t rows,
   const kernels::ScoreView out = kernels::packed_scores(marks, llm_.kv_heads, rows);
   const HeadsView x{hidden, 1, rows, llm_.hidden, 0, llm_.hidden, {}};
   if (config_.spec.kind == ScorerKind::kFastKvzip) {
-    kernels::score_fastkvzip(fastkvzip_[layer].gate(), x, out);
+    kernels::score_fastkvzip(weights_.fastkvzip[layer].gate(), x, out);
   } else {
-    kernels::trimkv_log_beta(trimkv_[layer].gate(), x, out);
+    kernels::trimkv_log_beta(weights_.trimkv[layer].gate(), x, out);
   }
   for (uint32_t row = 0; row < rows; ++row) {
     for (uint32_t h = 0; h < llm_.kv_heads; ++h) {

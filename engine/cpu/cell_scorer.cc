@@ -20,7 +20,7 @@ struct CellScorer::Gathered {
   std::vector<float> keys, values, scores;
   std::vector<uint32_t> positions, phases;
   std::vector<uint32_t> query_phases;
-  HeadsView q;
+  HeadsView q, own_k;
 
   HeadsView k() const { return kernels::packed_heads(keys, heads, rows, dim); }
   HeadsView v() const { return kernels::packed_heads(values, heads, rows, dim); }
@@ -67,6 +67,18 @@ void CellScorer::score_heads(uint32_t layer, std::span<RankedHead> heads, uint32
          llm_.head_dim,
          width,
          {}};
+  if (config_.spec.kind == ScorerKind::kJudgeQ) {
+    const Probes& probes = state.probes[layer];
+    g.q.data = probes.queries.data() + size_t{first} * llm_.head_dim;
+    g.q.rows = probes.rows;
+    g.own_k = {probes.keys.data() + size_t{heads[0].head % llm_.kv_heads} * llm_.head_dim,
+               g.heads,
+               probes.rows,
+               llm_.head_dim,
+               llm_.head_dim,
+               size_t{llm_.kv_heads} * llm_.head_dim,
+               {}};
+  }
   score_gathered(&g, layer, heads, tokens, rows, expected, state);
   for (uint32_t h = 0; h < g.heads; ++h) {
     const std::span<const float> row = g.out().row(h);
@@ -86,6 +98,7 @@ void CellScorer::score_gathered(Gathered* g, uint32_t layer, std::span<RankedHea
   in.k = g->k();
   in.v = g->v();
   in.q = g->q;
+  in.own_k = g->own_k;
   in.q_positions = g->query_phases;
   in.rope = planes();
   in.query_heads = llm_.query_heads;
@@ -119,6 +132,7 @@ void CellScorer::score_gathered(Gathered* g, uint32_t layer, std::span<RankedHea
     case ScorerKind::kFastKvzip:
     case ScorerKind::kTrimKv:
     case ScorerKind::kRaas:
+    case ScorerKind::kKvzip:
       return score_kept(g, heads, tokens, rows, state);
     default:
       break;
@@ -135,6 +149,8 @@ void CellScorer::score_kept(Gathered* g, std::span<RankedHead> heads, uint32_t t
     const std::span<float> out = g->out().row(h);
     if (config_.spec.kind == ScorerKind::kH2o) {
       std::copy_n(state.gathered[head.head].begin() + head.first, head.rows(), out.begin());
+    } else if (config_.spec.kind == ScorerKind::kKvzip) {
+      std::copy_n(state.repeated[head.head].begin() + head.first, head.rows(), out.begin());
     } else if (config_.spec.kind == ScorerKind::kRaas && !rows.prompt) {
       const std::vector<uint32_t>& stamps = state.stamps[head.head];
       kernels::score_raas({stamps.data() + head.first, head.rows()}, 1, out);
@@ -150,6 +166,46 @@ void CellScorer::score_kept(Gathered* g, std::span<RankedHead> heads, uint32_t t
   // A prompt that is longer than the budget: what the last query points at most (METHODS 1.9).
   if (config_.spec.kind == ScorerKind::kRaas && rows.prompt) {
     kernels::score_raas_prompt(g->q, g->k(), g->out());
+  }
+}
+
+void CellScorer::score_repeated(uint32_t layer, const Probes& probes, const kernels::RepeatChunk& chunk,
+                                uint32_t begin, const CallCells& cells, State* state) const {
+  const uint32_t group = llm_.query_heads / llm_.kv_heads, dim = llm_.head_dim;
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    const uint32_t head = layer * llm_.kv_heads + h;
+    const std::span<const uint32_t> positions = cells.positions(head);
+    std::vector<Place> places;
+    std::vector<uint32_t> repeated;  // cells of the chunk
+    uint32_t sinks = 0;
+    for (uint32_t cell = 0; cell < positions.size(); ++cell) {
+      const bool in_chunk = positions[cell] >= chunk.begin && positions[cell] < chunk.end;
+      if (positions[cell] >= begin && !in_chunk) continue;
+      places.push_back(cells.place(store_->shape().groups.group_of(head), cell));
+      if (in_chunk) repeated.push_back(cell);
+      if (!in_chunk) ++sinks;
+    }
+    std::vector<float> keys, scores(repeated.size());
+    store_->keys(head, places, &keys);
+    const auto rows = static_cast<uint32_t>(places.size());
+    const kernels::Look look{
+        {probes.queries.data() + size_t{h} * group * dim,
+         group,
+         probes.rows,
+         dim,
+         dim,
+         size_t{llm_.query_heads} * dim,
+         {}},
+        {},
+        kernels::packed_heads(keys, 1, rows, dim),
+        {rows, {}},
+        {probes.keys.data() + size_t{h} * dim, 1, probes.rows, dim, dim, size_t{llm_.kv_heads} * dim, {}},
+        false};
+    kernels::score_kvzip_chunk(look, sinks,
+                               kernels::packed_scores(scores, 1, static_cast<uint32_t>(scores.size())));
+    std::vector<float>& out = state->repeated[head];
+    out.resize(positions.size(), 1.0f);  // of the system prefix
+    for (size_t i = 0; i < repeated.size(); ++i) out[repeated[i]] = scores[i];
   }
 }
 

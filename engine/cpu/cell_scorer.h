@@ -16,8 +16,8 @@
 
 #include "engine/cpu/cell_store.h"
 #include "engine/cpu/ranking.h"
+#include "engine/cpu/scorer_weights.h"
 #include "engine/policy/scorer_spec.h"
-#include "kernels/gate_weights.h"
 #include "kernels/score.h"
 #include "models/rope.h"
 #include "models/weights.h"
@@ -28,7 +28,6 @@ struct ScorerConfig {
   kernels::ScoreSpec spec;
   Moment moment = Moment::kPromptEnd;
   uint32_t span_rows = 0;  // IntentKV: last rows of a prompt that stand for the query span
-  uint64_t gate_seed = 0;  // of gates that nobody trained
 };
 
 class CellScorer {
@@ -38,12 +37,15 @@ class CellScorer {
     std::vector<Queries> queries;               // by layer
     std::vector<std::vector<float>> gathered;   // H2O, by head: one per cell
     std::vector<std::vector<uint32_t>> stamps;  // RaaS, likewise
+    std::vector<Probes> probes;                 // Judge Q, by layer
+    std::vector<std::vector<float>> repeated;   // KVzip, by head: one per cell
 
     void keep(uint32_t head, uint32_t first, std::span<const uint32_t> rows);
   };
 
-  // `weights` and `store` must outlive it.
-  CellScorer(const ScorerConfig& config, const ModelWeights* weights, CellStore* store);
+  // All must outlive it.
+  CellScorer(const ScorerConfig& config, const ModelWeights* model, const ScorerWeights* weights,
+             CellStore* store);
 
   const kernels::ScoreSpec& spec() const { return config_.spec; }
   bool scores_tokens() const { return kernels::scores_tokens(config_.spec.kind); }
@@ -63,6 +65,10 @@ class CellScorer {
   // `tokens`: computed so far.
   void score(uint32_t layer, std::span<RankedHead> heads, uint32_t tokens, const StepRows& rows,
              uint32_t expected, const State& state) const;
+  // KVzip: what the repetition of `chunk` looks at, among the sinks, the chunk and its own rows. The context
+  // begins at `begin`.
+  void score_repeated(uint32_t layer, const Probes& probes, const kernels::RepeatChunk& chunk, uint32_t begin,
+                      const CallCells& cells, State* state) const;
 
  private:
   struct Gathered;  // tensors of some heads of one layer
@@ -85,8 +91,7 @@ class CellScorer {
   const RopeFrequencies rope_;
   const uint32_t captured_;
   CellStore* const store_;
-  std::vector<kernels::FastKvzipWeights> fastkvzip_;  // by layer
-  std::vector<kernels::TrimKvWeights> trimkv_;
+  const ScorerWeights& weights_;
   std::vector<std::vector<float>> output_;  // CriticalKV: W_o by layer
 };
 

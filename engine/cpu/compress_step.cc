@@ -80,7 +80,12 @@ void CompressedCache::compress_staged(const Work& work, uint32_t layer) {
 
 void CompressedCache::compress(const Work& work, StepValues* values) {
   std::vector<RankedHead> heads;
-  for (uint32_t layer = 0; layer < llm_.layers; ++layer) {
+  run_probes(work);
+  if (intents_ != nullptr) {
+    for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) heads.push_back(ranked(work, head));
+    intents_->score(access_.session(work.rows.call), heads, *store_);
+  }
+  for (uint32_t layer = 0; layer < llm_.layers && intents_ == nullptr; ++layer) {
     for (RankedHead& head : rank_layer(work, layer)) heads.push_back(std::move(head));
   }
   if (shape_.keeping == Keeping::kHoles) return compress_holes(work, &heads, values);

@@ -10,6 +10,9 @@
 namespace kvtwin::cpu {
 namespace {
 
+// The query span where no window stands for it (METHODS 3.3, the fallback).
+constexpr uint32_t kSpanRows = 64;
+
 CellShape shape_of(const CoreConfig& config) {
   const PolicyAxes axes = make_axes(config.policies);
   const Retention retention(config, axes);
@@ -38,15 +41,26 @@ Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedC
   std::unique_ptr<CompressedCache> out(new CompressedCache(config, memory, weights));
   const LlmSpec& llm = weights->llm();
   KVT_CHECK(!check_compressed(config.core, llm).has_value());
-  Result<CellStore> store = CellStore::make(memory, llm, &out->shape_, config.core.step_tokens_max);
+  const uint32_t probes = out->probe_rows();
+  out->weights_ = config.weights.has_value()
+                      ? *config.weights
+                      : ScorerWeights::drawn(config.score.kind, llm, probes, config.seed);
+  uint32_t rows = std::max(config.core.step_tokens_max, probes);
+  if (config.score.kind == kernels::ScorerKind::kKvzip) {
+    const ScorerSpec& spec = config.core.policies.scorer_spec;
+    rows = std::max(rows, spec.repeat_tokens + spec.repeat_tail + spec.repeat_instruction);
+  }
+  Result<CellStore> store = CellStore::make(memory, llm, &out->shape_, rows);
   if (!store) return tl::unexpected<Mistake>(store.error());
   out->store_ = std::make_unique<CellStore>(std::move(*store));
   ScorerConfig scorer;
   scorer.spec = config.score;
   scorer.moment = make_axes(config.core.policies).scorer->moment();
   scorer.span_rows = config.core.policies.budget_spec.window;
-  scorer.gate_seed = config.seed;
-  out->scorer_ = std::make_unique<CellScorer>(scorer, weights, out->store_.get());
+  if (scorer.span_rows == 0) scorer.span_rows = kSpanRows;
+  out->scorer_ = std::make_unique<CellScorer>(scorer, weights, &out->weights_, out->store_.get());
+  if (out->scorer_->scores_tokens())
+    out->intents_ = std::make_unique<IntentMemory>(config.score, &out->llm_, &out->rope_, &out->weights_);
   out->budget_ = std::make_unique<CellBudget>(config.core.policies, memory.page_tokens, &out->shape_.groups);
   return out;
 }
@@ -127,6 +141,7 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
   values->kept.reserve(launch.compressions.size());
   std::vector<std::pair<size_t, size_t>> ends;  // of each answer's counts and bits
   for (const Work& work : work_) {
+    if (intents_ != nullptr) remember(work);
     if (work.compression == nullptr) continue;
     if (!work.rows.staged) compress(work, values);
     if (shape_.keeping == Keeping::kMove) work.call->cells.trim();
@@ -146,7 +161,12 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
 void CompressedCache::told(const Command& command) {
   // A preempted call may still be in a step that was launched before; if it comes back, it begins anew.
   const auto* drop = std::get_if<DropCallState>(&command);
-  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
+  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) {
+    calls_.erase(drop->call);
+    remembered_.erase(drop->call);
+  }
+  const auto* session = std::get_if<DropSessionState>(&command);
+  if (session != nullptr && intents_ != nullptr) intents_->forget(session->session);
 }
 
 std::optional<std::string> check_compressed(const CoreConfig& config, const LlmSpec& llm) {
@@ -162,9 +182,6 @@ std::optional<std::string> check_compressed(const CoreConfig& config, const LlmS
     return "tensor parallelism copies KV heads (" + std::to_string(set.layout_spec.kv_heads) + " for " +
            std::to_string(llm.kv_heads) +
            "), which the CPU engine does not; set tensor_parallel to at most " + std::to_string(llm.kv_heads);
-  }
-  for (const char* probe : {"judge_q", "kvzip", "intent_rule", "intent_residual"}) {
-    if (set.scorer == probe) return "scorer " + set.scorer + " is not computed yet; choose snapkv";
   }
   const bool decodes = make_axes(set).scorer->moment() == Moment::kDecodeStep;
   if (set.scorer == "tova" && decodes && layout_has_groups(set.layout)) {

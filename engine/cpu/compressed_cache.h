@@ -16,20 +16,26 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "engine/cpu/cell_budget.h"
 #include "engine/cpu/cell_scorer.h"
+#include "engine/cpu/intent_memory.h"
 #include "engine/cpu/kv_cache.h"
+#include "engine/cpu/scorer_weights.h"
 #include "engine/policy/config.h"
 #include "kernels/attention.h"
 
 namespace kvtwin::cpu {
 
 struct CompressedConfig {
-  CoreConfig core;           // of its engine: the policy's side of the same axes
-  kernels::ScoreSpec score;  // of core.policies.scorer
-  uint64_t seed = 0;         // of weights that nobody trained
+  CoreConfig core;                         // of its engine: the policy's side of the same axes
+  kernels::ScoreSpec score;                // of core.policies.scorer
+  uint64_t seed = 0;                       // of weights that nobody trained
+  std::optional<ScorerWeights> weights{};  // else drawn
+  bool ask_response = false;  // Judge Q: the response's own tokens are asked instead of soft ones (J-3)
 };
 
 class CompressedCache final : public KvCache {
@@ -39,6 +45,7 @@ class CompressedCache final : public KvCache {
   static Result<std::unique_ptr<CompressedCache>> make(const CompressedConfig& config, const KvMemory& memory,
                                                        const ModelWeights* weights);
 
+  void serve(const EngineAccess& engine) override { access_ = engine; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
   void hidden(uint32_t layer, const float* x) override;
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
@@ -90,12 +97,23 @@ class CompressedCache final : public KvCache {
   void compress_holes(const Work& work, std::vector<RankedHead>* heads, StepValues* values);
   std::vector<float> token_scores(std::span<const RankedHead> heads) const;
 
+  // compress_probes.cc
+  void run_probes(const Work& work);
+  void ask_judges(const Work& work);
+  void repeat_context(const Work& work);
+  uint32_t probe_rows() const;
+  void remember(const Work& work);
+
   const CompressedConfig config_;
   const KvMemory memory_;
   const LlmSpec llm_;
   const RopeFrequencies rope_;
   CellShape shape_;
+  ScorerWeights weights_;
+  EngineAccess access_;
   std::unique_ptr<CellStore> store_;
+  std::unique_ptr<IntentMemory> intents_;
+  std::set<CallId> remembered_;  // calls whose prompt the session's memory knows
   std::unique_ptr<CellScorer> scorer_;
   std::unique_ptr<CellBudget> budget_;
   std::map<CallId, Call> calls_;

@@ -39,7 +39,13 @@ class CpuEngine final : public OutcomeSource {
   // `weights` and `tokens` must outlive this.
   CpuEngine(const CpuEngineConfig& config, const ModelWeights* weights, const TokenIds* tokens,
             std::unique_ptr<KvCache> cache)
-      : config_(config), tokens_(tokens), forward_(weights), cache_(std::move(cache)) {}
+      : config_(config), tokens_(tokens), forward_(weights), cache_(std::move(cache)) {
+    cache_->serve({.forward = &forward_,
+                   .token = [this](CallId call, uint32_t at) { return input_token(call, at); },
+                   .session = [this](CallId call) { return tokens_->session(call); },
+                   .prompt_tokens = [this](CallId call) { return tokens_->prompt_tokens(call); },
+                   .output_tokens = [this](CallId call) { return tokens_->output_tokens(call); }});
+  }
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
   void told(const Command& command) override;

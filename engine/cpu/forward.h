@@ -41,6 +41,11 @@ class Forward {
   const LlmSpec& llm() const { return weights_->llm(); }
   const RopeFrequencies& rope() const { return rope_; }
 
+  // Rows [tokens][hidden] as they enter the first layer. REQUIRES: tokens are below vocab.
+  std::vector<float> embed(std::span<const uint32_t> tokens) const;
+  // Runs rows through all layers; nothing is sampled of them.
+  void pass(std::vector<float> rows, LayerAttention* attention);
+
   // Runs the rows of one step. `sampling` names rows, ascending; logits become [sampling.size()][vocab].
   // REQUIRES: tokens are below vocab.
   void run(std::span<const uint32_t> tokens, std::span<const uint32_t> sampling, LayerAttention* attention,

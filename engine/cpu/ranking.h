@@ -47,6 +47,13 @@ struct Queries {
   void clear() { rows.clear(), positions.clear(), phases.clear(); }
 };
 
+// Rows of one layer that are not among a call's cells: [rows][query_heads][head_dim] and their own keys,
+// [rows][kv_heads][head_dim], rotated.
+struct Probes {
+  std::vector<float> queries, keys;
+  uint32_t rows = 0;
+};
+
 }  // namespace kvtwin::cpu
 
 #endif  // KVTWIN_ENGINE_CPU_RANKING_H_

@@ -51,6 +51,9 @@ inline CoreConfig config_of(const Method& method, const LlmSpec& llm) {
   set.layout_spec.layers = llm.layers, set.layout_spec.kv_heads = llm.kv_heads;
   set.layout_spec.heads_per_group = method.heads_per_group;
   set.layout_spec.clustering = method.clustering;
+  if (set.scorer == "judge_q") set.scorer_spec.probe_rows = 5;
+  set.scorer_spec.repeat_tokens = 20, set.scorer_spec.repeat_tail = 3;
+  set.scorer_spec.repeat_instruction = 4;
   BudgetSpec& budget = set.budget_spec;
   budget.sinks = 2, budget.window = 4, budget.chunk_tokens = 16, budget.cells = 16, budget.interval = 3;
   budget.ratio = kWhole / 3;

@@ -40,6 +40,7 @@ class WitnessCache final : public cpu::KvCache {
 
   WitnessCache(std::unique_ptr<cpu::CompressedCache> cache, const LlmSpec& llm, uint32_t page_tokens);
 
+  void serve(const cpu::EngineAccess& engine) override { cache_->serve(engine); }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
   void hidden(uint32_t layer, const float* x) override { cache_->hidden(layer, x); }
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
