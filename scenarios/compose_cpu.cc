@@ -28,7 +28,7 @@ Result<void> check_axes(const Scenario& scenario) {
     const std::string& chosen;
     std::vector<std::string> computed;
   } rows[] = {{"precision", axes.precision(), {"bf16"}},
-              {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
+              {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
               {"partition", axes.partition(), {"uniform"}},
               {"placement", axes.placement(), {"gpu", "host", "arena"}}};
   for (const auto& row : rows) {
@@ -45,7 +45,11 @@ bool drops(const CoreConfig& config) {
   return config.policies.budget != "all" || config.policies.layout != "paged";
 }
 
-Result<void> check_drops(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  if (const auto wrong = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
+                                              config.policies.retrieval_spec, llm))
+    return mistake(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *wrong,
+                   "or --world=sim");
   if (!drops(config)) return {};
   if (config.policies.precision != "bf16") {
     return mistake(scenario.where("policies.precision"),
@@ -141,7 +145,7 @@ Result<std::unique_ptr<CpuWorld>> CpuWorld::make(const Scenario& scenario, const
     cpu::CpuEngineConfig own;
     own.engine = config.engine;
     own.decoding = greedy ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
-    if (Result<void> ok = check_drops(scenario, config, composed.llm); !ok)
+    if (Result<void> ok = check_cache(scenario, config, composed.llm); !ok)
       return tl::unexpected<Mistake>(ok.error());
     Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights);
     if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
