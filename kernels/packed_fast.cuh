@@ -15,7 +15,7 @@ namespace kvtwin::device {
 // The A operands that a word of codes is: one tile (int4) or two (int2).
 template <int kBits, typename Use>
 __device__ __forceinline__ void each_tile(uint32_t word, const Use& use) {
-  const uint32_t high = shift_by_8(word);
+  const uint32_t high = word >> 8;
   if constexpr (kBits == 4) {
     use(0, word & 0x000f000f, word & 0x00f000f0, high & 0x000f000f, high & 0x00f000f0);
   } else {
