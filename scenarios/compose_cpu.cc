@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -103,9 +104,33 @@ Result<ModelWeights> make_weights(const Scenario& scenario, const Composed& comp
   return loaded;
 }
 
+// Whether the scorer ranks by weights of its own, which the scenario may name a file of.
+bool trained(const Scenario& scenario) {
+  const v1::Policies& axes = scenario.values.policies();
+  return axes.budget() != "all" && cpu::has_weights(score_spec(scenario.values).kind);
+}
+
+// Nullopt: nobody trained any, or the scorer has none.
+Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenario, const LlmSpec& llm) {
+  const std::string& written = scenario.values.cpu().scorer_weights();
+  if (written.empty()) return std::nullopt;
+  const v1::Policies& axes = scenario.values.policies();
+  if (!trained(scenario)) {
+    return mistake(scenario.where("cpu.scorer_weights"),
+                   fmt::format("scorer \"{}\" under budget {} has no weights", axes.scorer(), axes.budget()),
+                   "\"\", or scorer fastkvzip, trimkv, judge_q or intent_residual");
+  }
+  Result<cpu::ScorerWeights> loaded =
+      cpu::ScorerWeights::load(score_spec(scenario.values).kind, llm,
+                               captured_rows(axes.scorer(), scorer_spec(axes)), scenario.file(written));
+  if (!loaded) return tl::unexpected<Mistake>(loaded.error());
+  return std::optional(std::move(*loaded));
+}
+
 // Which way of keeping KV the engine's policies ask for.
 Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
-                                                 const ModelWeights* weights) {
+                                                 const ModelWeights* weights,
+                                                 const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (method != RetrievalMethod::kAll) {
@@ -113,8 +138,12 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                      {.method = method, .spec = config.policies.retrieval_spec});
   }
   if (!drops(config)) return cpu::PagedCache::make(memory, weights->llm());
-  return cpu::CompressedCache::make({config, score_spec(scenario.values), scenario.values.seed()}, memory,
-                                    weights);
+  return cpu::CompressedCache::make({.core = config,
+                                     .score = score_spec(scenario.values),
+                                     .seed = scenario.values.seed(),
+                                     .weights = trained_weights,
+                                     .ask_response = scenario.values.cpu().judge_rows() == "response"},
+                                    memory, weights);
 }
 
 }  // namespace
@@ -141,13 +170,15 @@ Result<std::unique_ptr<CpuWorld>> CpuWorld::make(const Scenario& scenario, const
                                                            .unit_tokens = composed.client->unit_tokens(),
                                                            .vocab = composed.llm.vocab,
                                                            .outputs_unknown = greedy});
+  const Result<std::optional<cpu::ScorerWeights>> scorer = scorer_weights(scenario, composed.llm);
+  if (!scorer) return tl::unexpected<Mistake>(scorer.error());
   for (const CoreConfig& config : composed.options.engines) {
     cpu::CpuEngineConfig own;
     own.engine = config.engine;
     own.decoding = greedy ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
     if (Result<void> ok = check_cache(scenario, config, composed.llm); !ok)
       return tl::unexpected<Mistake>(ok.error());
-    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights);
+    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights, *scorer);
     if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     parts->engines.push_back(
         std::make_unique<cpu::CpuEngine>(own, &parts->weights, &parts->tokens, std::move(*cache)));
@@ -160,6 +191,12 @@ Client* CpuWorld::watch(Client* client) { return parts_->tokens.watch(client); }
 Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed, Client* client,
                                    const std::vector<Observer*>& observers) {
   SimulatedEnd out;
+  const bool asks_response = scenario.values.cpu().judge_rows() == "response";
+  if (trained(scenario) && scenario.values.cpu().scorer_weights().empty() && !asks_response) {
+    composed->notes.push_back(
+        fmt::format("scorer {} ranks by weights that are drawn from the seed: reproducibly, not well",
+                    scenario.values.policies().scorer()));
+  }
   if (scenario.values.clock() == "virtual") {
     std::vector<OutcomeSource*> values;
     for (const auto& engine : parts_->engines) values.push_back(engine.get());
