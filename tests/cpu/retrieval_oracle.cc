@@ -129,7 +129,7 @@ void RetrievalOracle::note_outliers(const Key& key, uint32_t head, uint32_t posi
 }
 
 void RetrievalOracle::attends(const Read& read) {
-  reading_ = &read;
+  reads_began(read);
   ++reads;
   corrected += read.corrected;
   std::vector<uint32_t>& positions = positions_[{read.at.call, read.at.layer, read.at.head}];
@@ -250,12 +250,11 @@ void RetrievalOracle::recalls(const cpu::HeadAt& at, bool before_attention, uint
   (before_attention ? before : behind) += pages;
 }
 
-// nothing is copied into a page while somebody reads it.
 void RetrievalOracle::wrote(uint32_t page, uint32_t layer, uint32_t head) {
   if (reading_ == nullptr) return;
   ++writes_beside_reads;
   if (reading_->at.layer != layer || reading_->at.head != head) return;
-  for (const kernels::ReadRun& run : reading_->runs) CHECK(run.page != page);
+  for (const kernels::ReadRun& run : reading_->runs) writes_into_reads += run.page == page;
 }
 
 void RetrievalOracle::check_recalls() const {

@@ -26,10 +26,15 @@ class RetrievalOracle final : public cpu::RetrievalWitness {
   void recalls(const cpu::HeadAt& at, bool before_attention, uint32_t pages) override;
   void wrote(uint32_t page, uint32_t layer, uint32_t head) override;
 
+  // Part of attends(): what is read from now on must not be written.
+  void reads_began(const Read& read) { reading_ = &read; }
+
   // After the run: what was recalled is the difference of what was chosen, step by step (F-3).
   void check_recalls() const;
 
-  uint64_t reads = 0, corrected = 0, compared = 0, speculated = 0, writes_beside_reads = 0;
+  uint64_t reads = 0, corrected = 0, compared = 0, speculated = 0;
+  // copies that ran while somebody read; of these, into what was read.
+  uint64_t writes_beside_reads = 0, writes_into_reads = 0;
   // How far outputs are from attention over the exact rows that were read; 0 but for ShadowKV's keys.
   double worst_output = 0;
 

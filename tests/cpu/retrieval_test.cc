@@ -165,10 +165,26 @@ TEST_CASE("F-7 X-8 retrieval: when copies run changes nothing, and none runs int
       const RetrievalOutcome run = run_retrieval(delayed, weights, kCalls);
       CHECK(run.logits == expected.logits);
       CHECK(recalls_of(run) == recalls_of(expected));
+      CHECK(oracle.writes_into_reads == 0);
       beside += oracle.writes_beside_reads;
     }
     CHECK(beside > 100);  // copies did run beside reads
   }
+}
+
+TEST_CASE("X-8 retrieval: a copy into what is read would be seen") {
+  const LlmSpec llm = models()[0];
+  RetrievalSetting setting = setting_of(kInfinigen);
+  RetrievalOracle oracle(setting, llm);
+  const kernels::ReadRun runs[] = {{5, 0, 3}, {9, 0, 3}};
+  const cpu::RetrievalWitness::Read read{{CallId{1}, 1, 0, 2}, runs, {}, false};
+  oracle.reads_began(read);
+  oracle.wrote(9, 0, 0);
+  oracle.wrote(8, 1, 0);
+  CHECK(oracle.writes_into_reads == 0);
+  oracle.wrote(9, 1, 0);
+  CHECK(oracle.writes_into_reads == 1);
+  CHECK(oracle.writes_beside_reads == 3);
 }
 
 TEST_CASE("retrieval: the host's layout and the number of staging buffers change no bit") {
