@@ -36,6 +36,34 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const RmsNormArgs ar
     out[i] = __float2bfloat16_rn(x[i] * by * args.weight[i]);
 }
 
+// The same for widths that are multiples of 4 and at most 4 * kKept * kThreads: the row is read once, and the
+// weights while it is on its way.
+constexpr uint32_t kKept = 4;
+__global__ void __launch_bounds__(kThreads) rms_norm_kept_kernel(const RmsNormArgs args) {
+  const size_t row = args.pick != nullptr ? args.pick[blockIdx.x] : blockIdx.x;
+  const auto* const x = reinterpret_cast<const float4*>(args.x + row * args.width);
+  const auto* const weight = reinterpret_cast<const float4*>(args.weight);
+  auto* const out = reinterpret_cast<uint2*>(args.out + size_t{blockIdx.x} * args.width);
+  float4 kept[kKept], w[kKept];
+  float sum = 0;
+#pragma unroll
+  for (uint32_t k = 0; k < kKept; ++k) {
+    const uint32_t i = k * kThreads + threadIdx.x;
+    kept[k] = i < args.width / 4 ? x[i] : float4{};
+    w[k] = i < args.width / 4 ? weight[i] : float4{};
+    sum += kept[k].x * kept[k].x + kept[k].y * kept[k].y + kept[k].z * kept[k].z + kept[k].w * kept[k].w;
+  }
+  const float by = 1 / sqrtf(sum_of_all(sum) / static_cast<float>(args.width) + args.eps);
+#pragma unroll
+  for (uint32_t k = 0; k < kKept; ++k) {
+    const uint32_t i = k * kThreads + threadIdx.x;
+    if (i >= args.width / 4) break;
+    const __nv_bfloat162 low = __floats2bfloat162_rn(kept[k].x * by * w[k].x, kept[k].y * by * w[k].y);
+    const __nv_bfloat162 high = __floats2bfloat162_rn(kept[k].z * by * w[k].z, kept[k].w * by * w[k].w);
+    out[i] = {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
+  }
+}
+
 __device__ float silu(float x) { return x / (1 + expf(-x)); }
 
 // Two neighbours a time. (Widths are even: check_dense's heads are.)
@@ -61,16 +89,28 @@ __device__ void take_larger(float* best, uint32_t* at, float other, uint32_t oth
   if (other > *best || (other == *best && other_at < *at)) *best = other, *at = other_at;
 }
 
-__global__ void __launch_bounds__(kThreads) argmax_kernel(const ArgmaxArgs args) {
-  __shared__ float values[kThreads / 32];
-  __shared__ uint32_t places[kThreads / 32];
+constexpr uint32_t kArgmaxThreads = 1024;
+
+__global__ void __launch_bounds__(kArgmaxThreads) argmax_kernel(const ArgmaxArgs args) {
+  __shared__ float values[kArgmaxThreads / 32];
+  __shared__ uint32_t places[kArgmaxThreads / 32];
   const float* const logits = args.logits + size_t{blockIdx.x} * args.count;
   float best = -INFINITY;
-  uint32_t at = threadIdx.x < args.count ? 0 : args.count;
-  for (uint32_t i = threadIdx.x; i < args.count; i += kThreads) {
-    const float one = logits[i];
+  uint32_t at = threadIdx.x == 0 ? 0 : args.count;
+  const auto see = [&](float one, uint32_t i) {
     if (one > best) best = one, at = i;  // false for NaN
+  };
+  uint32_t done = 0;
+  if (args.count % 4 == 0) {  // rows begin at multiples of 16 bytes
+    const auto* const fours = reinterpret_cast<const float4*>(logits);
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < args.count / 4; i += kArgmaxThreads) {
+      const float4 four = fours[i];
+      see(four.x, 4 * i), see(four.y, 4 * i + 1), see(four.z, 4 * i + 2), see(four.w, 4 * i + 3);
+    }
+    done = args.count;
   }
+  for (uint32_t i = done + threadIdx.x; i < args.count; i += kArgmaxThreads) see(logits[i], i);
   for (int by = 16; by > 0; by /= 2) {
     const float other = __shfl_xor_sync(0xffffffffu, best, by);
     take_larger(&best, &at, other, __shfl_xor_sync(0xffffffffu, at, by));
@@ -78,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) argmax_kernel(const ArgmaxArgs args)
   if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = best, places[threadIdx.x / 32] = at;
   __syncthreads();
   if (threadIdx.x > 0) return;
-  for (uint32_t i = 1; i < kThreads / 32; ++i) take_larger(&best, &at, values[i], places[i]);
+  for (uint32_t i = 1; i < kArgmaxThreads / 32; ++i) take_larger(&best, &at, values[i], places[i]);
   args.out[blockIdx.x] = at;
 }
 
@@ -117,7 +157,9 @@ cudaError_t embed(const EmbedArgs& args, cudaStream_t stream) {
 
 cudaError_t rms_norm(const RmsNormArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return cudaSuccess;
-  rms_norm_kernel<<<args.rows, kThreads, 0, stream>>>(args);
+  const bool kept = args.width % 4 == 0 && args.width <= 4 * kKept * kThreads;
+  const auto kernel = kept ? rms_norm_kept_kernel : rms_norm_kernel;
+  kernel<<<args.rows, kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 
@@ -137,7 +179,7 @@ cudaError_t add_bias(const AddBiasArgs& args, cudaStream_t stream) {
 cudaError_t argmax(const ArgmaxArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return cudaSuccess;
   if (args.count == 0) return cudaErrorInvalidValue;
-  argmax_kernel<<<args.rows, kThreads, 0, stream>>>(args);
+  argmax_kernel<<<args.rows, kArgmaxThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

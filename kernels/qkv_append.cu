@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(kThreads) qkv_append_kernel(const __grid_const
   __syncthreads();
   const KvBlockShape block{args.page_tokens, args.head_dim};
   const uint32_t kv_heads = args.kv_heads, heads = args.query_heads + 2 * kv_heads;
-  for (uint32_t h = threadIdx.x / 32; h < heads; h += kThreads / 32) {
+  // A warp has one head: with few rows all of this is latency, and heads side by side share it.
+  if (const uint32_t h = blockIdx.y * (kThreads / 32) + threadIdx.x / 32; h < heads) {
     Head head;
     head.load(args.qkv + (size_t{row} * heads + h) * args.head_dim, half, lane);
     const bool query = h < args.query_heads, key = !query && h < args.query_heads + kv_heads;
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) qkv_append_kernel(const __grid_const
 #pragma unroll
     for (uint32_t i = 0; i < kPairs; ++i) {
       const uint32_t at = 32 * i + lane;
-      if (at >= half) continue;
+      if (at >= half) break;
       to[query ? at : block.at(slot.slot, at)] = __float2bfloat16_rn(head.low[i]);
       to[query ? half + at : block.at(slot.slot, half + at)] = __float2bfloat16_rn(head.high[i]);
     }
@@ -85,7 +86,8 @@ cudaError_t qkv_append(const QkvAppendArgs& args, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (args.rows == 0) return cudaSuccess;
-  qkv_append_kernel<<<args.rows, kThreads, 0, stream>>>(args);
+  const uint32_t heads = args.query_heads + 2 * args.kv_heads, each = kThreads / 32;
+  qkv_append_kernel<<<dim3(args.rows, (heads + each - 1) / each), kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

@@ -85,6 +85,7 @@ Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed)
     own.pages_gpu = config.pages_gpu;
     own.pages_host = config.pages_host;
     own.rows_max = config.step_tokens_max;
+    own.row_sizes = config.capture_sizes;
     own.samples_max = std::min(config.calls_max, config.step_tokens_max);
     own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
     own.copies_beside = wall_;

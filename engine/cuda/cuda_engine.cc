@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <string>
@@ -65,7 +66,9 @@ struct CudaEngine::Parts {
   Result<void> make(const DeviceModel* model);
   void take_pages(const LaunchStep& launch, uint32_t offset);
   void add_entry(const PlanEntry& entry);
-  void compute(StepId step);
+  // `step`: for the log; null: nobody asked for it.
+  void compute(const StepId* step);
+  void warm_up();
   void start(const StartTransfer& transfer);
 
   // A copy on its way.
@@ -108,8 +111,10 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
       return ok;
   }
   timer = std::make_unique<OperationTimer>(config.log != nullptr, compute_stream);
+  uint32_t rows_max = config.rows_max;
+  for (const uint32_t size : config.row_sizes) rows_max = std::max(rows_max, size);
   Result<std::unique_ptr<CudaForward>> made_forward =
-      CudaForward::make(&model->weights(), {config.rows_max, config.samples_max, config.page_tokens});
+      CudaForward::make(&model->weights(), {rows_max, config.samples_max, config.page_tokens});
   if (!made_forward) return tl::unexpected<Mistake>(made_forward.error());
   forward = std::move(*made_forward);
   Result<DevicePages> made_pages =
@@ -124,6 +129,7 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
                    fmt::format("{} samples", config.samples_max));
   if (!made_sampled) return tl::unexpected<Mistake>(made_sampled.error());
   sampled = std::move(*made_sampled);
+  if (config.pages_gpu > 0) warm_up();
   return {};
 }
 
@@ -172,7 +178,7 @@ void CudaEngine::Parts::add_entry(const PlanEntry& entry) {
 }
 
 // Everything is started without waiting; the one wait is for the sampled tokens.
-void CudaEngine::Parts::compute(StepId step) {
+void CudaEngine::Parts::compute(const StepId* step) {
   const Clock::time_point start = Clock::now();
   timer->begin(Operation::kUpload);
   const DeviceRows on_device = upload.send(rows, compute_stream);
@@ -189,7 +195,9 @@ void CudaEngine::Parts::compute(StepId step) {
                        on_device.sequences, on_device.other_rows, on_device.samples);
   });
   if (config.log == nullptr) return;
-  config.log->add(config.engine, {.step = step,
+  std::vector<OperationTime> times = timer->times({});
+  if (step == nullptr) return;
+  config.log->add(config.engine, {.step = *step,
                                   .rows = on_device.rows,
                                   .samples = on_device.samples,
                                   .decode_rows = on_device.rows - on_device.other_rows,
@@ -197,7 +205,31 @@ void CudaEngine::Parts::compute(StepId step) {
                                   .row_cells = row_cells,
                                   .issued = issued,
                                   .ended = since(start),
-                                  .times = timer->times({})});
+                                  .times = std::move(times)});
+}
+
+// What comes up for the first time is slow: kernels are loaded, cuBLASLt chooses. So every number of rows
+// runs once before anybody waits for it, on a page that is nobody's yet.
+void CudaEngine::Parts::warm_up() {
+  std::vector<uint32_t> sizes = config.row_sizes;
+  if (sizes.empty()) sizes = {1, config.rows_max};
+  for (const uint32_t size : sizes) {
+    rows.clear();
+    rows.pages.push_back(0);
+    for (uint32_t row = 0; row < size; ++row) {
+      rows.tokens.push_back(0);
+      rows.slots.push_back({0, 0, row % config.page_tokens});
+      rows.others.push_back({row, 0, 1});
+    }
+    if (CudaForward::decode_takes(llm, config.page_tokens)) {
+      rows.others.pop_back();
+      const uint32_t group = llm.query_heads / llm.kv_heads;
+      for (uint32_t head = 0; head < llm.kv_heads; ++head)
+        rows.decodes.push_back({(size - 1) * llm.query_heads + head * group, 0, 1, head});
+    }
+    for (uint32_t i = 0; i < std::min(size, config.samples_max); ++i) rows.sampling.push_back(i);
+    compute(nullptr);
+  }
 }
 
 void CudaEngine::Parts::start(const StartTransfer& transfer) {
@@ -242,8 +274,10 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* val
     entry.context += offset;
     p.add_entry(entry);
   }
-  p.compute(StepId{raw(launch.step) + offset});
   p.tokens_computed += p.rows.tokens.size();
+  p.rows.tokens.resize(std::max(p.rows.tokens.size(), size_t{launch.tokens_padded}), 0);
+  const StepId step{raw(launch.step) + offset};
+  p.compute(&step);
   for (const PlanEntry& entry : p.entries) {
     if (!entry.samples) continue;
     const uint32_t token = p.sampled.as<uint32_t>()[p.samples.size()];
@@ -255,7 +289,9 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* val
 void CudaEngine::told(const Command& command) {
   if (const auto* transfer = std::get_if<StartTransfer>(&command)) parts_->start(*transfer);
   if (const auto* drop = std::get_if<DropCallState>(&command)) {
-    parts_->tables.erase(drop->call);  // a preempted call that comes back begins a new one
+    // A preempted call may still be in a step that was launched before; if it comes back, it begins a new
+    // table.
+    if (drop->reason != DropCallState::Reason::kPreempted) parts_->tables.erase(drop->call);
     parts_->tokens.dropped(*drop);
   }
 }

@@ -27,6 +27,8 @@ struct CudaEngineConfig {
   uint32_t pages_host = 0;   // behind them, in pinned memory
   uint32_t rows_max = 0;     // tokens of one step
   uint32_t samples_max = 0;  // calls of one step
+  // Numbers of rows that matrix products will run on (CoreConfig::capture_sizes): all is made ready for them.
+  std::vector<uint32_t> row_sizes{};
   cpu::Decoding decoding = cpu::Decoding::kForced;
   std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the call
   // Copies between tiers go on beside the steps that follow, until copy_time() is asked; else before them.

@@ -83,6 +83,11 @@ Result<void> CudaForward::allocate() {
     }
     *row.buffer = std::move(*made);
   }
+  // Attention leaves out rows that only pad: what is read of them must be numbers.
+  if (Result<void> ok = check(cudaMemset(attended_.as<void>(), 0, attended_.bytes()), "cudaMemset",
+                              "what attention gives", attended_.bytes());
+      !ok)
+    return ok;
   const RopeFrequencies rope = rope_frequencies(llm_);
   rope_scale_ = rope.scale;
   return check(
@@ -99,15 +104,16 @@ void CudaForward::norm(const float* weight, const uint32_t* pick, uint32_t rows,
 
 void CudaForward::run(const DeviceRows& rows, const DevicePages& pages, cudaStream_t stream,
                       OperationTimer* timer) {
-  KVT_CHECK(rows.rows <= limits_.rows && rows.samples <= limits_.samples);
+  KVT_CHECK(rows.rows <= rows.padded_rows && rows.padded_rows <= limits_.rows &&
+            rows.samples <= limits_.samples);
   timer->begin(Operation::kEmbed);
-  started(embed({weights_.embedding(), rows.tokens, rows.rows, llm_.hidden, x_.as<float>()}, stream), "embed",
-          rows.rows, llm_.hidden);
+  started(embed({weights_.embedding(), rows.tokens, rows.padded_rows, llm_.hidden, x_.as<float>()}, stream),
+          "embed", rows.padded_rows, llm_.hidden);
   timer->begin(Operation::kPlan);
   plan_attention(rows, pages, stream);
   for (uint32_t i = 0; i < llm_.layers; ++i) {
     attention_block(i, rows, pages, stream, timer);
-    mlp_block(i, rows.rows, stream, timer);
+    mlp_block(i, rows.padded_rows, stream, timer);
   }
   if (rows.samples == 0) return;
   timer->begin(Operation::kNorm, llm_.layers);
@@ -148,17 +154,17 @@ void CudaForward::attention_block(uint32_t index, const DeviceRows& rows, const 
                                   cudaStream_t stream, OperationTimer* timer) {
   const DeviceLayer& layer = weights_.layer(index);
   timer->begin(Operation::kNorm, index);
-  norm(layer.attention_norm, nullptr, rows.rows, stream);
+  norm(layer.attention_norm, nullptr, rows.padded_rows, stream);
   timer->begin(Operation::kQkv, index);
-  matmul_->run(layer.qkv, normed_.as<__nv_bfloat16>(), rows.rows, Matmul::Into::kBf16,
+  matmul_->run(layer.qkv, normed_.as<__nv_bfloat16>(), rows.padded_rows, Matmul::Into::kBf16,
                qkv_.as<__nv_bfloat16>(), stream);
   attend(index, rows, pages, stream, timer);
   timer->begin(Operation::kAttentionOut, index);
-  matmul_->run(layer.o, attended_.as<__nv_bfloat16>(), rows.rows, Matmul::Into::kAddFloat, x_.as<float>(),
-               stream);
+  matmul_->run(layer.o, attended_.as<__nv_bfloat16>(), rows.padded_rows, Matmul::Into::kAddFloat,
+               x_.as<float>(), stream);
   if (layer.o_bias != nullptr)
-    started(add_bias({layer.o_bias, rows.rows, llm_.hidden, x_.as<float>()}, stream), "add_bias", rows.rows,
-            llm_.hidden);
+    started(add_bias({layer.o_bias, rows.padded_rows, llm_.hidden, x_.as<float>()}, stream), "add_bias",
+            rows.padded_rows, llm_.hidden);
 }
 
 // All KV of the step is written before any is read, so that a call may read pages that another call of the

@@ -67,7 +67,8 @@ DeviceRows RowsUpload::send(const StepRows& rows, cudaStream_t stream) {
   out.decodes = put(rows.decodes);
   out.others = put(rows.others);
   out.pages = put(rows.pages);
-  out.rows = static_cast<uint32_t>(rows.tokens.size());
+  out.rows = static_cast<uint32_t>(rows.slots.size());
+  out.padded_rows = static_cast<uint32_t>(rows.tokens.size());
   out.samples = static_cast<uint32_t>(rows.sampling.size());
   out.sequences = static_cast<uint32_t>(rows.decodes.size());
   out.other_rows = static_cast<uint32_t>(rows.others.size());

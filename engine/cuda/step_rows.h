@@ -19,7 +19,7 @@ namespace kvtwin::cuda {
 
 // One row per token. A row's attention is in one of two lists: `decodes` by row and KV head, or `others`.
 struct StepRows {
-  std::vector<uint32_t> tokens;
+  std::vector<uint32_t> tokens;  // more than slots: rows that pad the matrix products, and touch no page
   std::vector<QkvSlot> slots;
   std::vector<uint32_t> sampling;  // rows, ascending
   std::vector<DecodeSequence> decodes;
@@ -37,7 +37,9 @@ struct DeviceRows {
   const DecodeSequence* decodes = nullptr;
   const QueryRow* others = nullptr;
   const uint32_t* pages = nullptr;
-  uint32_t rows = 0, samples = 0, sequences = 0, other_rows = 0;
+  uint32_t rows = 0;         // with a slot
+  uint32_t padded_rows = 0;  // with a token
+  uint32_t samples = 0, sequences = 0, other_rows = 0;
 };
 
 class RowsUpload {

@@ -66,7 +66,7 @@ DeviceArray<T> poisoned(size_t count) {
 void done() { KVT_CUDA(cudaDeviceSynchronize()); }
 
 TEST_CASE("rms_norm on CUDA equals its definition, rows picked or not") {
-  for (const uint32_t width : {1u, 40u, 511u, 513u, 4096u}) {
+  for (const uint32_t width : {1u, 40u, 511u, 513u, 4096u, 8192u, 8196u}) {
     for (const uint32_t rows : {1u, 7u, 300u}) {
       CAPTURE(width);
       CAPTURE(rows);
@@ -120,7 +120,7 @@ TEST_CASE("silu_mul, embed and add_bias on CUDA equal their definitions") {
 
 TEST_CASE("argmax on CUDA: the first of equal ones; NaN is nothing; nothing is the first") {
   const float nan = std::nanf(""), low = -INFINITY;
-  for (const uint32_t count : {1u, 2u, 511u, 512u, 513u, 5000u}) {
+  for (const uint32_t count : {1u, 2u, 511u, 512u, 513u, 4096u, 5000u, 128256u}) {
     CAPTURE(count);
     std::vector<float> logits(6 * size_t{count});
     std::mt19937 random(count);
