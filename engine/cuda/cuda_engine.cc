@@ -66,6 +66,7 @@ struct CudaEngine::Parts {
   Result<void> make(const DeviceModel* model);
   void take_pages(const LaunchStep& launch, uint32_t offset);
   void add_entry(const PlanEntry& entry);
+  void add_attention(uint32_t first, uint32_t table, uint32_t context, uint32_t count);
   // `step`: for the log; null: nobody asked for it.
   void compute(const StepId* step);
   void warm_up();
@@ -90,7 +91,7 @@ struct CudaEngine::Parts {
   // Of the step at hand.
   std::vector<PlanEntry> entries;
   StepRows rows;
-  uint64_t decode_cells = 0, row_cells = 0;
+  uint64_t decode_cells = 0, chunk_cells = 0;
   std::vector<Sample> samples;
   uint64_t tokens_computed = 0;
 };
@@ -113,8 +114,8 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
   timer = std::make_unique<OperationTimer>(config.log != nullptr, compute_stream);
   uint32_t rows_max = config.rows_max;
   for (const uint32_t size : config.row_sizes) rows_max = std::max(rows_max, size);
-  Result<std::unique_ptr<CudaForward>> made_forward =
-      CudaForward::make(&model->weights(), {rows_max, config.samples_max, config.page_tokens});
+  Result<std::unique_ptr<CudaForward>> made_forward = CudaForward::make(
+      &model->weights(), {rows_max, config.samples_max, config.page_tokens, config.pages_gpu});
   if (!made_forward) return tl::unexpected<Mistake>(made_forward.error());
   forward = std::move(*made_forward);
   Result<DevicePages> made_pages =
@@ -159,22 +160,33 @@ void CudaEngine::Parts::add_entry(const PlanEntry& entry) {
   KVT_CHECK(used <= table.size());
   const auto at = static_cast<uint32_t>(rows.pages.size());
   rows.pages.insert(rows.pages.end(), table.begin(), table.begin() + used);
+  const auto first = static_cast<uint32_t>(rows.tokens.size());
   for (uint32_t position = entry.context; position < cells; ++position) {
-    const auto row = static_cast<uint32_t>(rows.tokens.size());
     rows.tokens.push_back(tokens.input(entry.call, position));
     KVT_CHECK(rows.tokens.back() < llm.vocab);
     rows.slots.push_back({position, table[position / page], position % page});
-    if (entry.tokens == 1 && CudaForward::decode_takes(llm, page)) {
-      const uint32_t group = llm.query_heads / llm.kv_heads;
-      for (uint32_t head = 0; head < llm.kv_heads; ++head)
-        rows.decodes.push_back({row * llm.query_heads + head * group, at, position + 1, head});
-      decode_cells += position + 1;
-    } else {
-      rows.others.push_back({row, at, position + 1});
-      row_cells += position + 1;
-    }
   }
+  add_attention(first, at, entry.context, entry.tokens);
   if (entry.samples) rows.sampling.push_back(static_cast<uint32_t>(rows.tokens.size()) - 1);
+}
+
+// Rows [first, first + count) read `context` cells and themselves, each the ones before it and itself.
+void CudaEngine::Parts::add_attention(uint32_t first, uint32_t table, uint32_t context, uint32_t count) {
+  const uint32_t group = llm.query_heads / llm.kv_heads, page = config.page_tokens;
+  const uint64_t cells = uint64_t{count} * context + uint64_t{count} * (count + 1) / 2;
+  if (count == 1 && CudaForward::decode_takes(llm, page)) {
+    for (uint32_t head = 0; head < llm.kv_heads; ++head)
+      rows.decodes.push_back({first * llm.query_heads + head * group, table, context + 1, head});
+    decode_cells += cells;
+    return;
+  }
+  chunk_cells += cells;
+  if (CudaForward::prefill_takes(llm, page, config.pages_gpu)) {
+    for (uint32_t head = 0; head < llm.kv_heads; ++head)
+      rows.chunks.push_back({first, count, head, context, table, head});
+    return;
+  }
+  for (uint32_t i = 0; i < count; ++i) rows.others.push_back({first + i, table, context + i + 1});
 }
 
 // Everything is started without waiting; the one wait is for the sampled tokens.
@@ -191,8 +203,9 @@ void CudaEngine::Parts::compute(const StepId* step) {
   timer->end();
   const Duration issued = since(start);
   must(cudaStreamSynchronize(compute_stream), "step", 0, [&] {
-    return fmt::format("{} rows, {} decode sequences, {} other rows, {} samples", on_device.rows,
-                       on_device.sequences, on_device.other_rows, on_device.samples);
+    return fmt::format("{} rows, {} decode and {} chunk sequences, {} other rows, {} samples", on_device.rows,
+                       on_device.decodes_count, on_device.chunks_count, on_device.other_rows,
+                       on_device.samples);
   });
   if (config.log == nullptr) return;
   std::vector<OperationTime> times = timer->times({});
@@ -200,9 +213,9 @@ void CudaEngine::Parts::compute(const StepId* step) {
   config.log->add(config.engine, {.step = *step,
                                   .rows = on_device.rows,
                                   .samples = on_device.samples,
-                                  .decode_rows = on_device.rows - on_device.other_rows,
+                                  .decode_rows = on_device.decodes_count / llm.kv_heads,
                                   .decode_cells = decode_cells,
-                                  .row_cells = row_cells,
+                                  .chunk_cells = chunk_cells,
                                   .issued = issued,
                                   .ended = since(start),
                                   .times = std::move(times)});
@@ -219,14 +232,10 @@ void CudaEngine::Parts::warm_up() {
     for (uint32_t row = 0; row < size; ++row) {
       rows.tokens.push_back(0);
       rows.slots.push_back({0, 0, row % config.page_tokens});
-      rows.others.push_back({row, 0, 1});
     }
-    if (CudaForward::decode_takes(llm, config.page_tokens)) {
-      rows.others.pop_back();
-      const uint32_t group = llm.query_heads / llm.kv_heads;
-      for (uint32_t head = 0; head < llm.kv_heads; ++head)
-        rows.decodes.push_back({(size - 1) * llm.query_heads + head * group, 0, 1, head});
-    }
+    // One decode and, where there is room for it, a chunk. (What padding rows read does not matter.)
+    add_attention(0, 0, 0, 1);
+    if (size > 2 && config.page_tokens > 1) add_attention(1, 0, 0, 2);
     for (uint32_t i = 0; i < std::min(size, config.samples_max); ++i) rows.sampling.push_back(i);
     compute(nullptr);
   }
@@ -267,7 +276,7 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* val
   values->clear();
   p.rows.clear();
   p.samples.clear();
-  p.decode_cells = p.row_cells = 0;
+  p.decode_cells = p.chunk_cells = 0;
   p.take_pages(launch, offset);
   p.entries.assign(launch.entries.begin(), launch.entries.end());
   for (PlanEntry& entry : p.entries) {

@@ -9,6 +9,7 @@
 #include "engine/base/check.h"
 #include "engine/cuda/cuda_check.h"
 #include "kernels/attention_decode.h"
+#include "kernels/attention_prefill.h"
 #include "kernels/attention_rows.h"
 #include "kernels/dense_cuda.h"
 #include "kernels/qkv_append.h"
@@ -44,6 +45,11 @@ bool CudaForward::decode_takes(const LlmSpec& llm, uint32_t page_tokens) {
          (page_tokens == 1 || page_tokens % kDecodeBlockTokens == 0);
 }
 
+bool CudaForward::prefill_takes(const LlmSpec& llm, uint32_t page_tokens, uint32_t pages) {
+  return (llm.head_dim == 64 || llm.head_dim == 128) && page_tokens % 16 == 0 &&
+         uint64_t{pages} * llm.kv_heads * 2 * page_tokens < uint64_t{1} << 31;
+}
+
 Result<void> CudaForward::allocate() {
   const uint64_t rows = limits_.rows, heads = llm_.query_heads + 2 * llm_.kv_heads;
   const uint64_t queries = uint64_t{llm_.query_heads} * llm_.head_dim;
@@ -58,22 +64,31 @@ Result<void> CudaForward::allocate() {
              llm_.kv_heads,
              rows * llm_.kv_heads > UINT32_MAX ? UINT32_MAX : limits_.rows * llm_.kv_heads,
              static_cast<uint32_t>(sms)};
+  prefill_.head_dim = llm_.head_dim, prefill_.group = llm_.query_heads / llm_.kv_heads;
+  prefill_.kv_heads = prefill_.heads_per_page = llm_.kv_heads, prefill_.page_tokens = limits_.page_tokens;
+  prefill_.pool_blocks = limits_.pages * llm_.kv_heads, prefill_.ctas = decode_.ctas;
+  prefill_.q_stride = llm_.query_heads * llm_.head_dim;
+  prefill_.rows = limits_.rows, prefill_.sequences = decode_.sequences;  // the most, for its plan's size
+  attention_scale_ = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
+  const bool prefill = prefill_takes(llm_, limits_.page_tokens, limits_.pages);
   const struct {
     Buffer* buffer;
     uint64_t bytes;
     const char* what;
-  } rows_of[] = {{&x_, rows * llm_.hidden * 4, "the residual stream"},
-                 {&normed_, std::max(rows, uint64_t{limits_.samples}) * llm_.hidden * 2, "normed rows"},
-                 {&qkv_, rows * heads * llm_.head_dim * 2, "queries, keys and values"},
-                 {&q_, rows * queries * 2, "queries"},
-                 {&attended_, rows * queries * 2, "what attention gives"},
-                 {&gate_up_, rows * 2 * llm_.intermediate * 2, "gates"},
-                 {&activated_, rows * llm_.intermediate * 2, "activations"},
-                 {&logits_, uint64_t{limits_.samples} * llm_.vocab * 4, "logits"},
-                 {&sampled_, uint64_t{limits_.samples} * 4, "sampled tokens"},
-                 {&plan_, decode_plan_bytes(decode_), "the plan of decode attention"},
-                 {&workspace_, decode_workspace_bytes(decode_), "decode attention"},
-                 {&inv_freq_, uint64_t{llm_.head_dim} / 2 * sizeof(float), "rotations"}};
+  } rows_of[] = {
+      {&x_, rows * llm_.hidden * 4, "the residual stream"},
+      {&normed_, std::max(rows, uint64_t{limits_.samples}) * llm_.hidden * 2, "normed rows"},
+      {&qkv_, rows * heads * llm_.head_dim * 2, "queries, keys and values"},
+      {&q_, rows * queries * 2, "queries"},
+      {&attended_, rows * queries * 2, "what attention gives"},
+      {&gate_up_, rows * 2 * llm_.intermediate * 2, "gates"},
+      {&activated_, rows * llm_.intermediate * 2, "activations"},
+      {&logits_, uint64_t{limits_.samples} * llm_.vocab * 4, "logits"},
+      {&sampled_, uint64_t{limits_.samples} * 4, "sampled tokens"},
+      {&plan_, decode_plan_bytes(decode_), "the plan of decode attention"},
+      {&prefill_plan_, prefill ? prefill_plan_bytes(prefill_) : 0, "the plan of prefill attention"},
+      {&workspace_, decode_workspace_bytes(decode_), "decode attention"},
+      {&inv_freq_, uint64_t{llm_.head_dim} / 2 * sizeof(float), "rotations"}};
   for (const auto& row : rows_of) {
     Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, row.bytes, row.what,
                                        fmt::format("{} rows, {} samples", limits_.rows, limits_.samples));
@@ -133,19 +148,36 @@ DecodeArgs CudaForward::decode_args(const DeviceRows& rows, const __nv_bfloat16*
   args.table = rows.decodes;
   args.q = q_.as<__nv_bfloat16>();
   args.out = attended_.as<__nv_bfloat16>();
-  args.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
+  args.scale = attention_scale_;
   args.plan = plan_.as<void>();
   args.workspace = workspace_.as<void>();
   return args;
 }
 
+PrefillArgs CudaForward::prefill_args(const DeviceRows& rows, const __nv_bfloat16* pool) const {
+  PrefillArgs args;
+  args.pool = pool;
+  args.pages = rows.pages;
+  args.table = rows.chunks;
+  args.q = q_.as<__nv_bfloat16>();
+  args.out = attended_.as<__nv_bfloat16>();
+  args.scale = attention_scale_;
+  args.plan = prefill_plan_.as<void>();
+  return args;
+}
+
 // One plan for all layers: their lengths are the same.
 void CudaForward::plan_attention(const DeviceRows& rows, const DevicePages& pages, cudaStream_t stream) {
-  if (rows.sequences == 0) return;
-  decode_.sequences = rows.sequences;
-  const auto shape = [&] { return fmt::format("{} sequences", rows.sequences); };
-  must(cudaMemsetAsync(workspace_.as<void>(), 0, counter_bytes(rows.sequences), stream),
-       "counters of decode attention", counter_bytes(rows.sequences), shape);
+  if (rows.chunks_count > 0) {
+    prefill_.sequences = rows.chunks_count, prefill_.rows = rows.rows;
+    must(plan_attention_prefill(prefill_, prefill_args(rows, pages.layer(0)), stream),
+         "plan_attention_prefill", 0, [&] { return fmt::format("{} sequences", rows.chunks_count); });
+  }
+  if (rows.decodes_count == 0) return;
+  decode_.sequences = rows.decodes_count;
+  const auto shape = [&] { return fmt::format("{} sequences", rows.decodes_count); };
+  must(cudaMemsetAsync(workspace_.as<void>(), 0, counter_bytes(rows.decodes_count), stream),
+       "counters of decode attention", counter_bytes(rows.decodes_count), shape);
   must(plan_attention_decode(decode_, decode_args(rows, pages.layer(0)), stream), "plan_attention_decode", 0,
        shape);
 }
@@ -179,22 +211,26 @@ void CudaForward::attend(uint32_t index, const DeviceRows& rows, const DevicePag
                   llm_.head_dim, limits_.page_tokens, q_.as<__nv_bfloat16>(), pages.layer(index)},
                  stream),
       "qkv_append", rows.rows, llm_.head_dim);
-  if (rows.sequences > 0) {
+  const __nv_bfloat16* const pool = pages.layer(index);
+  const auto shape = [&] {
+    return fmt::format("{} rows, {} decode and {} chunk sequences, head_dim {}, pages of {}", rows.rows,
+                       rows.decodes_count, rows.chunks_count, llm_.head_dim, limits_.page_tokens);
+  };
+  if (rows.decodes_count > 0) {
     timer->begin(Operation::kDecodeAttention, index);
-    must(attention_decode(decode_, decode_args(rows, pages.layer(index)), stream), "attention_decode", 0,
-         [&] {
-           return fmt::format("{} sequences, head_dim {}, pages of {}", rows.sequences, llm_.head_dim,
-                              limits_.page_tokens);
-         });
+    must(attention_decode(decode_, decode_args(rows, pool), stream), "attention_decode", 0, shape);
+  }
+  if (rows.chunks_count > 0) {
+    timer->begin(Operation::kChunkAttention, index);
+    must(attention_prefill(prefill_, prefill_args(rows, pool), stream), "attention_prefill", 0, shape);
   }
   if (rows.other_rows == 0) return;
   timer->begin(Operation::kRowAttention, index);
-  started(
-      attention_rows({pages.layer(index), rows.pages, rows.others, q_.as<__nv_bfloat16>(),
-                      attended_.as<__nv_bfloat16>(), 1 / std::sqrt(static_cast<float>(llm_.head_dim)),
-                      rows.other_rows, llm_.query_heads, llm_.kv_heads, llm_.head_dim, limits_.page_tokens},
-                     stream),
-      "attention_rows", rows.other_rows, llm_.head_dim);
+  must(attention_rows({pool, rows.pages, rows.others, q_.as<__nv_bfloat16>(), attended_.as<__nv_bfloat16>(),
+                       attention_scale_, rows.other_rows, llm_.query_heads, llm_.kv_heads, llm_.head_dim,
+                       limits_.page_tokens},
+                      stream),
+       "attention_rows", 0, shape);
 }
 
 void CudaForward::mlp_block(uint32_t index, uint32_t rows, cudaStream_t stream, OperationTimer* timer) {

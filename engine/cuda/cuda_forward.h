@@ -22,6 +22,7 @@ struct ForwardLimits {
   uint32_t rows = 0;     // of one step
   uint32_t samples = 0;  // likewise
   uint32_t page_tokens = 0;
+  uint32_t pages = 0;  // of the GPU
 };
 
 class CudaForward {
@@ -29,8 +30,10 @@ class CudaForward {
   // `weights` must outlive this. Wrong: no room for activations.
   static Result<std::unique_ptr<CudaForward>> make(const DeviceWeights* weights, const ForwardLimits& limits);
 
-  // Whether attention_decode takes rows of this model on these pages; else all are attention_rows'.
+  // Whether attention_decode takes rows, and attention_prefill chunks, of this model on these pages; what
+  // neither takes is attention_rows'.
   static bool decode_takes(const LlmSpec& llm, uint32_t page_tokens);
+  static bool prefill_takes(const LlmSpec& llm, uint32_t page_tokens, uint32_t pages);
 
   // Starts the step's work. REQUIRES: within the limits.
   void run(const DeviceRows& rows, const DevicePages& pages, cudaStream_t stream, OperationTimer* timer);
@@ -51,16 +54,20 @@ class CudaForward {
   void mlp_block(uint32_t index, uint32_t rows, cudaStream_t stream, OperationTimer* timer);
   void norm(const float* weight, const uint32_t* pick, uint32_t rows, cudaStream_t stream);
   DecodeArgs decode_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;
+  PrefillArgs prefill_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;
 
   const DeviceWeights& weights_;
   const LlmSpec& llm_;
   const ForwardLimits limits_;
   std::unique_ptr<Matmul> matmul_;
   float rope_scale_ = 1;
+  float attention_scale_ = 1;
   DecodeShape decode_;
+  PrefillShape prefill_;
   Buffer inv_freq_;
   Buffer x_, normed_, qkv_, q_, attended_, gate_up_, activated_, logits_, sampled_;
   Buffer plan_, workspace_;  // attention_decode's
+  Buffer prefill_plan_;
 };
 
 }  // namespace kvtwin::cuda

@@ -8,8 +8,9 @@ namespace kvtwin::cuda {
 namespace {
 
 constexpr const char* kNames[] = {
-    "upload",        "embed",         "norm",    "qkv",        "append", "plan",   "decode attention",
-    "row attention", "attention out", "gate up", "activation", "down",   "logits", "sample"};
+    "upload",          "embed",         "norm",          "qkv",     "append",     "plan", "decode attention",
+    "chunk attention", "row attention", "attention out", "gate up", "activation", "down", "logits",
+    "sample"};
 static_assert(std::size(kNames) == kOperations);
 
 }  // namespace
@@ -40,7 +41,7 @@ std::vector<OperationTime> OperationLog::take(EngineId engine, StepId step) {
 
 std::string OperationLog::csv() const {
   std::string out =
-      "engine,step,rows,samples,decode_rows,decode_cells,row_cells,issued_ns,step_ns,operation,count,"
+      "engine,step,rows,samples,decode_rows,decode_cells,chunk_cells,issued_ns,step_ns,operation,count,"
       "device_ns\n";
   for (const Row& row : rows_) {
     const StepOperations& step = row.step;
@@ -48,7 +49,7 @@ std::string OperationLog::csv() const {
       if (row.count[kind] == 0) continue;
       fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{}\n", raw(row.engine),
                      raw(step.step), step.rows, step.samples, step.decode_rows, step.decode_cells,
-                     step.row_cells, step.issued.ns, step.ended.ns, kNames[kind], row.count[kind],
+                     step.chunk_cells, step.issued.ns, step.ended.ns, kNames[kind], row.count[kind],
                      row.total[kind].ns);
     }
   }

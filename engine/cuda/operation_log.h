@@ -23,7 +23,8 @@ enum class Operation : uint8_t {
   kAppend,           // rotation; keys and values into pages
   kPlan,             // of decode attention
   kDecodeAttention,  // rows that attention_decode takes
-  kRowAttention,     // all others
+  kChunkAttention,   // chunks that attention_prefill takes
+  kRowAttention,     // all other rows
   kAttentionOut,
   kGateUp,
   kActivation,
@@ -31,7 +32,7 @@ enum class Operation : uint8_t {
   kLogits,
   kSample,  // argmax, and the tokens back to the host
 };
-constexpr size_t kOperations = 14;
+constexpr size_t kOperations = 15;
 const char* name_of(Operation operation);
 
 // Times are from the step's start.
@@ -44,10 +45,11 @@ struct OperationTime {
 struct StepOperations {
   StepId step{};
   uint32_t rows = 0, samples = 0;
-  uint32_t decode_rows = 0;                  // that attention_decode took
-  uint64_t decode_cells = 0, row_cells = 0;  // read by attention, all KV heads as one
-  Duration issued{};                         // the host was done with starting operations
-  Duration ended{};                          // and with waiting for them
+  uint32_t decode_rows = 0;   // that attention_decode took
+  uint64_t decode_cells = 0;  // read by their attention, all KV heads as one
+  uint64_t chunk_cells = 0;   // likewise, by all other rows
+  Duration issued{};          // the host was done with starting operations
+  Duration ended{};           // and with waiting for them
   std::vector<OperationTime> times;
 };
 

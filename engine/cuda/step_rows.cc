@@ -25,6 +25,7 @@ void StepRows::clear() {
   slots.clear();
   sampling.clear();
   decodes.clear();
+  chunks.clear();
   others.clear();
   pages.clear();
 }
@@ -57,7 +58,8 @@ const T* RowsUpload::put(const std::vector<T>& list) {
 
 DeviceRows RowsUpload::send(const StepRows& rows, cudaStream_t stream) {
   const uint64_t bytes = space_of(rows.tokens) + space_of(rows.slots) + space_of(rows.sampling) +
-                         space_of(rows.decodes) + space_of(rows.others) + space_of(rows.pages);
+                         space_of(rows.decodes) + space_of(rows.chunks) + space_of(rows.others) +
+                         space_of(rows.pages);
   if (Result<void> ok = reserve(bytes); !ok) fail(ok.error().text());
   used_ = 0;
   DeviceRows out;
@@ -65,12 +67,14 @@ DeviceRows RowsUpload::send(const StepRows& rows, cudaStream_t stream) {
   out.slots = put(rows.slots);
   out.sampling = put(rows.sampling);
   out.decodes = put(rows.decodes);
+  out.chunks = put(rows.chunks);
   out.others = put(rows.others);
   out.pages = put(rows.pages);
   out.rows = static_cast<uint32_t>(rows.slots.size());
   out.padded_rows = static_cast<uint32_t>(rows.tokens.size());
   out.samples = static_cast<uint32_t>(rows.sampling.size());
-  out.sequences = static_cast<uint32_t>(rows.decodes.size());
+  out.decodes_count = static_cast<uint32_t>(rows.decodes.size());
+  out.chunks_count = static_cast<uint32_t>(rows.chunks.size());
   out.other_rows = static_cast<uint32_t>(rows.others.size());
   must(cudaMemcpyAsync(device_.as<char>(), staging_.as<char>(), used_, cudaMemcpyHostToDevice, stream),
        "copy of a step's work lists", used_, [&] { return fmt::format("{} rows", out.rows); });

@@ -12,17 +12,20 @@
 
 #include "engine/cuda/buffer.h"
 #include "kernels/attention_decode.h"
+#include "kernels/attention_prefill.h"
 #include "kernels/attention_rows.h"
 #include "kernels/qkv_append.h"
 
 namespace kvtwin::cuda {
 
-// One row per token. A row's attention is in one of two lists: `decodes` by row and KV head, or `others`.
+// One row per token. A row's attention is in one of three lists: `decodes` by row and KV head, `chunks` by
+// chunk and KV head, or `others`.
 struct StepRows {
   std::vector<uint32_t> tokens;  // more than slots: rows that pad the matrix products, and touch no page
   std::vector<QkvSlot> slots;
   std::vector<uint32_t> sampling;  // rows, ascending
   std::vector<DecodeSequence> decodes;
+  std::vector<PrefillSequence> chunks;
   std::vector<QueryRow> others;
   std::vector<uint32_t> pages;  // page tables, one behind the other
 
@@ -35,11 +38,12 @@ struct DeviceRows {
   const QkvSlot* slots = nullptr;
   const uint32_t* sampling = nullptr;
   const DecodeSequence* decodes = nullptr;
+  const PrefillSequence* chunks = nullptr;
   const QueryRow* others = nullptr;
   const uint32_t* pages = nullptr;
   uint32_t rows = 0;         // with a slot
   uint32_t padded_rows = 0;  // with a token
-  uint32_t samples = 0, sequences = 0, other_rows = 0;
+  uint32_t samples = 0, decodes_count = 0, chunks_count = 0, other_rows = 0;
 };
 
 class RowsUpload {

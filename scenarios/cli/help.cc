@@ -8,6 +8,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin run     scenarios/coding_agents_small.textproto   run one scenario; print what happened
   kvtwin replay  out/run-3f0c                              same log, same decisions?
   kvtwin sweep   SCENARIO --vary=limits.calls_max=16..256*2 --out=out/sweep   run it at many points
+  kvtwin report  out/run-3f0c out/sweep --out=report.html  one page with plots, no network needed
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
   kvtwin model   import config.json --name=mine            bring a model in; show, init
@@ -98,6 +99,14 @@ constexpr char kSweep[] = R"(Run one scenario at many points of its fields; keep
 A point that fails is a row with its error, and runs again next time. Exit status 1 if there is one.
 )";
 
+constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing else.
+
+  kvtwin report out/run-3f0c out/run-77ab --out=report.html
+
+  DIR                   folders of kvtwin run or kvtwin sweep; several runs are shown side by side
+  --out=FILE            .html: a page with plots, to be opened from disk; .md: tables, for a pull request
+)";
+
 constexpr char kList[] = R"(List what there is to choose from.
 
   kvtwin list policies
@@ -113,6 +122,7 @@ std::string help_text(const std::string& command) {
   if (command == "replay") return kReplay;
   if (command == "compare") return kCompare;
   if (command == "sweep") return kSweep;
+  if (command == "report") return kReport;
   if (command == "list") return kList;
   return "";
 }

@@ -1,8 +1,9 @@
-// Whole decode steps of the CUDA engine on random weights: what a step takes as a server sees it (work lists
-// up, all layers, tokens down), what its operations take one by one, and what the host does meanwhile.
+// Whole steps of the CUDA engine on random weights: what a step takes as a server sees it (work lists up, all
+// layers, tokens down), and what its operations take one by one.
 //
-// The floor of a step is its bytes at the measured read ceiling of an H200 (4.69 TB/s): weights once, KV
-// once. Contexts are not computed: one page of real KV is copied to all pages.
+// The floor of a step is its bytes (weights once, KV once) at the measured read ceiling of an H200, 4.69
+// TB/s, or its flops at what cuBLAS sustains in bf16, 790 TFLOP/s. Contexts are not computed: one page of
+// real KV is copied to all pages.
 
 #include <benchmark/benchmark.h>
 
@@ -24,7 +25,7 @@ using namespace kvtwin;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kPage = 16, kSteps = 40, kWarm = 5;
-constexpr double kCeiling = 4.69e12;
+constexpr double kCeiling = 4.69e12, kFlops = 790e12;
 
 // Any tokens; all of the context is prompt.
 class DrawnTokens final : public cpu::TokenIds {
@@ -34,6 +35,8 @@ class DrawnTokens final : public cpu::TokenIds {
     return static_cast<uint32_t>(draw({raw(call), position}) % vocab_);
   }
   uint32_t prompt_tokens(CallId) const override { return prompt_; }
+  uint32_t output_tokens(CallId) const override { return kWarm + kSteps; }
+  SessionId session(CallId) const override { return {}; }
 
  private:
   const uint32_t vocab_, prompt_;
@@ -60,14 +63,15 @@ const cuda::DeviceModel& model_named(const char* name, LlmSpec* llm) {
 // `calls` decodes beside one another, each with its own pages.
 class Server {
  public:
-  Server(const cuda::DeviceModel& model, const LlmSpec& llm, uint32_t calls, uint32_t context,
+  // Each step has `rows` tokens of each call; more than one: always the same chunk.
+  Server(const cuda::DeviceModel& model, const LlmSpec& llm, uint32_t calls, uint32_t context, uint32_t rows,
          cuda::OperationLog* log)
-      : tokens_(llm.vocab, context + 1), calls_(calls), context_(context) {
-    const uint32_t each = (context + kSteps + kWarm) / kPage + 2;
+      : tokens_(llm.vocab, context + rows), calls_(calls), rows_(rows), context_(context) {
+    const uint32_t each = (context + rows + kSteps + kWarm) / kPage + 2;
     cuda::CudaEngineConfig config;
     config.page_tokens = kPage;
     config.pages_gpu = calls * each + 1;
-    config.rows_max = std::max(calls, kPage), config.samples_max = calls;
+    config.rows_max = std::max(calls * rows, kPage), config.samples_max = calls;
     config.log = log;
     engine_ = must_be(cuda::CudaEngine::make(config, &model, &tokens_));
     fill(config.pages_gpu);
@@ -83,16 +87,20 @@ class Server {
     std::vector<PlanEntry> entries;
     std::vector<Adoption> adoptions;
     for (uint32_t i = 0; i < calls_; ++i) {
-      entries.push_back({CallId{1 + i}, EntryKind::kDecode, first_, true, 1, context_});
+      const EntryKind kind = rows_ > 1 ? EntryKind::kChunk : EntryKind::kDecode;
+      entries.push_back({CallId{1 + i}, kind, first_, true, rows_, context_});
       if (first_) adoptions.push_back({CallId{1 + i}, {pages_.data() + size_t{i} * each_, each_}});
     }
     first_ = false;
-    const LaunchStep launch{
-        .step = StepId{++step_}, .tokens = calls_, .entries = entries, .grants = {}, .adoptions = adoptions};
+    const LaunchStep launch{.step = StepId{++step_},
+                            .tokens = calls_ * rows_,
+                            .entries = entries,
+                            .grants = {},
+                            .adoptions = adoptions};
     const Clock::time_point start = Clock::now();
     engine_->step(launch, 0, &values_);
     const double took = std::chrono::duration<double>(Clock::now() - start).count();
-    ++context_;
+    if (rows_ == 1) ++context_;
     for (const auto& sample : engine_->samples()) digest_ = draw({digest_, sample.token});
     return took;
   }
@@ -114,7 +122,7 @@ class Server {
   DrawnTokens tokens_;
   std::unique_ptr<cuda::CudaEngine> engine_;
   std::vector<PageId> pages_;
-  const uint32_t calls_;
+  const uint32_t calls_, rows_;
   uint32_t context_, each_ = 0;
   bool first_ = true;
   uint64_t step_ = 0, digest_ = 0;
@@ -128,9 +136,9 @@ double median(std::vector<double> values) {
 
 // Microseconds per step of each kind of operation, medians over steps.
 std::array<double, cuda::kOperations> operations(const cuda::DeviceModel& model, const LlmSpec& llm,
-                                                 uint32_t calls, uint32_t context) {
+                                                 uint32_t calls, uint32_t context, uint32_t rows) {
   cuda::OperationLog log(true);
-  Server server(model, llm, calls, context, &log);
+  Server server(model, llm, calls, context, rows, &log);
   std::array<std::vector<double>, cuda::kOperations> seen;
   for (uint32_t i = 0; i < kSteps; ++i) {
     server.step();
@@ -144,7 +152,19 @@ std::array<double, cuda::kOperations> operations(const cuda::DeviceModel& model,
   return out;
 }
 
-void decode_step(benchmark::State& state, const char* name, uint32_t calls, uint32_t context) {
+// Bytes or flops, whichever takes longer.
+double floor_s(const LlmSpec& llm, uint32_t calls, uint32_t context, uint32_t rows) {
+  const WeightBytes weights = weight_bytes(llm, 1);
+  const double matrices = weights.attention + weights.mlp;
+  const double bytes =
+      matrices + weights.lm_head + static_cast<double>(llm.kv_bytes_per_token()) * calls * (context + rows);
+  const double new_rows = rows, cells = new_rows * context + new_rows * (new_rows + 1) / 2;
+  const double flops =
+      calls * (matrices * rows + weights.lm_head + 4.0 * llm.query_heads * llm.head_dim * llm.layers * cells);
+  return std::max(bytes / kCeiling, flops / kFlops);
+}
+
+void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t context, uint32_t rows) {
   if (const Result<void> ok = cuda::check_gpu(); !ok) {
     state.SkipWithError(ok.error().text().c_str());
     return;
@@ -154,7 +174,7 @@ void decode_step(benchmark::State& state, const char* name, uint32_t calls, uint
   for (auto unused : state) {
     std::vector<double> took;
     {
-      Server server(model, llm, calls, context, nullptr);
+      Server server(model, llm, calls, context, rows, nullptr);
       for (uint32_t i = 0; i < kWarm + kSteps; ++i) {
         const double one = server.step();
         if (i >= kWarm) took.push_back(one);
@@ -162,7 +182,7 @@ void decode_step(benchmark::State& state, const char* name, uint32_t calls, uint
       state.counters["digest32"] = static_cast<double>(server.digest() & UINT32_MAX);
     }
     state.SetIterationTime(median(took));
-    const auto each = operations(model, llm, calls, context);
+    const auto each = operations(model, llm, calls, context, rows);
     double sum = 0, main = 0;
     for (size_t kind = 0; kind < each.size(); ++kind) {
       const auto operation = static_cast<cuda::Operation>(kind);
@@ -171,36 +191,26 @@ void decode_step(benchmark::State& state, const char* name, uint32_t calls, uint
                            operation == cuda::Operation::kAttentionOut ||
                            operation == cuda::Operation::kGateUp || operation == cuda::Operation::kDown ||
                            operation == cuda::Operation::kLogits;
-      if (product || operation == cuda::Operation::kDecodeAttention) main += each[kind];
+      if (product || operation == cuda::Operation::kDecodeAttention ||
+          operation == cuda::Operation::kChunkAttention)
+        main += each[kind];
       state.counters[std::string("us ") + cuda::name_of(operation)] = each[kind];
     }
-    const double bytes = weight_bytes(llm, 1).total() - weight_bytes(llm, 1).embedding +
-                         static_cast<double>(llm.kv_bytes_per_token()) * calls * context;
-    state.counters["us floor"] = bytes / kCeiling * 1e6;
+    state.counters["us floor"] = floor_s(llm, calls, context, rows) * 1e6;
     state.counters["us operations"] = sum;
     state.counters["step / (products + attention)"] = median(took) * 1e6 / main;
   }
 }
 
-BENCHMARK_CAPTURE(decode_step, 8B_B1_8k, "llama-3.1-8b", 1, 8192)
-    ->UseManualTime()
-    ->Iterations(1)
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(decode_step, 8B_B8_8k, "llama-3.1-8b", 8, 8192)
-    ->UseManualTime()
-    ->Iterations(1)
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(decode_step, 8B_B32_8k, "llama-3.1-8b", 32, 8192)
-    ->UseManualTime()
-    ->Iterations(1)
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(decode_step, 8B_B128_2k, "llama-3.1-8b", 128, 2048)
-    ->UseManualTime()
-    ->Iterations(1)
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(decode_step, 32B_B8_8k, "qwen3-32b", 8, 8192)
-    ->UseManualTime()
-    ->Iterations(1)
-    ->Unit(benchmark::kMicrosecond);
+#define KVT_STEP(name, ...) \
+  BENCHMARK_CAPTURE(step, name, __VA_ARGS__)->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond)
+KVT_STEP(8B_decode_1x8k, "llama-3.1-8b", 1, 8192, 1);
+KVT_STEP(8B_decode_8x8k, "llama-3.1-8b", 8, 8192, 1);
+KVT_STEP(8B_decode_32x8k, "llama-3.1-8b", 32, 8192, 1);
+KVT_STEP(8B_decode_128x2k, "llama-3.1-8b", 128, 2048, 1);
+KVT_STEP(8B_chunk_2048_of_2k, "llama-3.1-8b", 1, 0, 2048);
+KVT_STEP(8B_chunk_2048_of_32k, "llama-3.1-8b", 1, 30720, 2048);
+KVT_STEP(8B_chunk_8192_of_8k, "llama-3.1-8b", 1, 0, 8192);
+KVT_STEP(32B_decode_8x8k, "qwen3-32b", 8, 8192, 1);
 
 }  // namespace
