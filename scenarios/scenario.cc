@@ -281,7 +281,7 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
     scenario.values.mutable_policies()->set_placement(arena ? "arena" : host ? "host" : "gpu");
   }
   if (scenario.values.clock().empty())
-    scenario.values.set_clock(scenario.values.world() == "cpu" ? "wall" : "virtual");
+    scenario.values.set_clock(scenario.values.world() != "sim" ? "wall" : "virtual");
   complete_scorer_options(scenario.values.mutable_policies());
   check_scenario(scenario, &mistakes);
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));

@@ -127,7 +127,7 @@ void check_replay(const v1::Replay& replay, Checker* check) {
 }
 
 void check_world(const v1::Scenario& values, Checker* check) {
-  check->choice("world", values.world(), {"sim", "cpu"});
+  check->choice("world", values.world(), {"sim", "cpu", "cuda"});
   check->choice("clock", values.clock(), {"wall", "virtual"});
   if (values.world() == "sim" && values.clock() == "wall")
     check->add("clock", "the simulated world has no wall clock", "virtual, or --world=cpu");

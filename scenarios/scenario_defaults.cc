@@ -108,6 +108,7 @@ constexpr char kDefaults[] = R"pb(
   world: "sim"
   clock: ""
   cpu { checkpoint: "" decode: "forced" sleep: false scorer_weights: "" judge_rows: "soft" }
+  cuda { timings: false }
 )pb";
 
 // max_cudagraph_capture_size 512: 1, 2, 4, then every 8 up to 256, then every 16.
