@@ -76,6 +76,13 @@ __device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint3
       "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w)
       : "memory");
 }
+// As copy_bulk() with a policy, of data that is read again soon.
+__device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, uint32_t bytes, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+      "l"(source), "r"(bytes), "r"(bar)
+      : "memory");
+}
 // Ordinary writes to shared memory come before what the copy engine does to it later.
 __device__ __forceinline__ void fence_before_bulk() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
