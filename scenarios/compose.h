@@ -22,6 +22,10 @@
 
 namespace kvtwin {
 
+namespace sim {
+class StepWatcher;
+}
+
 struct Composed {
   LlmSpec llm;
   DeviceSpec device;
@@ -35,6 +39,8 @@ struct Composed {
   std::unique_ptr<CostModel> cost;  // all engines are alike and share it, and what it memoises
   std::vector<std::string> notes;   // sentences for the user and the result
   uint32_t oversized_calls = 0;     // that will be rejected
+  // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
+  sim::StepWatcher* watcher = nullptr;
 };
 
 // `on_session` is called for every session of the trace as it is read: progress.

@@ -10,9 +10,9 @@
 #ifdef KVTWIN_HAVE_SIMGRID
 
 #include "engine/policy/registry.h"
+#include "scenarios/compose_retrieving.h"
 #include "scenarios/retrieval_options.h"
 #include "sim/behaviour_retention.h"
-#include "sim/behaviour_retrieval.h"
 #include "sim/sim_backend.h"
 
 namespace kvtwin {
@@ -21,13 +21,6 @@ namespace {
 double giga(const Figure& figure) { return figure.value / 1e9; }
 
 Duration rounded(const Figure& figure) { return {static_cast<int64_t>(figure.value + 0.5)}; }
-
-// What the engines' in-step retrieval is priced and decided by. Nothing, where every step reads everything.
-struct Retrieving {
-  std::optional<RetrievalCost> prices;
-  std::vector<std::unique_ptr<sim::GraphPricer>> pricers;      // by engine
-  std::vector<std::unique_ptr<sim::RetrievalSource>> sources;  // likewise
-};
 
 sim::RetrievalBehaviour behaviour_of(const v1::Scenario& values, const RetrievalSpec& spec) {
   const v1::RetrievalBehaviour& in = values.simulation().retrieval();
@@ -41,10 +34,18 @@ sim::RetrievalBehaviour behaviour_of(const v1::Scenario& values, const Retrieval
   return out;
 }
 
+}  // namespace
+
 Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   Retrieving out;
   const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
-  if (method == RetrievalMethod::kAll) return out;
+  if (method == RetrievalMethod::kAll) {
+    if (composed.watcher == nullptr) return out;
+    const sim::GraphPricerSpec dense{.graph = {.layers = composed.llm.layers}, .policy = {}};
+    for (size_t i = 0; i < composed.options.engines.size(); ++i)
+      out.pricers.push_back(std::make_unique<sim::GraphPricer>(dense, composed.cost.get(), nullptr));
+    return out;
+  }
   const CoreConfig& config = composed.options.engines.front();
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   const LlmSpec& llm = composed.llm;
@@ -70,6 +71,8 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   }
   return out;
 }
+
+namespace {
 
 SimulatedEnd::Retrieval retrieval_of(const v1::Scenario& values, const sim::SimReport& report) {
   SimulatedEnd::Retrieval out;
@@ -107,10 +110,9 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, co
     engine.steps_in_flight_max = composed.options.engines[i].steps_in_flight_max;
     engine.gpu_first = static_cast<uint32_t>(i) * tp;
     engine.gpus = tp;
-    if (!retrieving.pricers.empty()) {
-      engine.pricer = retrieving.pricers[i].get();
-      engine.source = retrieving.sources[i].get();
-    }
+    if (!retrieving.pricers.empty()) engine.pricer = retrieving.pricers[i].get();
+    if (!retrieving.sources.empty()) engine.source = retrieving.sources[i].get();
+    engine.watcher = composed.watcher;
     out.engines.push_back(engine);
   }
   const std::string& fidelity = scenario.values.simulation().fidelity();
@@ -152,7 +154,7 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
   SimulatedEnd out;
   out.end = sim::run_simulated(config, composed->options, client, observers, &report);
   if (!sources.empty()) out.kept_outcomes = scenario.values.simulation().kept();
-  if (!retrieving.pricers.empty()) out.retrieval = retrieval_of(scenario.values, report);
+  if (!retrieving.sources.empty()) out.retrieval = retrieval_of(scenario.values, report);
   std::array<double, kEvidenceKinds> ticks{};
   double sum = 0;
   for (const sim::StepTotals& engine : report.engines) {

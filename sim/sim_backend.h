@@ -28,6 +28,7 @@ struct SimEngine {
   // What compressions keep, where the data decides; asked as a step is launched (kept_backend.h). null:
   // nothing.
   OutcomeSource* retention = nullptr;
+  StepWatcher* watcher = nullptr;    // of its steps that a pricer prices; null: nobody
   uint64_t page_bytes = 0;           // of one page, on all its GPUs together
   uint32_t steps_in_flight_max = 1;  // run_simulated() takes CoreConfig's
   Duration first_step_host{};        // what its very first step costs more

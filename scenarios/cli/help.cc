@@ -10,6 +10,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
   kvtwin model   import config.json --name=mine            bring a model in; show, init
+  kvtwin explain scenarios/methods/freekv.textproto --step=20   one step: operations, critical path
   kvtwin list    policies | models | devices | nodes | scenarios | presets
 
 kvtwin COMMAND --help says more. Options are written --name=value.
@@ -67,6 +68,28 @@ constexpr char kCompare[] = R"(Compare a run with what a real server logged, met
 TTFT and latency count from queued_ts on both sides. Percentiles interpolate as numpy's do.
 )";
 
+constexpr char kExplain[] =
+    R"(Price one step of a scenario's engine, operation by operation: the critical path, what transfers cost
+beyond what they hide behind, and how much later each operation could end without anybody noticing.
+
+  kvtwin explain scenarios/methods/freekv.textproto --step=20 --layers=0..2 --out=step.dot
+  kvtwin explain scenarios/methods/arkvale.textproto --shape=decodes=4,context=32768
+
+  SCENARIO              as for kvtwin run; always priced in the simulated world
+  --step=N              the Nth single step of the engine in the run, from 0
+  --shape=SHAPE         or a step of alike calls, the third of three: decodes=N,context=TOKENS and
+                        chunks=N,chunk_tokens=TOKENS,chunk_context=TOKENS
+  --engine=N            of --step; 0 if it is not given
+  --out=FILE            the graph for Graphviz: streams as clusters, the critical path in red, predicated
+                        operations dashed, those that do not happen dotted, background ones rounded
+  --layers=FROM..TO     of the graph; all if it is not given
+  --format=table        or json, jsonl, csv: one record per operation
+  --set=FIELD=VALUE     change a field; may be repeated
+
+Slack of background operations is against a next step alike. Copies are priced as if they had their links
+for themselves.
+)";
+
 constexpr char kList[] = R"(List what there is to choose from.
 
   kvtwin list policies
@@ -81,6 +104,7 @@ std::string help_text(const std::string& command) {
   if (command == "run") return kRun;
   if (command == "replay") return kReplay;
   if (command == "compare") return kCompare;
+  if (command == "explain") return kExplain;
   if (command == "list") return kList;
   return "";
 }
