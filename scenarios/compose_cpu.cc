@@ -8,6 +8,7 @@
 
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
+#include "engine/cpu/paged_cache.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
 
@@ -70,6 +71,12 @@ Result<ModelWeights> make_weights(const Scenario& scenario, const Composed& comp
   return loaded;
 }
 
+// Which way of keeping KV the engine's policies ask for.
+Result<std::unique_ptr<cpu::KvCache>> make_cache(const CoreConfig& config, const LlmSpec& llm) {
+  const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
+  return cpu::PagedCache::make(memory, llm);
+}
+
 }  // namespace
 
 struct CpuWorld::Parts {
@@ -97,14 +104,11 @@ Result<std::unique_ptr<CpuWorld>> CpuWorld::make(const Scenario& scenario, const
   for (const CoreConfig& config : composed.options.engines) {
     cpu::CpuEngineConfig own;
     own.engine = config.engine;
-    own.page_tokens = config.page_tokens;
-    own.pages_gpu = config.pages_gpu;
-    own.pages_host = config.pages_host;
     own.decoding = greedy ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
-    Result<std::unique_ptr<cpu::CpuEngine>> engine =
-        cpu::CpuEngine::make(own, &parts->weights, &parts->tokens);
-    if (!engine) return mistake(scenario.where("memory.gpu_pages"), engine.error().what, engine.error().hint);
-    parts->engines.push_back(std::move(*engine));
+    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(config, composed.llm);
+    if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
+    parts->engines.push_back(
+        std::make_unique<cpu::CpuEngine>(own, &parts->weights, &parts->tokens, std::move(*cache)));
   }
   return std::unique_ptr<CpuWorld>(new CpuWorld(std::move(parts)));
 }

@@ -4,9 +4,8 @@
 // cpu_backend.h measures how long each step takes; the simulated world asks it as its OutcomeSource and keeps
 // its own time (--clock=virtual). What it computes does not depend on which.
 //
-// The policy says which pages; this says what is in them. A call's page table starts with its adoption and
-// grows with its grants. A transfer copies pages when it is asked for: the policy lets nobody write to its
-// source or read its target before it is answered (backend.h), so no result depends on the moment.
+// The policy says which pages; the engine's KvCache says what is in them (kv_cache.h). The engine itself
+// knows tokens: what goes in, what was sampled, when a call ends.
 
 #ifndef KVTWIN_ENGINE_CPU_CPU_ENGINE_H_
 #define KVTWIN_ENGINE_CPU_CPU_ENGINE_H_
@@ -18,11 +17,9 @@
 #include <vector>
 
 #include "engine/cpu/forward.h"
-#include "engine/cpu/kv_store.h"
+#include "engine/cpu/kv_cache.h"
 #include "engine/cpu/token_ids.h"
 #include "engine/outcome_source.h"
-#include "kernels/attention.h"
-#include "kernels/rope_append.h"
 
 namespace kvtwin::cpu {
 
@@ -33,19 +30,16 @@ enum class Decoding : uint8_t {
 
 struct CpuEngineConfig {
   EngineId engine{};
-  uint32_t page_tokens = 16;
-  uint32_t pages_gpu = 0;
-  uint32_t pages_host = 0;
   Decoding decoding = Decoding::kForced;
   std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the call
-  bool poison = false;                 // pages are filled with NaN when they are granted: tests
 };
 
 class CpuEngine final : public OutcomeSource {
  public:
-  // `weights` and `tokens` must outlive this. Wrong: no room for so many pages.
-  static Result<std::unique_ptr<CpuEngine>> make(const CpuEngineConfig& config, const ModelWeights* weights,
-                                                 const TokenIds* tokens);
+  // `weights` and `tokens` must outlive this.
+  CpuEngine(const CpuEngineConfig& config, const ModelWeights* weights, const TokenIds* tokens,
+            std::unique_ptr<KvCache> cache)
+      : config_(config), tokens_(tokens), forward_(weights), cache_(std::move(cache)) {}
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
   void told(const Command& command) override;
@@ -63,37 +57,21 @@ class CpuEngine final : public OutcomeSource {
   uint64_t tokens_computed() const { return tokens_computed_; }
   // Fingerprint of what all ended calls sampled, whatever the order in which they ended.
   uint64_t samples_digest() const { return samples_digest_; }
-  const KvStore& kv() const { return kv_; }
+  KvCache& cache() { return *cache_; }
 
  private:
-  struct Call {
-    std::vector<kernels::ReadRun> pages;  // whole pages, in order of position
-    std::vector<uint32_t> sampled;        // by output token
-  };
-  // One row per token of the step.
-  struct Batch {
-    std::vector<uint32_t> tokens;
-    std::vector<kernels::AppendRow> appends;
-    std::vector<kernels::AttentionRow> reads;
-    std::vector<uint32_t> sampling;
-    void clear();
-  };
-  class PagedAttention;
-
-  CpuEngine(const CpuEngineConfig& config, const ModelWeights* weights, const TokenIds* tokens, KvStore kv)
-      : config_(config), tokens_(tokens), forward_(weights), kv_(std::move(kv)) {}
-
-  void take_pages(const LaunchStep& launch, uint32_t offset);
   void add_entry(const PlanEntry& entry);
-  uint32_t input_token(CallId call, const Call& state, uint32_t position) const;
+  uint32_t input_token(CallId call, uint32_t position);
   void take_sample(const PlanEntry& entry, size_t index, StepValues* values);
 
   const CpuEngineConfig config_;
   const TokenIds* const tokens_;
   Forward forward_;
-  KvStore kv_;
-  std::map<CallId, Call> calls_;
-  Batch batch_;
+  const std::unique_ptr<KvCache> cache_;
+  std::map<CallId, std::vector<uint32_t>> sampled_;  // by output token
+  // Of the step at hand.
+  std::vector<PlanEntry> entries_;
+  std::vector<uint32_t> inputs_, sampling_;  // one token per row; rows that sample
   std::vector<Sample> samples_;
   std::vector<float> logits_;
   uint64_t tokens_computed_ = 0;

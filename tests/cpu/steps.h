@@ -11,19 +11,25 @@
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
 #include "engine/cpu/cpu_engine.h"
+#include "engine/cpu/paged_cache.h"
 
 namespace kvtwin::testing {
+
+inline std::unique_ptr<cpu::KvCache> paged(const cpu::KvMemory& memory, const LlmSpec& llm) {
+  Result<std::unique_ptr<cpu::KvCache>> made = cpu::PagedCache::make(memory, llm);
+  KVT_CHECK(made.has_value());
+  return std::move(*made);
+}
 
 class Steps {
  public:
   // Pages are dealt in an order drawn from `seed`; 0: ascending.
-  Steps(const cpu::CpuEngineConfig& config, const ModelWeights* weights, const cpu::TokenIds* tokens,
-        uint64_t seed)
-      : config_(config) {
-    auto made = cpu::CpuEngine::make(config, weights, tokens);
-    KVT_CHECK(made.has_value());
-    engine_ = std::move(*made);
-    for (uint32_t i = 0; i < config.pages_gpu; ++i) free_.push_back(PageId{i});
+  Steps(const cpu::KvMemory& memory, const ModelWeights* weights, const cpu::TokenIds* tokens, uint64_t seed,
+        const cpu::CpuEngineConfig& config = {})
+      : memory_(memory),
+        config_(config),
+        engine_(std::make_unique<cpu::CpuEngine>(config, weights, tokens, paged(memory, weights->llm()))) {
+    for (uint32_t i = 0; i < memory.pages_gpu; ++i) free_.push_back(PageId{i});
     Prng prng(seed);
     for (size_t i = free_.size(); seed != 0 && i > 1; --i)
       std::swap(free_[i - 1], free_[prng.range(0, i - 1)]);
@@ -32,7 +38,7 @@ class Steps {
 
   // A call begins, with what it adopts.
   void begin(CallId call, const std::vector<PageId>& adopted = {}) {
-    calls_[call] = {adopted, static_cast<uint32_t>(adopted.size()) * config_.page_tokens, true, adopted};
+    calls_[call] = {adopted, static_cast<uint32_t>(adopted.size()) * memory_.page_tokens, true, adopted};
   }
   void end(CallId call, DropCallState::Reason reason = DropCallState::Reason::kFinished) {
     engine_->told(DropCallState{config_.engine, call, reason});
@@ -60,7 +66,7 @@ class Steps {
       for (uint32_t i = 0; i < wants.size(); ++i) {
         Call& call = calls_.at(wants[i].call);
         call.kv += wants[i].tokens;
-        while (call.pages.size() * config_.page_tokens < call.kv) {
+        while (call.pages.size() * memory_.page_tokens < call.kv) {
           call.pages.push_back(take());
           grants.push_back({offset, i, call.pages.back()});
         }
@@ -101,6 +107,7 @@ class Steps {
     std::vector<PageId> adopted;
   };
 
+  const cpu::KvMemory memory_;
   const cpu::CpuEngineConfig config_;
   std::unique_ptr<cpu::CpuEngine> engine_;
   std::vector<PageId> free_;  // the next one last

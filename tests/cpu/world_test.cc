@@ -143,14 +143,9 @@ void check_run(uint64_t seed, Totals* totals) {
   std::vector<std::unique_ptr<cpu::CpuEngine>> made;
   std::vector<uint32_t> in_flight;
   for (const CoreConfig& engine : options.engines) {
-    auto one = cpu::CpuEngine::make({.engine = engine.engine,
-                                     .page_tokens = engine.page_tokens,
-                                     .pages_gpu = engine.pages_gpu,
-                                     .pages_host = engine.pages_host,
-                                     .poison = true},
-                                    &weights, &tokens);
-    REQUIRE(one);
-    made.push_back(std::move(*one));
+    const cpu::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, true};
+    made.push_back(std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{.engine = engine.engine}, &weights,
+                                                    &tokens, paged(memory, llm)));
     in_flight.push_back(engine.steps_in_flight_max);
   }
   Witness witness(made, &tokens, llm.vocab);
@@ -204,15 +199,14 @@ TEST_CASE("G-5 world: a page that two calls were given by mistake would be seen 
   GivenTokens given;
   given.give(CallId{1}, random_tokens(1, 40, llm.vocab), 12);
   given.give(CallId{2}, random_tokens(2, 40, llm.vocab), 20);
-  auto engine = cpu::CpuEngine::make({.page_tokens = 8, .pages_gpu = 10}, &weights, &given);
-  REQUIRE(engine);
+  cpu::CpuEngine engine({}, &weights, &given, paged({.page_tokens = 8, .pages_gpu = 10}, llm));
   const auto logits = [&](PageId second) {
     const PlanEntry entries[] = {{CallId{1}, EntryKind::kChunk, true, true, 12, 0},
                                  {CallId{2}, EntryKind::kChunk, true, false, 12, 0}};
     const PageGrant grants[] = {{0, 0, PageId{0}}, {0, 0, PageId{1}}, {0, 1, PageId{2}}, {0, 1, second}};
     StepValues values;
-    (*engine)->step({.entries = entries, .grants = grants, .adoptions = {}}, 0, &values);
-    return std::vector<float>((*engine)->logits().begin(), (*engine)->logits().end());
+    engine.step({.entries = entries, .grants = grants, .adoptions = {}}, 0, &values);
+    return std::vector<float>(engine.logits().begin(), engine.logits().end());
   };
   CHECK(logits(PageId{3}) == logits(PageId{4}));
   CHECK(logits(PageId{3}) != logits(PageId{1}));
