@@ -57,19 +57,23 @@ Result<void> check_same(const Scenario& scenario, const LlmSpec& named, const Ll
   return {};
 }
 
-Result<ModelWeights> make_weights(const Scenario& scenario, const Composed& composed) {
+}  // namespace
+
+Result<ModelWeights> make_weights(const Scenario& scenario, const LlmSpec& llm) {
   const std::string& written = scenario.values.cpu().checkpoint();
   if (written.empty()) {
-    if (Result<void> ok = check_dense(composed.llm, scenario.where("model.name")); !ok)
+    if (Result<void> ok = check_dense(llm, scenario.where("model.name")); !ok)
       return tl::unexpected<Mistake>(ok.error());
-    return ModelWeights::random(composed.llm, scenario.values.seed());
+    return ModelWeights::random(llm, scenario.values.seed());
   }
   Result<ModelWeights> loaded = load_model(scenario.file(written));
   if (!loaded) return loaded;
-  if (Result<void> ok = check_same(scenario, composed.llm, loaded->llm()); !ok)
+  if (Result<void> ok = check_same(scenario, llm, loaded->llm()); !ok)
     return tl::unexpected<Mistake>(ok.error());
   return loaded;
 }
+
+namespace {
 
 // Which way of keeping KV the engine's policies ask for.
 Result<std::unique_ptr<cpu::KvCache>> make_cache(const CoreConfig& config, const LlmSpec& llm) {
@@ -93,7 +97,7 @@ CpuWorld::~CpuWorld() = default;
 
 Result<std::unique_ptr<CpuWorld>> CpuWorld::make(const Scenario& scenario, const Composed& composed) {
   if (Result<void> ok = check_axes(scenario); !ok) return tl::unexpected<Mistake>(ok.error());
-  Result<ModelWeights> weights = make_weights(scenario, composed);
+  Result<ModelWeights> weights = make_weights(scenario, composed.llm);
   if (!weights) return tl::unexpected<Mistake>(weights.error());
   const bool greedy = scenario.values.cpu().decode() == "greedy";
   auto parts = std::make_unique<Parts>(std::move(*weights),

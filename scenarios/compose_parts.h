@@ -4,11 +4,15 @@
 #define KVTWIN_SCENARIOS_COMPOSE_PARTS_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "engine/policy/budget_groups.h"
 #include "engine/policy/config.h"
 #include "models/llm.h"
+#include "models/weights.h"
 #include "scenarios/scenario.h"
+#include "traces/sink.h"
 
 namespace kvtwin {
 
@@ -18,6 +22,11 @@ PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mis
 uint32_t page_groups(const PolicySet& set);
 // Of one GPU.
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set);
+
+// Pushes the scenario's trace into `sink`. What the user should know goes to *notes, which may be null.
+Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink);
+// What the CPU engine computes with: the scenario's checkpoint, or weights drawn from its seed.
+Result<ModelWeights> make_weights(const Scenario& scenario, const LlmSpec& llm);
 
 }  // namespace kvtwin
 

@@ -57,8 +57,7 @@ void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set
   spec.aot_exact_grid = in.aot_exact_grid();
   if (in.profile().empty()) return;
   const char* const field = "policies.partition_options.profile";
-  const auto profile =
-      load<RetentionProfile>(scenario, field, in.profile(), parse_retention_profile, mistakes);
+  const auto profile = load_retention(scenario, field, in.profile(), mistakes);
   if (!profile) return;
   if (profile->layers != llm.layers || profile->kv_heads != llm.kv_heads) {
     mistakes->push_back({scenario.where(field),
@@ -79,6 +78,11 @@ Format stored_format(const std::string& precision) {
 }
 
 }  // namespace
+
+std::optional<RetentionProfile> load_retention(const Scenario& scenario, const char* field,
+                                               const std::string& written, Mistakes* mistakes) {
+  return load<RetentionProfile>(scenario, field, written, parse_retention_profile, mistakes);
+}
 
 void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
   load_precision(scenario, set, mistakes);

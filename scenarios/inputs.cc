@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "engine/base/prng.h"
@@ -61,6 +62,10 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario) {
   nameless.values.clear_description();
   nameless.values.mutable_trace()->clear_path();
   nameless.values.mutable_cost()->clear_profile();
+  v1::Policies& policies = *nameless.values.mutable_policies();
+  policies.mutable_precision_options()->clear_tag_map();
+  policies.mutable_partition_options()->clear_profile();
+  policies.mutable_budget_options()->clear_profile();
   sum.add(resolved_textproto(nameless));
   if (Result<void> ok = sum.add_path(scenario.file(scenario.values.trace().path())); !ok) {
     return tl::unexpected(ok.error());
@@ -68,6 +73,14 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario) {
   const std::string& profile = scenario.values.cost().profile();
   if (!profile.empty()) {
     if (Result<void> ok = sum.add_path(scenario.file(profile)); !ok) return tl::unexpected(ok.error());
+  }
+  const v1::Policies& named = scenario.values.policies();
+  for (const auto& [what, path] : {std::pair{"tag_map", named.precision_options().tag_map()},
+                                   std::pair{"partition", named.partition_options().profile()},
+                                   std::pair{"budget", named.budget_options().profile()}}) {
+    if (path.empty()) continue;
+    sum.add(what);
+    if (Result<void> ok = sum.add_path(scenario.file(path)); !ok) return tl::unexpected(ok.error());
   }
   const std::string& checkpoint = scenario.values.cpu().checkpoint();
   if (!checkpoint.empty()) {

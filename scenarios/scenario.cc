@@ -306,6 +306,7 @@ std::string resolved_textproto(const Scenario& scenario) {
   v1::Policies& policies = *out.mutable_policies();
   policies.mutable_precision_options()->set_tag_map(anchor(policies.precision_options().tag_map()));
   policies.mutable_partition_options()->set_profile(anchor(policies.partition_options().profile()));
+  policies.mutable_budget_options()->set_profile(anchor(policies.budget_options().profile()));
   out.mutable_model()->set_name(anchor_name(out.model().name()));
   out.mutable_hardware()->set_node(anchor_name(out.hardware().node()));
   pb::TextFormat::Printer printer;

@@ -36,7 +36,9 @@ Result<OutputFormat> parse_format(const std::string& text);
 void add_run_command(CLI::App& app, int* status);
 void add_replay_command(CLI::App& app, int* status);
 void add_compare_command(CLI::App& app, int* status);
+void add_calibrate_command(CLI::App& app, int* status);
 void add_explain_command(CLI::App& app, int* status);
+void add_inspect_policy_command(CLI::App& app, int* status);
 void add_list_command(CLI::App& app, int* status);
 
 // The help of a command, hand-written; "" if it has none of its own. `command` "" is kvtwin itself.

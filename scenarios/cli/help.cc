@@ -11,6 +11,8 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
   kvtwin model   import config.json --name=mine            bring a model in; show, init
   kvtwin explain scenarios/methods/freekv.textproto --step=20   one step: operations, critical path
+  kvtwin calibrate policy budgets scenarios/search_tiny.textproto   budgets, bits, profiles from values
+  kvtwin inspect-policy scenarios/search_tiny.textproto      how good is what scorers keep, by budget
   kvtwin list    policies | models | devices | nodes | scenarios | presets
 
 kvtwin COMMAND --help says more. Options are written --name=value.
@@ -90,6 +92,30 @@ Slack of background operations is against a next step alike. Copies are priced a
 for themselves.
 )";
 
+constexpr char kInspectPolicy[] =
+    R"(Run prompts of a scenario's trace through its model on the CPU engine, let scorers choose what to keep, and
+compare that with what the response's own queries would have kept, and with attention over everything.
+
+  kvtwin inspect-policy scenarios/search_tiny.textproto --scorers=oracle,snapkv,random --budgets=64,256
+  kvtwin inspect-policy scenarios/search_tiny.textproto --set=cpu.checkpoint=llama --format=csv --out=hits.csv
+
+  SCENARIO              whose model, weights and trace are taken; its policies play no part
+  --scorers=A,B         kvtwin list policies names them, with their published options (the scenario's own scorer
+                        with the scenario's); oracle: the response asks
+  --budgets=N,M         cells of one head
+  --sinks=N --window=N  of these, kept whatever their score; 0 if not given
+  --response=N          tokens of each output that choose; 64 if not given
+  --error-rows=N        of them, rows whose attention is compared; 8 if not given
+  --contexts=N          prompts of the trace, evenly spread; 16 if not given
+  --context-min=N --context-max=N   tokens; other prompts are left out; 1 and 4096 if not given
+  --format=table        or json, jsonl, csv: one record per scorer, budget and layer
+  --out=FILE            instead of standard output
+  --set=FIELD=VALUE     change a field; may be repeated
+
+hit rate: of the cells that the response chooses, those that the scorer kept, mean over layers, heads and
+contexts. random: what chance would get. error: relative L2 of attention's output without the rest.
+)";
+
 constexpr char kList[] = R"(List what there is to choose from.
 
   kvtwin list policies
@@ -105,6 +131,7 @@ std::string help_text(const std::string& command) {
   if (command == "replay") return kReplay;
   if (command == "compare") return kCompare;
   if (command == "explain") return kExplain;
+  if (command == "inspect-policy") return kInspectPolicy;
   if (command == "list") return kList;
   return "";
 }
