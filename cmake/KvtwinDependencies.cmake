@@ -37,6 +37,11 @@ if(NOT KVTWIN_ARCHIVE STREQUAL "OFF")
 endif()
 kvtwin_optional(ARCHIVE "${LibArchive_FOUND}" "libarchive was not found: install libarchive-dev")
 
+if(NOT KVTWIN_SQLITE STREQUAL "OFF")
+  find_package(SQLite3)
+endif()
+kvtwin_optional(SQLITE "${SQLite3_FOUND}" "SQLite was not found, so there is no kvtwin sweep: install libsqlite3-dev")
+
 if(NOT KVTWIN_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)

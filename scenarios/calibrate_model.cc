@@ -16,6 +16,7 @@ Scenario dense_scenario(const Scenario& scenario) {
   Scenario out = scenario;
   *out.values.mutable_policies() = default_scenario("").policies();
   out.values.mutable_policies()->set_placement("gpu");
+  out.values.mutable_simulation()->set_kept("fixed");
   out.values.mutable_memory()->set_host_bytes(0);
   out.values.mutable_memory()->set_gpu_pages(1u << 20);
   out.values.mutable_memory()->set_reserved_pages(0);

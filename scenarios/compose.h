@@ -12,7 +12,7 @@
 
 #include "engine/driver.h"
 #include "engine/metrics.h"
-#include "engine/outcome_source.h"
+#include "engine/recorder_outcomes.h"
 #include "models/cost_model.h"
 #include "models/device.h"
 #include "models/llm.h"
@@ -36,9 +36,10 @@ struct Composed {
   RunOptions options;
   std::vector<EngineFacts> facts;  // per engine
   std::unique_ptr<ReplayClient> client;
-  std::unique_ptr<CostModel> cost;  // all engines are alike and share it, and what it memoises
-  std::vector<std::string> notes;   // sentences for the user and the result
-  uint32_t oversized_calls = 0;     // that will be rejected
+  std::unique_ptr<CostModel> cost;    // all engines are alike and share it, and what it memoises
+  OutcomeLog* outcome_log = nullptr;  // where to write down what the data decided; null: nowhere
+  std::vector<std::string> notes;     // sentences for the user and the result
+  uint32_t oversized_calls = 0;       // that will be rejected
   // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
   sim::StepWatcher* watcher = nullptr;
 };

@@ -11,6 +11,7 @@
 #include "engine/cpu/paged_cache.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
+#include "scenarios/compose_parts.h"
 
 namespace kvtwin {
 namespace {
@@ -134,12 +135,15 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
     options.sleep = scenario.values.cpu().sleep();
     for (size_t i = 0; i < parts_->engines.size(); ++i) {
       options.steps_in_flight_max.push_back(composed->options.engines[i].steps_in_flight_max);
-      sources.push_back(parts_->engines[i].get());
+      OutcomeSource* const engine = parts_->engines[i].get();
+      OutcomeLog* const log = composed->outcome_log;
+      sources.push_back(log == nullptr ? engine : log->watch(engine));
     }
     cpu::EngineSources engines(sources);
     cpu::CpuBackend world(options, &engines);
     out.end = kvtwin::run(composed->options, client, &world, observers);
     out.evidence[static_cast<size_t>(Evidence::kMeasured)] = 1;
+    if (world_says_kept(composed->options.engines.front())) out.kept_outcomes = "natural";
   }
   for (const auto& engine : parts_->engines) {
     out.tokens_computed += engine->tokens_computed();

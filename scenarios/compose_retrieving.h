@@ -1,4 +1,4 @@
-// What the simulated engines' in-step retrieval is priced and decided by. Where every step reads everything:
+// What the simulated engines' in-step retrieval is priced by. Where every step reads everything:
 // nothing, unless somebody watches the steps; then a graph that prices them alike.
 
 #ifndef KVTWIN_SCENARIOS_COMPOSE_RETRIEVING_H_
@@ -10,15 +10,13 @@
 
 #include "models/retrieval_cost.h"
 #include "scenarios/compose.h"
-#include "sim/behaviour_retrieval.h"
 #include "sim/graph_pricer.h"
 
 namespace kvtwin {
 
 struct Retrieving {
   std::optional<RetrievalCost> prices;
-  std::vector<std::unique_ptr<sim::GraphPricer>> pricers;      // by engine
-  std::vector<std::unique_ptr<sim::RetrievalSource>> sources;  // likewise
+  std::vector<std::unique_ptr<sim::GraphPricer>> pricers;  // by engine
 };
 
 Retrieving make_retrieving(const Scenario& scenario, const Composed& composed);

@@ -10,6 +10,7 @@
 #include "engine/base/check.h"
 
 #ifdef KVTWIN_HAVE_SIMGRID
+#include "scenarios/compose_outcomes.h"
 #include "scenarios/compose_retrieving.h"
 #include "sim/step_clock.h"
 #endif
@@ -189,9 +190,13 @@ Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed
   composed->watcher = &keeper;
   const Retrieving retrieving = make_retrieving(scenario, *composed);
   composed->watcher = nullptr;
+  const Result<std::unique_ptr<Outcomes>> outcomes = Outcomes::make(scenario, *composed, {});
+  if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+  sim::SimConfig sources;
+  sources.engines.resize(composed->options.engines.size());
+  (*outcomes)->attach(&sources, nullptr);
   sim::StepClock clock(EngineId{}, composed->cost.get(), 1);
-  clock.extend(retrieving.sources.empty() ? nullptr : retrieving.sources[0].get(),
-               retrieving.pricers[0].get(), 1, nullptr);
+  clock.extend(sources.engines[0].source, retrieving.pricers[0].get(), 1, nullptr);
   clock.watch(&keeper);
   for (uint32_t i = 0; i < kSteps; ++i) {
     launch.step = StepId{i};

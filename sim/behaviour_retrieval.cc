@@ -45,7 +45,8 @@ void RetrievalSource::step(const LaunchStep& launch, uint32_t offset, StepValues
   for (const PlanEntry& entry : launch.entries) {
     if (entry.kind != EntryKind::kDecode) continue;
     const uint32_t position = entry.context + offset;
-    const uint32_t candidates = candidate_pages(spec_, page_tokens_, position + 1);
+    const uint32_t left = entry.live() + (entry.grows ? offset : 0);
+    const uint32_t candidates = candidate_pages(spec_, page_tokens_, left + 1);
     if (candidates == 0) continue;
     const auto attempt = attempts_.find(entry.call);
     const uint64_t key =

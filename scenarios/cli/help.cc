@@ -7,6 +7,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
 
   kvtwin run     scenarios/coding_agents_small.textproto   run one scenario; print what happened
   kvtwin replay  out/run-3f0c                              same log, same decisions?
+  kvtwin sweep   SCENARIO --vary=limits.calls_max=16..256*2 --out=out/sweep   run it at many points
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
   kvtwin model   import config.json --name=mine            bring a model in; show, init
@@ -116,6 +117,34 @@ hit rate: of the cells that the response chooses, those that the scorer kept, me
 contexts. random: what chance would get. error: relative L2 of attention's output without the rest.
 )";
 
+constexpr char kSweep[] = R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
+
+  kvtwin sweep scenarios/coding_agents_small.textproto --vary=limits.calls_max=4..64*2 --vary=seed=1,2,3 --out=out/sweep
+
+  SCENARIO              a .textproto file
+  --vary=FIELD=VALUES   one axis; may be repeated. 1,2,5 these; 1..8*2 = 1,2,4,8; 1..7+3 = 1,4,7;
+                        sampled: 1..8 evenly (whole numbers if both ends are), 0.01..10* on a logarithmic scale
+  --out=DIR             points/KEY holds each result, KEY being the fingerprint of its inputs; index.sqlite all
+  --set=FIELD=VALUE     of every point
+  --samples=N           sample N points instead of running every combination
+  --sampler=sobol       or random
+  --seed=N              of the sample
+  --halve=METRIC:min    successive halving, or :max: all points at the first rung, the best at the next
+  --rungs=FIELD=VALUES  cheapest first, as in --rungs=replay.sessions_max=20,100,692
+  --keep-one-of=3       of a rung's points
+  --jobs=N              processes at once; else one per core
+  --launcher=slurm      as an array job of --tasks=N shards on --jobs=C CPUs each; waits for it and collects.
+                        --sbatch=--partition=x hands more to sbatch; may be repeated
+  --shard=I/N           every N-th point from the I-th on (from 0), for any other scheduler: same DIR, or
+                        copy points/ together; then the command without --shard collects
+  --format=table        or csv, jsonl: all metrics of all points
+  --columns=A,B         of the table
+  --dry-run             run nothing, show what is there
+  --quiet               no progress on stderr
+
+A point that fails is a row with its error, and runs again next time. Exit status 1 if there is one.
+)";
+
 constexpr char kList[] = R"(List what there is to choose from.
 
   kvtwin list policies
@@ -132,6 +161,7 @@ std::string help_text(const std::string& command) {
   if (command == "compare") return kCompare;
   if (command == "explain") return kExplain;
   if (command == "inspect-policy") return kInspectPolicy;
+  if (command == "sweep") return kSweep;
   if (command == "list") return kList;
   return "";
 }
