@@ -62,6 +62,7 @@ struct SimulatedEnd {
   struct Retrieval {
     std::string outcomes;  // empty: every step read everything
     uint64_t pages_now = 0, pages_next = 0, heads_corrected = 0;
+    uint64_t heads_chose = 0, pages_chosen = 0;
     uint64_t bytes_in = 0, bytes_out = 0, steps_expanded = 0;
     Duration exposed{}, hidden{};
   };
@@ -94,6 +95,7 @@ class CpuWorld {
 
  private:
   struct Parts;
+  SimulatedEnd::Retrieval recalled(const CoreConfig& config) const;
   explicit CpuWorld(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };

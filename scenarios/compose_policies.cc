@@ -92,6 +92,8 @@ void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* s
                          fmt::format("layers_dense is {}, {} has {} layers", dense, llm.name, llm.layers),
                          fmt::format("from 0 to {}", llm.layers)});
   }
+  // Read again by who simulates; here so that what is wrong with it is said before anything runs.
+  if (const auto profile = load_recall_profile(scenario, llm); !profile) mistakes->push_back(profile.error());
   if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
 }
 

@@ -66,6 +66,8 @@ SimulatedEnd::Retrieval retrieval_of(const Outcomes& outcomes, const sim::SimRep
     out.pages_now += engine.pages_now;
     out.pages_next += engine.pages_next;
     out.heads_corrected += engine.heads_corrected;
+    out.heads_chose += engine.heads_chose;
+    out.pages_chosen += engine.pages_chosen;
     out.bytes_in += engine.bytes_in;
     out.bytes_out += engine.bytes_out;
     out.steps_expanded += engine.expanded;

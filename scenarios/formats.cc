@@ -84,6 +84,21 @@ std::optional<RetentionProfile> load_retention(const Scenario& scenario, const c
   return load<RetentionProfile>(scenario, field, written, parse_retention_profile, mistakes);
 }
 
+Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenario, const LlmSpec& llm) {
+  const std::string& written = scenario.values.simulation().retrieval().profile();
+  if (written.empty()) return std::optional<RecallProfile>();
+  const char* const field = "simulation.retrieval.profile";
+  Mistakes mistakes;
+  std::optional<RecallProfile> profile =
+      load<RecallProfile>(scenario, field, written, parse_recall_profile, &mistakes);
+  if (!profile) return tl::unexpected<Mistake>(mistakes.front());
+  if (profile->layers == llm.layers && profile->kv_heads == llm.kv_heads) return profile;
+  return mistake(scenario.where(field),
+                 fmt::format("{} has {} layers of {} KV heads, {} has {} of {}", profile->name,
+                             profile->layers, profile->kv_heads, llm.name, llm.layers, llm.kv_heads),
+                 "a profile of the scenario's model (kvtwin calibrate policy retrieval)");
+}
+
 void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
   load_precision(scenario, set, mistakes);
   load_partition(scenario, llm, set, mistakes);

@@ -10,6 +10,7 @@
 #include "engine/policy/dual_pool.h"
 #include "models/llm.h"
 #include "models/plan_price.h"
+#include "models/recall_profile.h"
 #include "models/retention_profile.h"
 #include "scenarios/scenario.h"
 
@@ -23,6 +24,10 @@ void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* 
 // is none.
 std::optional<RetentionProfile> load_retention(const Scenario& scenario, const char* field,
                                                const std::string& written, Mistakes* mistakes);
+
+// The recall profile that simulation.retrieval.profile names; nothing if it names none. Mistakes: it is none,
+// or of another model.
+Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenario, const LlmSpec& llm);
 
 // Makes llm->kv what the precision policy stores. Does nothing for bf16: the model's own format stays.
 // REQUIRES: the policy's name is known.

@@ -185,6 +185,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check_retrieval(values, [&](const std::string& field, std::string what, std::string hint) {
     check.add(field, std::move(what), std::move(hint));
   });
+  check.exists("simulation.retrieval.profile", values.simulation().retrieval().profile());
   check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile", "recorded"});
   check_recorded(values.simulation(), &check);
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});

@@ -39,6 +39,7 @@ void add_compare_command(CLI::App& app, int* status);
 void add_calibrate_command(CLI::App& app, int* status);
 void add_explain_command(CLI::App& app, int* status);
 void add_inspect_policy_command(CLI::App& app, int* status);
+void add_report_command(CLI::App& app, int* status);
 void add_list_command(CLI::App& app, int* status);
 void add_sweep_command(CLI::App& app, int* status);  // of builds with SQLite
 

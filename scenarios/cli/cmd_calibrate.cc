@@ -14,6 +14,7 @@
 #include "scenarios/calibrate_model.h"
 #include "scenarios/calibrate_precision.h"
 #include "scenarios/calibrate_retention.h"
+#include "scenarios/calibrate_retrieval.h"
 #include "scenarios/cli/cli.h"
 
 namespace kvtwin {
@@ -156,6 +157,39 @@ void add_precision(CLI::App* policy, int* status) {
   command->callback([=] { *status = run_precision(*arguments); });
 }
 
+struct RetrievalArguments {
+  CommonArguments common;
+  RetrievalRequest request;
+};
+
+int run_retrieval(RetrievalArguments arguments) {
+  if (arguments.request.steps < 2)
+    return complain(
+        {"--steps", fmt::format("is {}", arguments.request.steps), "2 or more: steps are compared"});
+  arguments.common.choice.output_min = 2;
+  return calibrate(
+      arguments.common, [&](const Scenario& scenario, CalibrationModel* model) -> Result<Calibrated> {
+        const Result<RecallProfile> profile = calibrate_retrieval(scenario, arguments.request, model);
+        if (!profile) return tl::unexpected<Mistake>(profile.error());
+        return Calibrated{recall_textproto(*profile), recall_table(*profile),
+                          "simulation.retrieval.profile, with outcomes: \"profile\""};
+      });
+}
+
+void add_retrieval(CLI::App* policy, int* status) {
+  CLI::App* const command =
+      policy->add_subcommand("retrieval",
+                             "Example: kvtwin calibrate policy retrieval "
+                             "scenarios/methods/tiny/freekv.textproto --out=recall.textproto\n\n"
+                             "How alike a step's queries are to those before, how many heads a tau corrects, "
+                             "and how much of what is\n"
+                             "chosen was not chosen a step before: what a simulated retrieval recalls.");
+  const auto arguments = std::make_shared<RetrievalArguments>();
+  add_common(command, &arguments->common);
+  command->add_option("--steps", arguments->request.steps, "first tokens of each output");
+  command->callback([=] { *status = run_retrieval(*arguments); });
+}
+
 }  // namespace
 
 void add_calibrate_command(CLI::App& app, int* status) {
@@ -179,6 +213,7 @@ void add_calibrate_command(CLI::App& app, int* status) {
                 "The same, with what every prompt kept: a retention profile as kvtwin model import-profile "
                 "makes it.");
   add_precision(policy, status);
+  add_retrieval(policy, status);
 }
 
 }  // namespace kvtwin

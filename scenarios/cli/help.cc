@@ -8,6 +8,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin run     scenarios/coding_agents_small.textproto   run one scenario; print what happened
   kvtwin replay  out/run-3f0c                              same log, same decisions?
   kvtwin sweep   SCENARIO --vary=limits.calls_max=16..256*2 --out=out/sweep   run it at many points
+  kvtwin report  out/run-3f0c out/sweep --out=report.html  one page with plots, no network needed
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
   kvtwin model   import config.json --name=mine            bring a model in; show, init
@@ -117,7 +118,8 @@ hit rate: of the cells that the response chooses, those that the scorer kept, me
 contexts. random: what chance would get. error: relative L2 of attention's output without the rest.
 )";
 
-constexpr char kSweep[] = R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
+constexpr char kSweep[] =
+    R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
 
   kvtwin sweep scenarios/coding_agents_small.textproto --vary=limits.calls_max=4..64*2 --vary=seed=1,2,3 --out=out/sweep
 
@@ -145,6 +147,14 @@ constexpr char kSweep[] = R"(Run one scenario at many points of its fields; keep
 A point that fails is a row with its error, and runs again next time. Exit status 1 if there is one.
 )";
 
+constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing else.
+
+  kvtwin report out/run-3f0c out/run-77ab --out=report.html
+
+  DIR                   folders of kvtwin run or kvtwin sweep; several runs are shown side by side
+  --out=FILE            .html: a page with plots, to be opened from disk; .md: tables, for a pull request
+)";
+
 constexpr char kList[] = R"(List what there is to choose from.
 
   kvtwin list policies
@@ -162,6 +172,7 @@ std::string help_text(const std::string& command) {
   if (command == "explain") return kExplain;
   if (command == "inspect-policy") return kInspectPolicy;
   if (command == "sweep") return kSweep;
+  if (command == "report") return kReport;
   if (command == "list") return kList;
   return "";
 }

@@ -123,6 +123,7 @@ int run_main(const std::vector<std::string>& words) {
   add_calibrate_command(app, &status);
   add_explain_command(app, &status);
   add_inspect_policy_command(app, &status);
+  add_report_command(app, &status);
   add_list_command(app, &status);
   app.require_subcommand(1);
   if (words.empty()) {

@@ -174,6 +174,67 @@ TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
   if (ran.status != 0) CHECK_MESSAGE(ran.said("triaxial is not run by the engine core yet"), ran.err);
 }
 
+TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulated run then has") {
+  const Folder folder;
+  const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/freekv.textproto";
+  const std::string file = folder.file("recall.textproto");
+  const std::vector<std::string> words = {"calibrate", "policy",       "retrieval",
+                                          scenario,    "--contexts=2", "--steps=24"};
+  std::vector<std::string> with_out = words;
+  with_out.push_back("--out=" + file);
+  const Outcome made = run_kvtwin(folder, with_out);
+  REQUIRE_MESSAGE(made.status == 0, made.err);
+  const std::string text = folder.read("recall.textproto");
+  CHECK(text == run_kvtwin(folder, words).out);
+  const std::vector<double> tau = list_of(text, "tau"), rates = list_of(text, "correction_rate"),
+                            misses = list_of(text, "miss_rate"), similar = list_of(text, "similarity");
+  REQUIRE(tau.size() == 41);
+  REQUIRE(rates.size() == 4 * 41);
+  REQUIRE(misses.size() == 4);
+  CHECK(misses[0] == 0);  // layers_dense: 1
+  double corrected = 0, missed = 0;
+  for (size_t l = 1; l < 4; ++l) {
+    CHECK(std::is_sorted(rates.begin() + static_cast<ptrdiff_t>(l * 41),
+                         rates.begin() + static_cast<ptrdiff_t>(l * 41 + 41)));
+    CHECK(misses[l] > 0);
+    CHECK(misses[l] < 1);
+    CHECK(std::abs(similar[2 * l]) <= 1);
+    corrected += rates[l * 41 + 20] / 3;  // at tau 0, the scenario's
+    missed += misses[l] / 3;
+  }
+  CHECK(tau[20] == 0);
+  const std::vector<std::string> run = {"run",
+                                        scenario,
+                                        "--world=sim",
+                                        "--no-write",
+                                        "--quiet",
+                                        "--format=jsonl",
+                                        "--set=simulation.retrieval.outcomes=profile",
+                                        "--set=simulation.retrieval.profile=" + file};
+  const Outcome ran = run_kvtwin(folder, run);
+  REQUIRE_MESSAGE(ran.status == 0, ran.err);
+  CHECK(std::stod(value_of(ran.out, "retrieval_correction_rate")) ==
+        doctest::Approx(corrected).epsilon(0.15));
+  CHECK(std::stod(value_of(ran.out, "retrieval_miss_rate")) == doctest::Approx(missed).epsilon(0.15));
+  // And as the CPU engine has them, which reads only what it chose.
+  const Outcome natural = run_kvtwin(
+      folder, {"run", scenario, "--world=cpu", "--clock=virtual", "--no-write", "--quiet", "--format=jsonl"});
+  REQUIRE_MESSAGE(natural.status == 0, natural.err);
+  for (const char* rate : {"retrieval_correction_rate", "retrieval_miss_rate"})
+    CHECK(std::stod(value_of(ran.out, rate)) ==
+          doctest::Approx(std::stod(value_of(natural.out, rate))).epsilon(0.1));
+  std::vector<std::string> always = run;
+  always.push_back("--set=policies.retrieval_options.tau=1.5");
+  CHECK(value_of(run_kvtwin(folder, always).out, "retrieval_correction_rate") == "1.0");
+  std::vector<std::string> wrong = run;
+  wrong[6] = "--set=simulation.retrieval.outcomes=fixed";
+  CHECK(run_kvtwin(folder, wrong).said("a profile beside outcomes fixed"));
+  std::vector<std::string> other = run;
+  other.push_back("--set=model.name=llama-3.1-8b");
+  CHECK(run_kvtwin(folder, other)
+            .said("freekv-llama-4x256 has 4 layers of 2 KV heads, llama-3.1-8b has 32 of 8"));
+}
+
 TEST_CASE("inspect cli: the oracle hits everything, random as chance has it, larger budgets lose less") {
   const Folder folder;
   const std::vector<std::string> words = {"inspect-policy",     kScenario,          "--contexts=3",
@@ -257,6 +318,9 @@ TEST_CASE("calibrate and inspect cli: mistakes name what would be right") {
       {calibrate("precision", {"--set=policies.precision_options.group=48"}),
        "group is 48, heads of llama-4x256 are 64"},
       {calibrate("precision", {"--bits=5"}), "--bits: is 5; 2 to 4"},
+      {calibrate("retrieval", {}), "policies.retrieval: retrieval all chooses no pages"},
+      {calibrate("retrieval", {"--set=policies.retrieval=freekv", "--set=memory.page_tokens=32"}),
+       "no context has more to choose from than 32 pages"},
       {calibrate("precison", {}), "did you mean \"precision\"?"},
       {reserved(file, {"--set=policies.budget_options.ratio=0.5"}),
        "ratio is 0.5, knorm-llama-4x256 was made at 0.3"},
