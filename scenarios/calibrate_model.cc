@@ -44,10 +44,10 @@ tl::expected<std::unique_ptr<CalibrationModel>, Mistakes> CalibrationModel::make
       new CalibrationModel(std::move(*weights), std::move(*contexts), std::move(instruction)));
 }
 
-void CalibrationModel::each(uint32_t more, const std::function<void(size_t, cpu::CapturedPass*)>& visit) {
+void CalibrationModel::each(const Room& room, const std::function<void(size_t, cpu::CapturedPass*)>& visit) {
   size_t longest = 0;
   for (const TraceContext& context : contexts_) longest = std::max(longest, context.prompt.size());
-  cpu::CapturedPass pass(&forward_, static_cast<uint32_t>(longest) + more);
+  cpu::CapturedPass pass(&forward_, static_cast<uint32_t>(longest) + room.rows, room.hidden);
   for (size_t i = 0; i < contexts_.size(); ++i) {
     pass.truncate(0);
     pass.extend(contexts_[i].prompt);
@@ -55,13 +55,28 @@ void CalibrationModel::each(uint32_t more, const std::function<void(size_t, cpu:
   }
 }
 
-cpu::ScoredContext CalibrationModel::scored(const Scenario& scenario, size_t index) const {
+cpu::ScoredContext CalibrationModel::scored(const Scenario& scenario, kernels::ScorerKind kind,
+                                            size_t index) {
   const ScorerSpec work = scorer_spec(scenario.values.policies());
   cpu::ScoredContext out;
   out.tokens = contexts_[index].prompt;
   out.instruction = instruction_;
   out.repeat_tokens = work.repeat_tokens, out.repeat_tail = work.repeat_tail;
   out.weights = &weights_;
+  if (!cpu::has_weights(kind)) return out;
+  const auto [at, is_new] = scorer_weights_.try_emplace(kind);
+  if (is_new) {
+    const uint32_t rows = captured_rows("judge_q", work);
+    at->second = cpu::ScorerWeights::drawn(kind, llm(), rows, scenario.values.seed());
+  }
+  out.scorer_weights = &at->second;
+  return out;
+}
+
+CalibrationModel::Room CalibrationModel::room(const Scenario& scenario, kernels::ScorerKind kind) {
+  Room out{0, cpu::needs_hidden(kind)};
+  for (size_t i = 0; i < contexts_.size(); ++i)
+    out.rows = std::max(out.rows, cpu::probe_rows_max(kind, scored(scenario, kind, i), llm().hidden));
   return out;
 }
 

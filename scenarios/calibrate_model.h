@@ -5,7 +5,9 @@
 #define KVTWIN_SCENARIOS_CALIBRATE_MODEL_H_
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/cpu/captured_pass.h"
@@ -24,11 +26,18 @@ class CalibrationModel {
   const ModelWeights& weights() const { return weights_; }
   const std::vector<TraceContext>& contexts() const { return contexts_; }
 
-  // Calls `visit` for each context with its prompt captured, and room for `more` rows behind the longest.
-  void each(uint32_t more, const std::function<void(size_t index, cpu::CapturedPass*)>& visit);
+  struct Room {
+    uint32_t rows = 0;    // behind the longest prompt
+    bool hidden = false;  // rows as projections see them
+  };
+  // Calls `visit` for each context with its prompt captured.
+  void each(const Room& room, const std::function<void(size_t index, cpu::CapturedPass*)>& visit);
 
-  // What score_captured() wants for a context of this model.
-  cpu::ScoredContext scored(const Scenario& scenario, size_t index) const;
+  // What score_captured() wants for a context of this model. Weights of scorers are drawn from the scenario's
+  // seed, as the CPU engine's are. Valid while this lives.
+  cpu::ScoredContext scored(const Scenario& scenario, kernels::ScorerKind kind, size_t index);
+  // Room that the scorer needs, over all contexts.
+  Room room(const Scenario& scenario, kernels::ScorerKind kind);
 
  private:
   CalibrationModel(ModelWeights weights, std::vector<TraceContext> contexts,
@@ -42,6 +51,7 @@ class CalibrationModel {
   cpu::Forward forward_;
   const std::vector<TraceContext> contexts_;
   const std::vector<uint32_t> instruction_;  // KVzip's, drawn: there is no tokenizer
+  std::map<kernels::ScorerKind, cpu::ScorerWeights> scorer_weights_;
 };
 
 }  // namespace kvtwin

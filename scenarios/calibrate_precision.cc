@@ -61,7 +61,7 @@ Result<TagMap> calibrate_precision(const Scenario& scenario, const PrecisionRequ
   if (!roles) return tl::unexpected<Mistake>(roles.error());
   const std::vector<uint32_t> layers = spread_layers(llm.layers, request.layers);
   std::vector<std::vector<kernels::TagLosses>> losses(layers.size());
-  model->each(0, [&](size_t index, cpu::CapturedPass* pass) {
+  model->each({}, [&](size_t index, cpu::CapturedPass* pass) {
     const uint32_t cells = pass->tokens(), rows = std::min(request.rows, cells);
     const std::vector<uint8_t> tags = tags_of((*roles)[index]);
     for (size_t i = 0; i < layers.size(); ++i) {

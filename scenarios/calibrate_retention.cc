@@ -42,11 +42,7 @@ Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const Ret
                                              CalibrationModel* model) {
   const std::string& scorer = scenario.values.policies().scorer();
   kernels::ScoreSpec spec = score_spec(scenario.values);
-  std::optional<std::string> cannot = cpu::cannot_score(spec.kind);
-  if (!cannot && spec.kind == kernels::ScorerKind::kJudgeQ)
-    cannot =
-        "its soft tokens are not trained for this model; --set=policies.scorer=snapkv is its nearest "
-        "relative";
+  const std::optional<std::string> cannot = cpu::cannot_score(spec.kind);
   if (cannot)
     return mistake(scenario.where("policies.scorer"), fmt::format("scorer {} cannot be calibrated", scorer),
                    *cannot);
@@ -60,25 +56,21 @@ Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const Ret
   out.window_tokens = request.window, out.sink_tokens = request.sinks;
   out.layer_ids.resize(llm.layers);
   std::iota(out.layer_ids.begin(), out.layer_ids.end(), 0u);
-  uint32_t more = 0;
-  if (spec.kind == kernels::ScorerKind::kKvzip) {
-    for (size_t i = 0; i < model->contexts().size(); ++i)
-      more = std::max(more, cpu::repeat_rows_max(model->scored(scenario, i)));
-  }
-  model->each(more, [&](size_t index, cpu::CapturedPass* pass) {
+  model->each(model->room(scenario, spec.kind), [&](size_t index, cpu::CapturedPass* pass) {
     Region region{pass->tokens(), request.sinks, 0, 0};
     const uint32_t behind = region.tokens - std::min(region.tokens, request.sinks);
     region.rows = behind - std::min(behind, request.window);
     region.ratio = adjusted_ratio(request.ratio, behind, request.window);
     // What CriticalKV's base score chooses alone: half of what is kept.
     spec.critical_first = static_cast<uint32_t>(region.ratio * region.rows / 2);
-    std::vector<float> scores = cpu::score_captured(spec, model->scored(scenario, index), pass);
+    std::vector<float> scores = cpu::score_captured(spec, model->scored(scenario, spec.kind, index), pass);
     out.context_tokens.push_back(behind);
     for (const uint32_t count : kept_cells(&scores, llm, region, request.all_layers))
       out.samples.push_back(static_cast<double>(count) / behind);
   });
-  out.source = fmt::format("kvtwin calibrate policy, scenario {}, seed {}", scenario.values.name(),
-                           scenario.values.seed());
+  out.source = fmt::format("kvtwin calibrate policy, scenario {}, seed {}{}", scenario.values.name(),
+                           scenario.values.seed(),
+                           cpu::has_weights(spec.kind) ? ", the scorer's weights drawn from it" : "");
   complete_tables(&out);
   return out;
 }

@@ -176,7 +176,7 @@ Result<RecallProfile> calibrate_retrieval(const Scenario& scenario, const Retrie
   if (const auto wrong = check_retrieval_spec(spec, method, page_tokens))
     return mistake(scenario.where("policies.retrieval_options"), *wrong, {});
   Retrieving retrieving(spec, page_tokens, llm);
-  model->each(request.steps, [&](size_t index, cpu::CapturedPass* pass) {
+  model->each({request.steps, false}, [&](size_t index, cpu::CapturedPass* pass) {
     const TraceContext& context = model->contexts()[index];
     const auto rows = static_cast<uint32_t>(std::min<size_t>(context.output.size(), request.steps));
     pass->extend(std::span(context.output).first(rows));

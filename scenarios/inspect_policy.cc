@@ -37,10 +37,8 @@ Result<NamedScorer> named_scorer(const Scenario& scenario, const std::string& na
     return mistake("--scorers", fmt::format("there is no scorer \"{}\"", name),
                    close.empty() ? fmt::format("one of: {}", fmt::join(known, ", ")) : close);
   }
-  std::optional<std::string> cannot = cpu::cannot_score(*kind);
-  if (name == "judge_q")
-    cannot = "its soft tokens are not trained for this model; oracle is what they are trained to be";
-  if (cannot) return mistake("--scorers", fmt::format("{} cannot be inspected", name), *cannot);
+  if (const std::optional<std::string> cannot = cpu::cannot_score(*kind))
+    return mistake("--scorers", fmt::format("{} cannot be inspected", name), *cannot);
   complete_scorer_options(&policies);
   return NamedScorer{name, score_spec(values)};
 }
@@ -139,13 +137,12 @@ class Inspection {
   }
 
   void run() {
-    uint32_t more = request_.response_rows;
+    CalibrationModel::Room room{request_.response_rows, false};
     for (const NamedScorer& scorer : scorers_) {
-      if (scorer.spec.kind != kernels::ScorerKind::kKvzip) continue;
-      for (size_t i = 0; i < model_.contexts().size(); ++i)
-        more = std::max(more, cpu::repeat_rows_max(model_.scored(scenario_, i)));
+      const CalibrationModel::Room own = model_.room(scenario_, scorer.spec.kind);
+      room = {std::max(room.rows, own.rows), room.hidden || own.hidden};
     }
-    model_.each(more, [&](size_t index, cpu::CapturedPass* pass) { context(index, pass); });
+    model_.each(room, [&](size_t index, cpu::CapturedPass* pass) { context(index, pass); });
   }
 
   std::vector<InspectRow> rows() const {
@@ -180,14 +177,16 @@ class Inspection {
     const TraceContext& context = model_.contexts()[index];
     const auto tokens = static_cast<uint32_t>(context.prompt.size());
     const auto rows = static_cast<uint32_t>(std::min<size_t>(context.output.size(), request_.response_rows));
-    cpu::ScoredContext scored = model_.scored(scenario_, index);
-    // Before the response is there: KVzip's repetition stands where it will stand.
+    // Before the response is there: probe rows stand where it will stand.
     std::vector<std::vector<float>> scores;
     for (const NamedScorer& scorer : scorers_) {
-      const bool later = scorer.spec.kind == kernels::ScorerKind::kJudgeQ || depends_on_budget(scorer);
-      scores.push_back(later ? std::vector<float>{} : cpu::score_captured(scorer.spec, scored, pass));
+      const bool later = scorer.name == kOracle || depends_on_budget(scorer);
+      scores.push_back(
+          later ? std::vector<float>{}
+                : cpu::score_captured(scorer.spec, model_.scored(scenario_, scorer.spec.kind, index), pass));
     }
     pass->extend(std::span(context.output).first(rows));
+    cpu::ScoredContext scored = model_.scored(scenario_, oracle_.kind, index);
     scored.response_rows = rows;
     std::vector<float> oracle = cpu::score_captured(oracle_, scored, pass);
     std::vector<FullOutputs> full;
@@ -201,7 +200,7 @@ class Inspection {
       const std::vector<kernels::RowSet> critical = keep(&oracle, heads(), tokens, budget, forced);
       for (size_t s = 0; s < scorers_.size(); ++s) {
         NamedScorer scorer = scorers_[s];
-        std::vector<float>* own = scorer.spec.kind == kernels::ScorerKind::kJudgeQ ? &oracle : &scores[s];
+        std::vector<float>* own = scorer.name == kOracle ? &oracle : &scores[s];
         if (depends_on_budget(scorer)) {
           scorer.spec.critical_first = budget / 2;
           scores[s] = cpu::score_captured(scorer.spec, scored, pass);

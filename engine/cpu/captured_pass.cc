@@ -14,14 +14,15 @@ constexpr uint32_t kPiece = 256;  // rows at once: bounds what the forward pass 
 
 }  // namespace
 
-CapturedPass::CapturedPass(Forward* forward, uint32_t tokens_max)
-    : forward_(forward), tokens_max_(tokens_max), layers_(forward->llm().layers) {
+CapturedPass::CapturedPass(Forward* forward, uint32_t tokens_max, bool keep_hidden)
+    : forward_(forward), tokens_max_(tokens_max), keep_hidden_(keep_hidden), layers_(forward->llm().layers) {
   KVT_CHECK(tokens_max > 0);
   const uint64_t row = uint64_t{tokens_max} * llm().head_dim;
   for (Layer& layer : layers_) {
     layer.q.resize(row * llm().query_heads);
     layer.k.resize(row * llm().kv_heads);
     layer.v.resize(row * llm().kv_heads);
+    if (keep_hidden) layer.hidden.resize(uint64_t{tokens_max} * llm().hidden);
   }
 }
 
@@ -34,6 +35,20 @@ void CapturedPass::extend(std::span<const uint32_t> tokens) {
     tokens_ += adding_;
     tokens = tokens.subspan(adding_);
   }
+}
+
+void CapturedPass::extend_rows(const std::vector<float>& rows) {
+  KVT_CHECK(rows.size() % llm().hidden == 0);
+  adding_ = static_cast<uint32_t>(rows.size() / llm().hidden);
+  KVT_CHECK(adding_ <= tokens_max_ - tokens_);
+  forward_->pass(rows, this);
+  tokens_ += adding_;
+}
+
+void CapturedPass::hidden(uint32_t layer, const float* x) {
+  if (!keep_hidden_) return;
+  float* const to = layers_[layer].hidden.data() + uint64_t{tokens_} * llm().hidden;
+  std::copy(x, x + uint64_t{adding_} * llm().hidden, to);
 }
 
 void CapturedPass::truncate(uint32_t tokens) {
@@ -80,6 +95,13 @@ kernels::HeadsView CapturedPass::k(uint32_t layer, uint32_t first, uint32_t coun
 }
 kernels::HeadsView CapturedPass::v(uint32_t layer, uint32_t first, uint32_t count) const {
   return view(layers_[layer].v, llm().kv_heads, first, count);
+}
+
+kernels::HeadsView CapturedPass::hidden_rows(uint32_t layer, uint32_t first, uint32_t count) const {
+  KVT_CHECK(keep_hidden_ && first <= tokens_ && count <= tokens_ - first);
+  const size_t width = llm().hidden;
+  return {
+      layers_[layer].hidden.data() + first * width, 1, count, llm().hidden, width * tokens_max_, width, {}};
 }
 
 }  // namespace kvtwin::cpu

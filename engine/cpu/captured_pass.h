@@ -17,13 +17,15 @@ namespace kvtwin::cpu {
 
 class CapturedPass final : private LayerAttention {
  public:
-  // Room for `tokens_max` rows: 4 (query_heads + 2 kv_heads) head_dim bytes each in every layer. `forward`
-  // must outlive this.
-  CapturedPass(Forward* forward, uint32_t tokens_max);
+  // Room for `tokens_max` rows: 4 (query_heads + 2 kv_heads) head_dim bytes each in every layer, and 4 hidden
+  // if `keep_hidden`. `forward` must outlive this.
+  CapturedPass(Forward* forward, uint32_t tokens_max, bool keep_hidden = false);
 
   // The rows of `tokens` follow those that are there. A row's values do not depend on how rows are cut into
   // calls. REQUIRES: there is room.
   void extend(std::span<const uint32_t> tokens);
+  // The same for rows [count][hidden] that are no tokens: Judge Q's.
+  void extend_rows(const std::vector<float>& rows);
   // The first `tokens` rows stay. REQUIRES: there are as many.
   void truncate(uint32_t tokens);
 
@@ -38,10 +40,16 @@ class CapturedPass final : private LayerAttention {
   kernels::HeadsView k(uint32_t layer, uint32_t first, uint32_t count) const;
   kernels::HeadsView v(uint32_t layer, uint32_t first, uint32_t count) const;
 
+  // What the projections of the layer saw, [1][count][hidden]. REQUIRES: keep_hidden.
+  kernels::HeadsView hidden_rows(uint32_t layer, uint32_t first, uint32_t count) const;
+
  private:
   struct Layer {
     std::vector<float> q, k, v;  // [heads][tokens_max][head_dim]
+    std::vector<float> hidden;   // [tokens_max][hidden], if kept
   };
+
+  void hidden(uint32_t layer, const float* x) override;
 
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
   kernels::HeadsView view(const std::vector<float>& rows, uint32_t heads, uint32_t first,
@@ -49,6 +57,7 @@ class CapturedPass final : private LayerAttention {
 
   Forward* const forward_;
   const uint32_t tokens_max_;
+  const bool keep_hidden_;
   uint32_t tokens_ = 0;
   uint32_t adding_ = 0;  // rows of the piece at hand
   std::vector<Layer> layers_;

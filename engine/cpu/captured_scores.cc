@@ -20,7 +20,7 @@ class Scoring {
         context_(context),
         pass_(*pass),
         tokens_(static_cast<uint32_t>(context.tokens.size())),
-        positions_(pass->tokens()),
+        positions_(tokens_),
         scores_(uint64_t{pass->llm().layers} * pass->llm().kv_heads * tokens_) {
     std::iota(positions_.begin(), positions_.end(), 0u);
   }
@@ -31,7 +31,13 @@ class Scoring {
     } else if (spec_.kind == ScorerKind::kKvzip) {
       score_repeats();
     } else {
+      probes_ = context_.response_rows;
+      if (spec_.kind == ScorerKind::kJudgeQ && probes_ == 0) {
+        pass_.extend_rows(context_.scorer_weights->soft_tokens);
+        probes_ = pass_.tokens() - tokens_;
+      }
       for (uint32_t l = 0; l < pass_.llm().layers; ++l) score_layer(l);
+      pass_.truncate(tokens_ + context_.response_rows);
     }
     return std::move(scores_);
   }
@@ -68,6 +74,7 @@ class Scoring {
     const ScoreView out = layer_scores(layer);
     std::vector<float> made;  // what `in` points to
     kernels::OutputProjection projection;
+    kernels::FastKvzipGate gate;
     switch (spec_.kind) {
       case ScorerKind::kRaas:
         return kernels::score_raas_prompt(pass_.q(layer, tokens_ - 1, 1), in.k, out);
@@ -85,8 +92,19 @@ class Scoring {
         in.q_hat = kernels::packed_heads(made, pass_.llm().query_heads, tokens_, pass_.llm().head_dim);
         break;
       case ScorerKind::kJudgeQ:
-        in.q = pass_.q(layer, tokens_, context_.response_rows);
-        in.own_k = pass_.k(layer, tokens_, context_.response_rows);
+        in.q = pass_.q(layer, tokens_, probes_);
+        in.own_k = pass_.k(layer, tokens_, probes_);
+        break;
+      case ScorerKind::kFastKvzip:
+        gate = context_.scorer_weights->fastkvzip[layer].gate();
+        in.gate = &gate;
+        in.hidden = pass_.hidden_rows(layer, 0, tokens_);
+        break;
+      case ScorerKind::kTrimKv:
+        made.resize(uint64_t{heads()} * tokens_);
+        in.log_beta = kernels::packed_scores(made, heads(), tokens_);
+        kernels::trimkv_log_beta(context_.scorer_weights->trimkv[layer].gate(),
+                                 pass_.hidden_rows(layer, 0, tokens_), in.log_beta);
         break;
       case ScorerKind::kCritical:
         made = read_floats(context_.weights->layer(layer).o);
@@ -167,6 +185,7 @@ class Scoring {
   const ScoredContext& context_;
   CapturedPass& pass_;
   const uint32_t tokens_;
+  uint32_t probes_ = 0;              // rows behind the context that ask
   std::vector<uint32_t> positions_;  // 0, 1, 2, ...
   std::vector<float> scores_;
 };
@@ -174,30 +193,29 @@ class Scoring {
 }  // namespace
 
 std::optional<std::string> cannot_score(ScorerKind kind) {
-  switch (kind) {
-    case ScorerKind::kNone:
-      return "it ranks nothing; choose a scorer (kvtwin list policies)";
-    case ScorerKind::kFastKvzip:
-    case ScorerKind::kTrimKv:
-    case ScorerKind::kIntentResidual:
-      return "it needs weights that were trained for this model, and there are none; import a profile that "
-             "was "
-             "measured with them (kvtwin model import-profile)";
-    default:
-      return std::nullopt;
-  }
+  if (kind == ScorerKind::kNone) return "it ranks nothing; choose a scorer (kvtwin list policies)";
+  if (kind == ScorerKind::kIntentResidual)
+    return "its residual looks at what earlier turns of a session left; intent_rule is its base";
+  return std::nullopt;
 }
 
-uint32_t repeat_rows_max(const ScoredContext& context) {
+uint32_t probe_rows_max(ScorerKind kind, const ScoredContext& context, uint32_t hidden) {
+  if (kind == ScorerKind::kJudgeQ && context.scorer_weights != nullptr)
+    return static_cast<uint32_t>(context.scorer_weights->soft_tokens.size() / hidden);
+  if (kind != ScorerKind::kKvzip) return 0;
   const auto piece = std::min<size_t>(context.repeat_tokens, context.tokens.size());
   return context.repeat_tail + static_cast<uint32_t>(context.instruction.size() + piece);
 }
+
+bool needs_hidden(ScorerKind kind) { return kind == ScorerKind::kFastKvzip || kind == ScorerKind::kTrimKv; }
 
 std::vector<float> score_captured(const ScoreSpec& spec, const ScoredContext& context, CapturedPass* pass) {
   KVT_CHECK(!cannot_score(spec.kind));
   KVT_CHECK(!context.tokens.empty() && pass->tokens() == context.tokens.size() + context.response_rows);
   KVT_CHECK(spec.kind != ScorerKind::kCritical || context.weights != nullptr);
-  KVT_CHECK(spec.kind != ScorerKind::kJudgeQ || context.response_rows > 0);
+  KVT_CHECK(!needs_hidden(spec.kind) || context.scorer_weights != nullptr);
+  KVT_CHECK(spec.kind != ScorerKind::kJudgeQ || context.response_rows > 0 ||
+            context.scorer_weights != nullptr);
   KVT_CHECK(spec.kind != ScorerKind::kKvzip || context.response_rows == 0);
   return Scoring(spec, context, pass).take();
 }

@@ -305,8 +305,8 @@ TEST_CASE("calibrate and inspect cli: mistakes name what would be right") {
     std::string message;
   } rows[] = {
       {calibrate("budgets", {}), "policies.scorer: scorer none cannot be calibrated; it ranks nothing"},
-      {calibrate("budgets", {"--set=policies.scorer=fastkvzip"}),
-       "it needs weights that were trained for this model"},
+      {calibrate("budgets", {"--set=policies.scorer=intent_residual"}),
+       "scorer intent_residual cannot be calibrated; its residual looks at what earlier turns"},
       {calibrate("budgets", {kSnapkv, "--ratio=0"}), "--ratio: is 0; more than 0, at most 1"},
       {calibrate("budgets", {kSnapkv, "--contexts=0"}), "--contexts: is 0; 1 to 65,536"},
       {calibrate("budgets", {kSnapkv, "--context-min=1101"}),
@@ -330,7 +330,7 @@ TEST_CASE("calibrate and inspect cli: mistakes name what would be right") {
       {reserved(file, {"--set=model.name=llama-3.1-8b", "--set=memory.gpu_pages=20000"}),
        "knorm-llama-4x256 has 4 layers of 2 KV heads, the engine has 32 of 8"},
       {inspected("--scorers=snapkw"), "there is no scorer \"snapkw\"; did you mean \"snapkv\"?"},
-      {inspected("--scorers=judge_q"), "oracle is what they are trained to be"},
+      {inspected("--scorers=intent_residual"), "intent_residual cannot be inspected"},
       {inspected("--budgets=64,x"), "--budgets: \"x\" is no budget"},
       {inspected("--budgets=100000"), "100000 cells hold every context"},
       {inspected("--response=0"), "--response: is 0"},

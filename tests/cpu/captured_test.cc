@@ -170,14 +170,16 @@ TEST_CASE(
   ScoredContext context;
   context.tokens = tokens, context.instruction = instruction, context.weights = &weights;
   context.repeat_tokens = 60, context.repeat_tail = 3;
-  CapturedPass pass(&forward, 150 + repeat_rows_max(context));
+  CapturedPass pass(&forward, 150 + probe_rows_max(ScorerKind::kKvzip, context, m.hidden), true);
   pass.extend(tokens);
   const std::vector<float> before = score_captured(kernels::score_spec(ScorerKind::kKnorm), context, &pass);
   int scored = 0;
   for (int i = 0; i <= static_cast<int>(ScorerKind::kRandom); ++i) {
     const auto kind = static_cast<ScorerKind>(i);
-    if (cannot_score(kind) || kind == ScorerKind::kJudgeQ) continue;
+    if (cannot_score(kind)) continue;
     CAPTURE(kernels::scorer_name(kind));
+    const ScorerWeights drawn = ScorerWeights::drawn(kind, m, 8, 4);
+    context.scorer_weights = has_weights(kind) ? &drawn : nullptr;
     const std::vector<float> scores = score_captured(kernels::score_spec(kind), context, &pass);
     REQUIRE(scores.size() == size_t{m.layers} * m.kv_heads * 150);
     CHECK(std::none_of(scores.begin(), scores.end(), [](float x) { return std::isnan(x); }));
@@ -186,7 +188,7 @@ TEST_CASE(
     CHECK(pass.tokens() == 150);
     ++scored;
   }
-  CHECK(scored == 17);
+  CHECK(scored == 20);
   CHECK(before == score_captured(kernels::score_spec(ScorerKind::kKnorm), context, &pass));
 }
 
