@@ -73,6 +73,16 @@ __device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, u
       "l"(source), "r"(bytes), "r"(bar)
       : "memory");
 }
+// A box of a tensor (kernels/tensor_map.h) of four axes; `map` lies in a kernel parameter.
+__device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint32_t bar, uint32_t x,
+                                         uint32_t y, uint32_t z, uint32_t w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
+      "%5, "
+      "%6}], [%2];" ::"r"(target),
+      "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
 // Ordinary writes to shared memory come before what the copy engine does to it later.
 __device__ __forceinline__ void fence_before_bulk() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -61,12 +61,17 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   nameless.values.clear_description();
   nameless.values.mutable_trace()->clear_path();
   nameless.values.mutable_cost()->clear_profile();
+  nameless.values.mutable_simulation()->clear_recorded_run();
   sum.add(resolved_textproto(nameless));
   std::vector<std::string> paths = {scenario.file(scenario.values.trace().path())};
   const std::string& profile = scenario.values.cost().profile();
   if (!profile.empty()) paths.push_back(scenario.file(profile));
+  const std::string recorded = recorded_outcomes_file(scenario);
+  if (!recorded.empty()) paths.push_back(recorded);
   const std::string& checkpoint = scenario.values.cpu().checkpoint();
   if (!checkpoint.empty()) paths.push_back(scenario.file(checkpoint));
+  const std::string& weights = scenario.values.cpu().scorer_weights();
+  if (!weights.empty()) paths.push_back(scenario.file(weights));
   // A catalog entry that is not there is composed's finding, not ours.
   const fs::path catalog = default_models_dir();
   const auto add_entry = [&](const char* kind, const std::string& name) {

@@ -111,6 +111,7 @@ int run_main(const std::vector<std::string>& words) {
 #endif
   add_trace_command(app, &status);
   add_model_command(app, &status);
+  add_report_command(app, &status);
   add_list_command(app, &status);
   app.require_subcommand(1);
   if (words.empty()) {

@@ -47,6 +47,17 @@ class SweepIndex {
   sqlite3* base_ = nullptr;
 };
 
+// What an index says: its finished points.
+struct IndexedSweep {
+  std::vector<std::string> axes;
+  struct Point {
+    std::vector<std::string> values;  // by axis
+    std::string metrics;              // a flat JSON object
+  };
+  std::vector<Point> points;  // by number
+};
+Result<IndexedSweep> read_index(const std::string& path);
+
 }  // namespace kvtwin
 
 #endif  // KVTWIN_SCENARIOS_SWEEP_INDEX_H_

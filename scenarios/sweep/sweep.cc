@@ -103,12 +103,17 @@ const char* name_of(PointState state) {
 Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::string& dir) {
   const Result<std::vector<SweepPoint>> points = sweep_points(spec.axes, spec.sampling);
   if (!points) return tl::unexpected<Mistake>(points.error());
+  return plan_points(spec, *points, dir);
+}
+
+Result<std::vector<SweepRow>> plan_points(const SweepSpec& spec, const std::vector<SweepPoint>& points,
+                                          const std::string& dir) {
   PathDigests read;
-  std::vector<SweepRow> rows(points->size());
+  std::vector<SweepRow> rows(points.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     SweepRow& row = rows[i];
     row.point = i;
-    row.values = (*points)[i];
+    row.values = points[i];
     const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.scenario, sets_of(spec, row.values));
     if (!scenario) {
       row.state = PointState::kFailed;

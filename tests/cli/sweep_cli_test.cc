@@ -192,3 +192,17 @@ TEST_CASE("sweep: two at once in one folder: the second is told so") {
   CHECK(out.status == 3);
   CHECK(out.said("another process sweeps here"));
 }
+
+TEST_CASE("sweep: halving runs all points cheaply, and the best in full") {
+  Folder folder;
+  const Outcome out =
+      run_kvtwin(folder, words_of(folder, {"--vary=limits.calls_max=1..9+1", "--halve=e2e_mean_ms:min",
+                                           "--rungs=replay.sessions_max=2,6,24", "--format=jsonl"}));
+  CHECK(out.status == 0);
+  const auto rows = lines_of(out.out);
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0]["metrics"]["sessions"] == 24);
+  CHECK(out.said("replay.sessions_max=2: 3 of 9 points go on"));
+  CHECK(out.said("replay.sessions_max=6: 1 of 3 points go on"));
+  CHECK(points_done(folder) == 9 + 3 + 1);
+}

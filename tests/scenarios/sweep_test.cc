@@ -7,6 +7,7 @@
 #include <set>
 
 #include "scenarios/sweep/axis.h"
+#include "scenarios/sweep/halving.h"
 #include "scenarios/sweep/points.h"
 
 using namespace kvtwin;
@@ -102,4 +103,23 @@ TEST_CASE("sweep shards: together they are the whole, apart they share nothing")
   }
   CHECK(parse_shard("3/4")->index == 3);
   for (const char* wrong : {"4/4", "1", "/4", "1/", "a/4", "1/0", "-1/4"}) CHECK(!parse_shard(wrong));
+}
+
+TEST_CASE("sweep halving: the better third goes on, ties by point, failed ones never") {
+  const Result<Halving> halving = parse_halving("ttft_p99_ms:min", "replay.sessions_max=5,20", 3);
+  REQUIRE(halving);
+  CHECK(halving->rungs == Values{"5", "20"});
+  std::vector<SweepRow> rows(7);
+  const char* values[] = {"5.5", "1.25", "9", "1.25", "null", "0.5", "2"};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].state = i == 5 ? PointState::kFailed : PointState::kDone;
+    rows[i].metrics = {{"other", "0"}, {"ttft_p99_ms", values[i]}};
+  }
+  CHECK(*better_points(*halving, rows) == std::vector<size_t>{1, 3, 6});
+  CHECK(*better_points(*parse_halving("ttft_p99_ms:max", "a=1,2", 7), rows) == std::vector<size_t>{2});
+  CHECK(!better_points(*parse_halving("nothing:max", "a=1,2", 2), rows));
+  for (const char* wrong : {"ttft_p99_ms", ":min", "ttft:best"}) CHECK(!parse_halving(wrong, "a=1,2", 3));
+  CHECK(!parse_halving("a:min", "a=1", 3));
+  CHECK(!parse_halving("a:min", "a=1..8", 3));
+  CHECK(!parse_halving("a:min", "a=1,2", 1));
 }

@@ -1,0 +1,176 @@
+// The warp that reads: it takes tiles of work from the list and has the copy engine fill shared memory ahead
+// of the two warpgroups that compute.
+//
+// Clusters of two CTAs that share what they read (each tile by multicast, half from either) were built:
+// right, half of the traffic from L2, and 15 % slower (causal 32k 549 against 632 TFLOP/s on one machine).
+
+#ifndef KVTWIN_KERNELS_PREFILL_PRODUCER_CUH_
+#define KVTWIN_KERNELS_PREFILL_PRODUCER_CUH_
+
+#include "kernels/cuda_primitives.cuh"
+#include "kernels/prefill_plan.cuh"
+#include "kernels/tensor_map.h"
+
+namespace kvtwin::device {
+
+// Shared memory, from an address aligned to 1024 on: the query tile, rings of key and value tiles, barriers,
+// the job. A tile of rows beside the queries is [halves of a row][128][64], one of pages [16][halves][8][64],
+// because then a page is one box of adjacent bytes: two boxes a page, of 64 columns each, cost an eighth of
+// the speed.
+template <int kDim>
+struct PrefillGeometry {
+  static constexpr uint32_t kHalves = kDim / 64;
+  static constexpr uint32_t kHalf = 128 * 128;  // bytes of 128 rows of 64
+  static constexpr uint32_t kTile = kHalves * kHalf;
+  static constexpr uint32_t kEight = 8 * 128;               // bytes of eight rows of 64
+  static constexpr uint32_t kStages = kDim == 128 ? 2 : 4;  // 128: a third one gains nothing
+  static constexpr uint32_t kKeys = kTile;
+  static constexpr uint32_t kValues = kKeys + kStages * kTile;
+  static constexpr uint32_t kBarriers = kValues + kStages * kTile;
+  static constexpr uint32_t kQueryFull = kBarriers, kQueryEmpty = kQueryFull + 8, kTail = kQueryEmpty + 8;
+  static constexpr uint32_t kKeysFull = kTail + 8;
+  static constexpr uint32_t kKeysEmpty = kKeysFull + 8 * kStages;
+  static constexpr uint32_t kValuesFull = kKeysEmpty + 8 * kStages;
+  static constexpr uint32_t kValuesEmpty = kValuesFull + 8 * kStages;
+  static constexpr uint32_t kJob = kBarriers + 256;
+  static constexpr uint32_t kShared = kJob + 64 + 1024;  // 1024: to align it
+  static_assert(kValuesEmpty + 8 * kStages <= kJob);
+};
+
+// A tile of work, as the computing warpgroups are told of it. rows = 0: there is no more.
+struct PrefillJob {
+  PrefillSequence sequence;
+  uint32_t first = 0;  // token of the chunk
+};
+
+struct PrefillMaps {
+  CUtensorMap q;          // [halves][rows][query heads][64]
+  CUtensorMap k, v;       // [halves][heads][rows][64]
+  CUtensorMap pool;       // [eights of rows of all pages][halves][8][64]
+  uint32_t page_box = 0;  // rows of a box of `pool`
+};
+
+template <int kDim>
+struct PrefillProducer {
+  using Geometry = PrefillGeometry<kDim>;
+  static constexpr uint32_t kHalves = Geometry::kHalves;
+
+  const PrefillShape& shape;
+  const PrefillArgs& args;
+  const PrefillMaps& maps;
+  const uint32_t shared, lane;
+  uint32_t stage = 0, parity = 0, tail_parity = 0;
+
+  __device__ PrefillProducer(const PrefillShape& s, const PrefillArgs& a, const PrefillMaps& m, uint32_t at)
+      : shape(s), args(a), maps(m), shared(at), lane(threadIdx.x % 32) {}
+
+  // The page that this lane's box of tile j is in.
+  __device__ uint32_t page_for(const PrefillSequence& s, const KeyTiles& tiles, uint32_t j) const {
+    const uint32_t box = lane * maps.page_box;
+    if (j >= tiles.paged || box >= tiles.valid(j)) return 0;
+    return __ldg(args.pages + s.table + (tiles.first(j) + box) / shape.page_tokens);
+  }
+
+  // Starts to fill the tile at `target`; completes on `bar`, which one arrival is made on.
+  __device__ void fill(const PrefillSequence& s, const KeyTiles& tiles, uint32_t j, uint32_t page,
+                       bool values, uint32_t target, uint32_t bar) const {
+    if (j < tiles.paged) {
+      const uint32_t rows = maps.page_box, bytes = rows * 128 * kHalves;
+      const uint32_t boxes = (tiles.valid(j) + rows - 1) / rows;
+      if (lane == 0) barrier_arrive_expecting(bar, boxes * bytes);
+      __syncwarp();
+      if (lane >= boxes) return;
+      const uint32_t slot = (tiles.first(j) + lane * rows) % shape.page_tokens;
+      const uint32_t part = (page * shape.heads_per_page + s.column) * 2 + (values ? 1 : 0);
+      copy_box(target + lane * bytes, &maps.pool, bar, 0, 0, 0, (part * shape.page_tokens + slot) / 8);
+    } else {
+      if (lane == 0) barrier_arrive_expecting(bar, Geometry::kTile);
+      __syncwarp();
+      if (lane >= kHalves) return;
+      copy_box(target + lane * Geometry::kHalf, values ? &maps.v : &maps.k, bar, 0, s.row + tiles.first(j),
+               s.head, lane);
+    }
+  }
+
+  // Values beyond the sequence's end may be anything, and 0 x anything must be 0: they are overwritten before
+  // the tile is said to be there.
+  __device__ void clear_rows_from(uint32_t valid, uint32_t target, bool paged) const {
+    const uint32_t half_step = paged ? Geometry::kEight : Geometry::kHalf;
+    const uint32_t eight_step = paged ? Geometry::kEight * kHalves : Geometry::kEight;
+    for (uint32_t i = valid * 8 + lane; i < kPrefillTileKeys * 8; i += 32) {
+      const uint32_t row = target + i / 64 * eight_step + i % 64 * 16;
+      for (uint32_t half = 0; half < kHalves; ++half) {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(row + half * half_step), "r"(0)
+                     : "memory");
+      }
+    }
+    fence_before_bulk();
+    __syncwarp();
+  }
+
+  __device__ void load_keys(const PrefillSequence& s, const KeyTiles& tiles, uint32_t j,
+                            uint32_t page) const {
+    barrier_wait(shared + Geometry::kKeysEmpty + 8 * stage, parity ^ 1);
+    fill(s, tiles, j, page, false, shared + Geometry::kKeys + stage * Geometry::kTile,
+         shared + Geometry::kKeysFull + 8 * stage);
+  }
+  __device__ void load_values(const PrefillSequence& s, const KeyTiles& tiles, uint32_t j, uint32_t page) {
+    const uint32_t target = shared + Geometry::kValues + stage * Geometry::kTile;
+    const uint32_t full = shared + Geometry::kValuesFull + 8 * stage, valid = tiles.valid(j);
+    barrier_wait(shared + Geometry::kValuesEmpty + 8 * stage, parity ^ 1);
+    fill(s, tiles, j, page, true, target, valid < kPrefillTileKeys ? shared + Geometry::kTail : full);
+    if (valid < kPrefillTileKeys) {
+      __syncwarp();
+      barrier_wait(shared + Geometry::kTail, tail_parity);
+      tail_parity ^= 1;
+      clear_rows_from(valid, target, j < tiles.paged);
+      if (lane == 0) barrier_arrive(full);
+    }
+    if (++stage == Geometry::kStages) stage = 0, parity ^= 1;
+  }
+  __device__ void load_query(const PrefillSequence& s, uint32_t first) const {
+    const uint32_t bar = shared + Geometry::kQueryFull;
+    if (lane == 0) barrier_arrive_expecting(bar, tile_tokens(shape) * shape.group * 128 * kHalves);
+    __syncwarp();
+    if (lane < kHalves) {
+      copy_box(shared + lane * Geometry::kHalf, &maps.q, bar, 0, s.head * shape.group, s.row + first, lane);
+    }
+  }
+
+  __device__ void run(PrefillPlan* plan, PrefillJob* slot) {
+    const PrefillWork* const list = work_of(plan);
+    const uint32_t count = plan->tiles, tokens = tile_tokens(shape);
+    for (uint32_t job = 0;; ++job) {
+      const uint32_t at = __shfl_sync(kAllLanes, lane == 0 ? atomicAdd(&plan->next, 1) : 0, 0);
+      PrefillWork work;
+      PrefillSequence s;
+      if (at < count) work = list[at], s = args.table[work.sequence];
+      const KeyTiles tiles(s, args.k == nullptr, work.first, tokens);
+      for (uint32_t j = 0; j == 0 || j < tiles.count; ++j) {
+        const uint32_t page = page_for(s, tiles, j);
+        if (at < count) load_keys(s, tiles, j, page);
+        if (j == 0) {
+          barrier_wait(shared + Geometry::kQueryEmpty, job % 2 ^ 1);
+          if (lane == 0) *slot = {s, work.first};
+          __syncwarp();
+          if (at >= count) {
+            if (lane == 0) barrier_arrive(shared + Geometry::kQueryFull);
+            return;
+          }
+          load_query(s, work.first);
+        }
+        load_values(s, tiles, j, page);
+      }
+    }
+  }
+};
+
+// By one thread of each CTA that found no more work: the last one makes the plan fit for the next launch.
+__device__ inline void leave(PrefillPlan* plan) {
+  fence_device();
+  if (atomicAdd(&plan->done, 1) == gridDim.x - 1) plan->next = 0, plan->done = 0;
+}
+
+}  // namespace kvtwin::device
+
+#endif  // KVTWIN_KERNELS_PREFILL_PRODUCER_CUH_
