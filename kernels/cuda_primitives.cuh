@@ -66,6 +66,13 @@ __device__ __forceinline__ void copy_bulk_once(uint32_t target, const void* sour
       "l"(source), "r"(bytes), "r"(bar), "l"(first_out)
       : "memory");
 }
+// The same without a policy: data that is read again soon.
+__device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, uint32_t bytes, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+      "l"(source), "r"(bytes), "r"(bar)
+      : "memory");
+}
 // A box of a tensor (kernels/tensor_map.h) of four axes; `map` lies in a kernel parameter.
 __device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint32_t bar, uint32_t x,
                                          uint32_t y, uint32_t z, uint32_t w) {
@@ -74,13 +81,6 @@ __device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint3
       "%5, "
       "%6}], [%2];" ::"r"(target),
       "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w)
-      : "memory");
-}
-// As copy_bulk() with a policy, of data that is read again soon.
-__device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, uint32_t bytes, uint32_t bar) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
-      "l"(source), "r"(bytes), "r"(bar)
       : "memory");
 }
 // Ordinary writes to shared memory come before what the copy engine does to it later.
