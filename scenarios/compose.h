@@ -12,12 +12,13 @@
 
 #include "engine/driver.h"
 #include "engine/metrics.h"
-#include "engine/outcome_source.h"
+#include "engine/recorder_outcomes.h"
 #include "models/cost_model.h"
 #include "models/device.h"
 #include "models/llm.h"
 #include "models/memory_model.h"
 #include "scenarios/scenario.h"
+#include "scenarios/timeline.h"
 #include "traces/replay.h"
 
 namespace kvtwin {
@@ -32,9 +33,10 @@ struct Composed {
   RunOptions options;
   std::vector<EngineFacts> facts;  // per engine
   std::unique_ptr<ReplayClient> client;
-  std::unique_ptr<CostModel> cost;  // all engines are alike and share it, and what it memoises
-  std::vector<std::string> notes;   // sentences for the user and the result
-  uint32_t oversized_calls = 0;     // that will be rejected
+  std::unique_ptr<CostModel> cost;    // all engines are alike and share it, and what it memoises
+  OutcomeLog* outcome_log = nullptr;  // where to write down what the data decided; null: nowhere
+  std::vector<std::string> notes;     // sentences for the user and the result
+  uint32_t oversized_calls = 0;       // that will be rejected
 };
 
 // `on_session` is called for every session of the trace as it is read: progress.
@@ -55,6 +57,7 @@ struct SimulatedEnd {
   struct Retrieval {
     std::string outcomes;  // empty: every step read everything
     uint64_t pages_now = 0, pages_next = 0, heads_corrected = 0;
+    uint64_t heads_chose = 0, pages_chosen = 0;
     uint64_t bytes_in = 0, bytes_out = 0, steps_expanded = 0;
     Duration exposed{}, hidden{};
   };
@@ -64,7 +67,7 @@ struct SimulatedEnd {
 
 // False if this build has no simulator.
 bool can_simulate();
-// Whether the scenario's world needs the simulator: all do but the CPU engine under the wall clock.
+// Whether the scenario's world needs the simulator: all do but engines that compute under the wall clock.
 bool needs_simulator(const Scenario& scenario);
 // Runs in the simulated world. `values`, by engine, says what the data decided; empty: behaviour models do.
 // REQUIRES: can_simulate(). Mistakes: what the simulated node cannot be.
@@ -72,21 +75,39 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
                               const std::vector<Observer*>& observers,
                               const std::vector<OutcomeSource*>& values = {});
 
-// The CPU engines of a run, with their weights and tokens (scenarios/compose_cpu.cc).
-class CpuWorld {
+// The engines of a run that compute values, with their weights and tokens.
+class ValuesWorld {
  public:
-  // Mistakes: a model or a policy that the CPU engine does not compute, a checkpoint that is none.
-  static Result<std::unique_ptr<CpuWorld>> make(const Scenario& scenario, const Composed& composed);
-  ~CpuWorld();
-
+  virtual ~ValuesWorld() = default;
   // The Client to run with instead of `client`: the engines must know what calls' tokens are.
-  Client* watch(Client* client);
+  virtual Client* watch(Client* client) = 0;
   // Under the scenario's clock. `client` is what watch() gave, perhaps watched by others.
+  virtual Result<SimulatedEnd> run(const Scenario& scenario, Composed* composed, Client* client,
+                                   const std::vector<Observer*>& observers) = 0;
+  // How long the operations of a step took; null: this world does not time them.
+  virtual OperationsOfStep operations() { return {}; }
+  // The same of all steps, as a table; "": likewise.
+  virtual std::string operations_csv() const { return {}; }
+};
+
+// Null if nothing is computed in the scenario's world. `timeline`: operations() will be asked for every step.
+// Mistakes: a model or a policy that its engine does not compute, a checkpoint that is none.
+Result<std::unique_ptr<ValuesWorld>> make_values_world(const Scenario& scenario, const Composed& composed,
+                                                       bool timeline);
+
+// The CPU engines of a run (scenarios/compose_cpu.cc).
+class CpuWorld final : public ValuesWorld {
+ public:
+  static Result<std::unique_ptr<ValuesWorld>> make(const Scenario& scenario, const Composed& composed);
+  ~CpuWorld() override;
+
+  Client* watch(Client* client) override;
   Result<SimulatedEnd> run(const Scenario& scenario, Composed* composed, Client* client,
-                           const std::vector<Observer*>& observers);
+                           const std::vector<Observer*>& observers) override;
 
  private:
   struct Parts;
+  SimulatedEnd::Retrieval recalled(const CoreConfig& config) const;
   explicit CpuWorld(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };

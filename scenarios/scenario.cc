@@ -281,11 +281,19 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
     scenario.values.mutable_policies()->set_placement(arena ? "arena" : host ? "host" : "gpu");
   }
   if (scenario.values.clock().empty())
-    scenario.values.set_clock(scenario.values.world() == "cpu" ? "wall" : "virtual");
+    scenario.values.set_clock(scenario.values.world() != "sim" ? "wall" : "virtual");
   complete_scorer_options(scenario.values.mutable_policies());
   check_scenario(scenario, &mistakes);
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
   return scenario;
+}
+
+std::string recorded_outcomes_file(const Scenario& scenario) {
+  const std::string& run = scenario.values.simulation().recorded_run();
+  if (run.empty()) return "";
+  const fs::path path = scenario.file(run);
+  std::error_code ignored;
+  return (fs::is_directory(path, ignored) ? path / "outcomes.binpb" : path).string();
 }
 
 std::string resolved_textproto(const Scenario& scenario) {
@@ -302,7 +310,11 @@ std::string resolved_textproto(const Scenario& scenario) {
   };
   out.mutable_trace()->set_path(anchor(out.trace().path()));
   out.mutable_cost()->set_profile(anchor(out.cost().profile()));
+  if (const std::string& run = out.simulation().recorded_run(); !run.empty()) {
+    out.mutable_simulation()->set_recorded_run(anchor(run));
+  }
   out.mutable_cpu()->set_checkpoint(anchor(out.cpu().checkpoint()));
+  out.mutable_cpu()->set_scorer_weights(anchor(out.cpu().scorer_weights()));
   v1::Policies& policies = *out.mutable_policies();
   policies.mutable_precision_options()->set_tag_map(anchor(policies.precision_options().tag_map()));
   policies.mutable_partition_options()->set_profile(anchor(policies.partition_options().profile()));

@@ -127,12 +127,30 @@ void check_replay(const v1::Replay& replay, Checker* check) {
 }
 
 void check_world(const v1::Scenario& values, Checker* check) {
-  check->choice("world", values.world(), {"sim", "cpu"});
+  check->choice("world", values.world(), {"sim", "cpu", "cuda"});
   check->choice("clock", values.clock(), {"wall", "virtual"});
   if (values.world() == "sim" && values.clock() == "wall")
     check->add("clock", "the simulated world has no wall clock", "virtual, or --world=cpu");
   check->choice("cpu.decode", values.cpu().decode(), {"forced", "greedy"});
   check->exists("cpu.checkpoint", values.cpu().checkpoint());
+  check->exists("cpu.scorer_weights", values.cpu().scorer_weights());
+  check->choice("cpu.judge_rows", values.cpu().judge_rows(), {"soft", "response"});
+  if (values.cpu().judge_rows() == "response" && values.cpu().decode() == "greedy") {
+    check->add("cpu.judge_rows", "the response is asked before it is there: decode is greedy",
+               "decode: \"forced\", or judge_rows: \"soft\"");
+  }
+}
+
+// Outcomes of another run, and from where.
+void check_recorded(const v1::Simulation& simulation, Checker* check) {
+  const bool kept = simulation.kept() == "recorded";
+  const bool recalls = simulation.has_retrieval() && simulation.retrieval().outcomes() == "recorded";
+  const std::string& run = simulation.recorded_run();
+  if (!run.empty()) return check->exists("simulation.recorded_run", run);
+  if (!kept && !recalls) return;
+  check->add(kept ? "simulation.kept" : "simulation.retrieval.outcomes",
+             "outcomes are recorded, but simulation.recorded_run does not say in which run",
+             "set it to the folder of a run with --record");
 }
 
 }  // namespace
@@ -168,7 +186,8 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check_retrieval(values, [&](const std::string& field, std::string what, std::string hint) {
     check.add(field, std::move(what), std::move(hint));
   });
-  check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile"});
+  check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile", "recorded"});
+  check_recorded(values.simulation(), &check);
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
   check_world(values, &check);
 }

@@ -104,10 +104,11 @@ constexpr char kDefaults[] = R"pb(
     oversized: "refuse"
   }
   cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 0 first_step_host_ns: 0 }
-  simulation { fidelity: "auto" fold: true kept: "fixed" }
+  simulation { fidelity: "auto" fold: true kept: "fixed" recorded_run: "" }
   world: "sim"
   clock: ""
-  cpu { checkpoint: "" decode: "forced" sleep: false }
+  cpu { checkpoint: "" decode: "forced" sleep: false scorer_weights: "" judge_rows: "soft" }
+  cuda { timings: false }
 )pb";
 
 // max_cudagraph_capture_size 512: 1, 2, 4, then every 8 up to 256, then every 16.

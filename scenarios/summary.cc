@@ -11,6 +11,15 @@ namespace {
 
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
+// The rates that simulation.retrieval calls miss_rate and correction_rate, as they came out.
+double absent_percent(const v1::Retrieval& all) {
+  return percent(static_cast<double>(all.pages_now() + all.pages_next()),
+                 static_cast<double>(all.pages_chosen()));
+}
+double corrected_percent(const v1::Retrieval& all) {
+  return percent(static_cast<double>(all.heads_corrected()), static_cast<double>(all.heads_chose()));
+}
+
 double attributed_s(const v1::TimeShares& time) {
   return time.queue_s() + time.transfer_s() + time.prefill_s() + time.recompute_s() + time.decode_s() +
          time.host_s();
@@ -42,7 +51,7 @@ class Table {
 
   void headline(const SummaryContext& context) {
     print("{}: {:.4g} calls/s, TTFT p99 {:.4g} ms   ({} {:.1f} s", r_.scenario(), r_.rates().calls_per_s(),
-          r_.latencies().ttft().p99_ns() / 1e6, r_.world() == "cpu" ? "computed" : "simulated",
+          r_.latencies().ttft().p99_ns() / 1e6, r_.world() != "sim" ? "computed" : "simulated",
           static_cast<double>(r_.rates().elapsed_ns()) / 1e9);
     if (context.wall_s) print(" in {:.2f} s", *context.wall_s);
     out_ += ")\n\n";
@@ -114,8 +123,9 @@ class Table {
     shares("input tokens", r_.input());
     shares("step time", r_.cost());
     if (r_.has_values()) {
-      row("values", "{} tokens computed in fp32, {} decoding, {} clock; samples={:016x}",
-          grouped(r_.values().tokens()), r_.values().decode(), r_.values().clock(), r_.values().samples());
+      row("values", "{} tokens computed in {}, {} decoding, {} clock; samples={:016x}",
+          grouped(r_.values().tokens()), r_.world() == "cuda" ? "bf16 on a GPU" : "fp32",
+          r_.values().decode(), r_.values().clock(), r_.values().samples());
     }
     for (const std::string& note : r_.notes()) row("note", "{}", note);
     out_ += '\n';
@@ -125,7 +135,10 @@ class Table {
     const v1::Retrieval& all = r_.retrieval();
     row("retrieval", "outcomes {}: {} head-pages recalled before attention, {} behind it; {} heads corrected",
         all.outcomes(), grouped(all.pages_now()), grouped(all.pages_next()), grouped(all.heads_corrected()));
+    row("", "{:.2f} % of the head-pages chosen were absent; {:.2f} % of {} choosing heads corrected",
+        absent_percent(all), corrected_percent(all), grouped(all.heads_chose()));
     const auto giga = [](auto value) { return static_cast<double>(value) / 1e9; };
+    if (r_.has_values() && r_.values().clock() == "wall") return;  // nothing priced them
     row("", "{:.3f} GB recalled, {:.3f} GB offloaded; {:.3f} s exposed, {:.3f} s hidden; {} steps expanded",
         giga(all.bytes_in()), giga(all.bytes_out()), giga(all.exposed_ns()), giga(all.hidden_ns()),
         grouped(all.steps_expanded()));
@@ -179,6 +192,10 @@ void put(const v1::Retrieval& all, nlohmann::ordered_json* out) {
   (*out)["retrieval_pages_now"] = all.pages_now();
   (*out)["retrieval_pages_next"] = all.pages_next();
   (*out)["retrieval_heads_corrected"] = all.heads_corrected();
+  (*out)["retrieval_heads_chose"] = all.heads_chose();
+  (*out)["retrieval_pages_chosen"] = all.pages_chosen();
+  (*out)["retrieval_miss_rate"] = absent_percent(all) / 100;
+  (*out)["retrieval_correction_rate"] = corrected_percent(all) / 100;
   (*out)["retrieval_bytes_in"] = all.bytes_in();
   (*out)["retrieval_bytes_out"] = all.bytes_out();
   (*out)["retrieval_exposed_s"] = static_cast<double>(all.exposed_ns()) / 1e9;

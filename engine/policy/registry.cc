@@ -206,6 +206,29 @@ std::optional<std::string> validate_precision(const PolicySet& set, const Policy
   return std::nullopt;
 }
 
+// Choosing among what a budget has kept. A page's summary is taken when its cells no longer move, and holds
+// for what is left of it: a bound over more keys is still a bound.
+std::optional<std::string> validate_retrieval_of_kept(const PolicySet& set, const PolicyAxes& axes) {
+  if (axes.layout->keeping() == Keeping::kAll) return std::nullopt;
+  if (axes.placement->uses_arena()) {
+    return "retrieval " + set.retrieval + " recalls whole pages of all heads, but layout " + set.layout +
+           " drops cells of them; set retrieval: quest with placement: gpu, or budget: all with layout: "
+           "paged";
+  }
+  if (axes.layout->keeping() == Keeping::kRing) {
+    return "retrieval " + set.retrieval +
+           " chooses whole pages, but layout arena overwrites them cell by "
+           "cell; set layout: compact, ragged or page_mask_dead, or retrieval: all";
+  }
+  if (axes.layout->keeping() == Keeping::kMove && axes.scorer->moment() == Moment::kDecodeStep) {
+    return "scorer " + set.scorer +
+           " moves cells while the call decodes, and no page's summary is rebuilt for "
+           "retrieval " +
+           set.retrieval + "; choose a scorer that works at chunk or prompt ends, or retrieval: all";
+  }
+  return std::nullopt;
+}
+
 // METHODS 7.5, the pairs with placement and retrieval.
 std::optional<std::string> validate_retrieval(const PolicySet& set, const PolicyAxes& axes,
                                               const CoreConfig& config) {
@@ -223,14 +246,7 @@ std::optional<std::string> validate_retrieval(const PolicySet& set, const Policy
            "share; "
            "set prefix_cache: false";
   }
-  if (!axes.budget->keeps_all()) {
-    return "retrieval " + set.retrieval + " chooses among all pages, but budget " + set.budget +
-           " drops cells of them, and no summary is rebuilt; set budget: all, or retrieval: all";
-  }
-  if (set.layout != "paged") {
-    return "retrieval " + set.retrieval + " chooses whole pages in order of position, which layout " +
-           set.layout + " does not keep; set layout: paged, or retrieval: all";
-  }
+  if (auto wrong = validate_retrieval_of_kept(set, axes)) return wrong;
   if (set.precision != "bf16") {
     return "retrieval " + set.retrieval + " summarises exact keys, and recall of packed pages (precision " +
            set.precision + ") is not built; set precision: bf16, or retrieval: all";

@@ -18,7 +18,7 @@ namespace {
 constexpr CallId kA{1}, kB{2}, kC{3};
 constexpr uint64_t kWeightSeed = 7;
 
-cpu::CpuEngineConfig config_of(uint32_t page_tokens, uint32_t pages = 200) {
+cpu::KvMemory memory_of(uint32_t page_tokens, uint32_t pages = 200) {
   return {.page_tokens = page_tokens, .pages_gpu = pages, .poison = true};
 }
 
@@ -29,7 +29,7 @@ std::vector<float> last_logits(const ModelWeights& weights, const std::vector<ui
   const auto prompt = std::max(1u, std::accumulate(chunks.begin(), chunks.end(), 0u));
   GivenTokens tokens;
   tokens.give(kA, ids, prompt);
-  Steps steps(config_of(page_tokens), &weights, &tokens, seed);
+  Steps steps(memory_of(page_tokens), &weights, &tokens, seed);
   steps.begin(kA);
   std::vector<float> logits;
   uint32_t at = 0;
@@ -88,7 +88,7 @@ TEST_CASE("X-9 forward: a call's logits are the same beside other calls, folded 
     tokens.give(kA, p.ids, 20);
     tokens.give(kB, random_tokens(4, 60, llm.vocab), 33);
     tokens.give(kC, random_tokens(5, 60, llm.vocab), 1);
-    Steps alone(config_of(8), &p.weights, &tokens, 1), beside(config_of(8), &p.weights, &tokens, 2);
+    Steps alone(memory_of(8), &p.weights, &tokens, 1), beside(memory_of(8), &p.weights, &tokens, 2);
     alone.begin(kA);
     std::vector<float> expected = alone.run({{kA, 20}});
     const auto more = alone.run({{kA, 1}}, 10);
@@ -117,7 +117,7 @@ TEST_CASE("G-2 forward: an adopted prefix gives the logits of the computed one, 
     const auto tail = random_tokens(8, 16, llm.vocab);
     other.insert(other.end(), tail.begin(), tail.end());
     tokens.give(kB, other, 48);
-    Steps steps(config_of(8), &p.weights, &tokens, 6);
+    Steps steps(memory_of(8), &p.weights, &tokens, 6);
     steps.begin(kA);
     steps.run({{kA, 48}});
     const std::vector<PageId> shared(steps.pages(kA).begin(), steps.pages(kA).begin() + 4);
@@ -133,11 +133,11 @@ TEST_CASE("forward: a call may adopt pages that another call of the same step fi
   const Prepared p(llm, 40);
   GivenTokens tokens = p.tokens;
   tokens.give(kB, p.ids, 40);
-  Steps steps(config_of(8), &p.weights, &tokens, 6);
+  Steps steps(memory_of(8), &p.weights, &tokens, 6);
   steps.begin(kA);
   steps.run({{kA, 8, false}});
   // What kA gets now is what kB reads in the same step: B's pages are known beforehand.
-  Steps twin(config_of(8), &p.weights, &tokens, 6);
+  Steps twin(memory_of(8), &p.weights, &tokens, 6);
   twin.begin(kA);
   twin.run({{kA, 8, false}});
   twin.run({{kA, 24, false}});
@@ -151,15 +151,15 @@ TEST_CASE("forward: pages that went to the host tier and came back elsewhere hol
   const Prepared p(llm, 48);
   GivenTokens tokens = p.tokens;
   tokens.give(kB, p.ids, 48);
-  cpu::CpuEngineConfig config = config_of(8);
-  config.pages_host = 20;
-  Steps steps(config, &p.weights, &tokens, 6);
+  cpu::KvMemory memory = memory_of(8);
+  memory.pages_host = 20;
+  Steps steps(memory, &p.weights, &tokens, 6);
   steps.begin(kA);
   steps.run({{kA, 32, false}});
   const std::vector<PageId> source = steps.pages(kA);
   std::vector<PageId> host, target;
   for (uint32_t i = 0; i < 4; ++i)
-    host.push_back(PageId{config.pages_gpu + 3 * i}), target.push_back(steps.take());
+    host.push_back(PageId{memory.pages_gpu + 3 * i}), target.push_back(steps.take());
   const StartTransfer out{{}, TransferId{1}, TransferKind::kDemote, Tier::kGpu, Tier::kHost, source, host};
   const StartTransfer in{{}, TransferId{2}, TransferKind::kRecall, Tier::kHost, Tier::kGpu, host, target};
   steps.engine().told(out);
@@ -171,9 +171,9 @@ TEST_CASE("forward: pages that went to the host tier and came back elsewhere hol
 TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples an end") {
   const LlmSpec llm = tiny_models()[2];
   const Prepared p(llm, 10);
-  cpu::CpuEngineConfig config = config_of(8);
+  cpu::CpuEngineConfig config;
   config.decoding = cpu::Decoding::kGreedy;
-  Steps steps(config, &p.weights, &p.tokens, 6);
+  Steps steps(memory_of(8), &p.weights, &p.tokens, 6, config);
   steps.begin(kA);
   steps.run({{kA, 10}});
   const auto last = steps.run({{kA, 1}}, 19);
@@ -186,7 +186,7 @@ TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples 
   CHECK(std::equal(again.begin(), again.end(), last.end() - llm.vocab));
 
   config.end_tokens = {sampled[7]};
-  Steps ending(config, &p.weights, &p.tokens, 6);
+  Steps ending(memory_of(8), &p.weights, &p.tokens, 6, config);
   ending.begin(kA);
   ending.run({{kA, 10}});
   for (size_t i = 1; ending.values().eos.empty(); ++i) {
@@ -200,9 +200,10 @@ TEST_CASE("decode: greedy feeds back what it sampled, and ends where it samples 
 TEST_CASE("decode: a preempted call goes on with what it sampled") {
   const LlmSpec llm = tiny_models()[1];
   const Prepared p(llm, 12);
-  cpu::CpuEngineConfig config = config_of(8);
+  cpu::CpuEngineConfig config;
   config.decoding = cpu::Decoding::kGreedy;
-  Steps steady(config, &p.weights, &p.tokens, 6), preempted(config, &p.weights, &p.tokens, 7);
+  Steps steady(memory_of(8), &p.weights, &p.tokens, 6, config);
+  Steps preempted(memory_of(8), &p.weights, &p.tokens, 7, config);
   steady.begin(kA), preempted.begin(kA);
   steady.run({{kA, 12}}), preempted.run({{kA, 12}});
   steady.run({{kA, 1}}, 15), preempted.run({{kA, 1}}, 6);

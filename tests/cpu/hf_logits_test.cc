@@ -8,6 +8,7 @@
 #include "engine/cpu/cpu_engine.h"
 #include "models/weights.h"
 #include "tests/cpu/dense_forward.h"
+#include "tests/cpu/steps.h"
 #include "tests/cpu/tiny_models.h"
 
 using namespace kvtwin;
@@ -38,10 +39,8 @@ Golden read_golden(const std::string& folder) {
 std::vector<float> engine_logits(const ModelWeights& weights, const std::vector<uint32_t>& tokens) {
   GivenTokens given;
   given.give(CallId{1}, tokens, 1);
-  auto engine = cpu::CpuEngine::make(
-      {.page_tokens = 4, .pages_gpu = 16, .decoding = cpu::Decoding::kForced, .poison = true}, &weights,
-      &given);
-  REQUIRE(engine);
+  cpu::CpuEngine engine({}, &weights, &given,
+                        paged({.page_tokens = 4, .pages_gpu = 16, .poison = true}, weights.llm()));
   std::vector<float> out;
   StepValues values;
   for (uint32_t i = 0; i < tokens.size(); ++i) {
@@ -53,8 +52,8 @@ std::vector<float> engine_logits(const ModelWeights& weights, const std::vector<
                             .entries = {&entry, 1},
                             .grants = {&grant, i % 4 == 0 ? 1u : 0u},
                             .adoptions = {}};
-    (*engine)->step(launch, 0, &values);
-    out.insert(out.end(), (*engine)->logits().begin(), (*engine)->logits().end());
+    engine.step(launch, 0, &values);
+    out.insert(out.end(), engine.logits().begin(), engine.logits().end());
   }
   return out;
 }

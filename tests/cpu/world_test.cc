@@ -143,14 +143,9 @@ void check_run(uint64_t seed, Totals* totals) {
   std::vector<std::unique_ptr<cpu::CpuEngine>> made;
   std::vector<uint32_t> in_flight;
   for (const CoreConfig& engine : options.engines) {
-    auto one = cpu::CpuEngine::make({.engine = engine.engine,
-                                     .page_tokens = engine.page_tokens,
-                                     .pages_gpu = engine.pages_gpu,
-                                     .pages_host = engine.pages_host,
-                                     .poison = true},
-                                    &weights, &tokens);
-    REQUIRE(one);
-    made.push_back(std::move(*one));
+    const cpu::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, true};
+    made.push_back(std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{.engine = engine.engine}, &weights,
+                                                    &tokens, paged(memory, llm)));
     in_flight.push_back(engine.steps_in_flight_max);
   }
   Witness witness(made, &tokens, llm.vocab);
@@ -204,16 +199,59 @@ TEST_CASE("G-5 world: a page that two calls were given by mistake would be seen 
   GivenTokens given;
   given.give(CallId{1}, random_tokens(1, 40, llm.vocab), 12);
   given.give(CallId{2}, random_tokens(2, 40, llm.vocab), 20);
-  auto engine = cpu::CpuEngine::make({.page_tokens = 8, .pages_gpu = 10}, &weights, &given);
-  REQUIRE(engine);
+  cpu::CpuEngine engine({}, &weights, &given, paged({.page_tokens = 8, .pages_gpu = 10}, llm));
   const auto logits = [&](PageId second) {
     const PlanEntry entries[] = {{CallId{1}, EntryKind::kChunk, true, true, 12, 0},
                                  {CallId{2}, EntryKind::kChunk, true, false, 12, 0}};
     const PageGrant grants[] = {{0, 0, PageId{0}}, {0, 0, PageId{1}}, {0, 1, PageId{2}}, {0, 1, second}};
     StepValues values;
-    (*engine)->step({.entries = entries, .grants = grants, .adoptions = {}}, 0, &values);
-    return std::vector<float>((*engine)->logits().begin(), (*engine)->logits().end());
+    engine.step({.entries = entries, .grants = grants, .adoptions = {}}, 0, &values);
+    return std::vector<float>(engine.logits().begin(), engine.logits().end());
   };
   CHECK(logits(PageId{3}) == logits(PageId{4}));
   CHECK(logits(PageId{3}) != logits(PageId{1}));
+}
+
+TEST_CASE("world: copies beside steps end when they ended, one after the other, never before they began") {
+  // Two steps of 100 ns; copies take 30, and are looked at only after the step beside them was performed.
+  class Source final : public OutcomeSource {
+   public:
+    void step(const LaunchStep&, uint32_t, StepValues* values) override { values->clear(), ++steps; }
+    void told(const Command& command) override { told_of += std::holds_alternative<StartTransfer>(command); }
+    int steps = 0, told_of = 0;
+  } source;
+  std::vector<uint64_t> asked;
+  cpu::CpuBackendOptions options{.steps_in_flight_max = {1}};
+  options.copy_time = [&](EngineId, TransferId transfer) {
+    CHECK(source.steps > 0);
+    asked.push_back(raw(transfer));
+    return Duration{30};
+  };
+  cpu::CpuBackend world(options, &source, [](const std::function<void()>& work) {
+    work();
+    return Duration{100};
+  });
+  const auto copy = [&](uint64_t number) {
+    world.submit(StartTransfer{.transfer = TransferId{number}, .source = {}, .target = {}});
+  };
+  const PlanEntry entry{CallId{1}, EntryKind::kDecode, true, true, 1, 0};
+  world.submit(LaunchStep{.tokens = 1, .entries = {&entry, 1}, .grants = {}, .adoptions = {}});
+  copy(1);
+  copy(2);
+  CHECK(source.told_of == 2);
+  Instant now;
+  Event event;
+  for (const int64_t at : {30, 60}) {
+    REQUIRE(world.next(&now, &event));
+    CHECK(now.ns == at);
+    CHECK(std::holds_alternative<TransferDone>(event));
+  }
+  REQUIRE(world.next(&now, &event));
+  CHECK(now.ns == 100);
+  CHECK(std::holds_alternative<StepDone>(event));
+  copy(3);
+  REQUIRE(world.next(&now, &event));
+  CHECK(now.ns == 130);
+  CHECK(asked == std::vector<uint64_t>{1, 2, 3});
+  CHECK(!world.next(&now, &event));
 }

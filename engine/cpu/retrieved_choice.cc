@@ -1,0 +1,170 @@
+// Which pages a decode reads, and how they come to be where it reads them (METHODS 6.3, 6.5).
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/base/check.h"
+#include "engine/cpu/page_pooling.h"
+#include "engine/cpu/retrieved_cache.h"
+#include "kernels/page_score.h"
+#include "kernels/select.h"
+
+namespace kvtwin::cpu {
+// The best of the pages that are full and outside of sinks and window, for the queries q [group][head_dim].
+RetrievedCache::Choice RetrievedCache::choose(uint32_t layer, const ArenaCall& call, uint32_t head,
+                                              uint32_t pages, const float* q) const {
+  const std::vector<HeadArena>& heads = call.layers[layer].heads;
+  const auto stays = [&](uint32_t page) {
+    if (heads.empty()) return false;
+    return std::binary_search(heads[head].extra.begin(), heads[head].extra.end(), page);
+  };
+  std::vector<uint32_t> candidates;
+  std::vector<kernels::PageVectors> vectors;
+  for (uint32_t page = first_candidate(); page < end_candidates(pages); ++page) {
+    if (stays(page)) continue;
+    candidates.push_back(page);
+    vectors.push_back(summaries_.vectors(arena_ ? call.homes[page] : call.pages[page].page, layer, head));
+  }
+  const float scale =
+      spec_.scale == ScoreScale::kOne ? 1.0f : 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
+  std::vector<float> scores(candidates.size());
+  kernels::score_pages_ref(pooling_of(spec_.pooling), scale, q, group(), llm_.head_dim, vectors,
+                           scores.data());
+  Choice out;
+  out.scores.assign(end_candidates(pages) - first_candidate(), -std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < candidates.size(); ++i) out.scores[candidates[i] - first_candidate()] = scores[i];
+  for (const uint32_t i : kernels::select_rows(scores, {}, shape_.selectable))
+    out.chosen.push_back(candidates[i]);
+  return out;
+}
+
+void RetrievedCache::attend_chosen(uint32_t layer, const Row& row, const float* q, float* out) {
+  if (options_.method == RetrievalMethod::kInfinigen) return read_tokens(layer, row, q, out);
+  recalls_[layer].heads += llm_.kv_heads;
+  recalls_[layer].chosen += llm_.kv_heads * shape_.selectable;
+  if (options_.method == RetrievalMethod::kQuest) return read_on_gpu(layer, row, q, out);
+  if (options_.method == RetrievalMethod::kShadowkv) return rebuild_and_read(layer, row, q, out);
+  recall_and_read(layer, row, q, out);
+}
+
+// Quest: every page is where it always was.
+void RetrievedCache::read_on_gpu(uint32_t layer, const Row& row, const float* q, float* out) {
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    const float* const own = q + uint64_t{h} * group() * llm_.head_dim;
+    const Choice choice = choose(layer, *row.call, h, pages_of(row.position + 1), own);
+    read_head(layer, row, h, choice.chosen, false, q, out);
+  }
+}
+
+// FreeKV; and ArkVale, which is FreeKV when every head is corrected.
+void RetrievedCache::recall_and_read(uint32_t layer, const Row& row, const float* q, float* out) {
+  ArenaLayer& own = row.call->layers[layer];
+  streams_.wait(row.id, layer);
+  if (own.heads.empty()) outgrow(layer, row.call);
+  const uint32_t pages = pages_of(row.position + 1);
+  // The first step that chooses trusts nothing that was chosen before.
+  const bool trusts = spec_.speculation && own.chosen;
+  const std::vector<uint8_t> turned =
+      trusts ? turned_heads(own, q) : std::vector<uint8_t>(llm_.kv_heads, uint8_t{1});
+  const bool any = std::find(turned.begin(), turned.end(), 1) != turned.end();
+  std::vector<Choice> choices(llm_.kv_heads);
+  const auto choose_all = [&] {
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h)
+      choices[h] = choose(layer, *row.call, h, pages, q + uint64_t{h} * group() * llm_.head_dim);
+  };
+  if (any) choose_all();
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    if (turned[h] != 0) recall(layer, row, h, choices[h], true);
+    recalls_[layer].corrected += trusts ? turned[h] : 0;
+  }
+  streams_.wait(row.id, layer);
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    std::vector<uint32_t> held = own.heads[h].held;
+    std::sort(held.begin(), held.end());
+    read_head(layer, row, h, held, trusts && turned[h] != 0, q, out);
+  }
+  own.chosen = true;
+  if (!spec_.speculation) return;
+  if (!any) choose_all();
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    if (turned[h] == 0) recall(layer, row, h, choices[h], false);
+  }
+}
+
+// Heads whose queries are less alike than tau to those that chose what they hold. Not a number is unlike.
+std::vector<uint8_t> RetrievedCache::turned_heads(const ArenaLayer& layer, const float* q) const {
+  const double tau = static_cast<double>(spec_.tau_q32) / static_cast<double>(kOneQ32);
+  std::vector<uint8_t> out(llm_.kv_heads);
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    const uint64_t first = uint64_t{h} * group() * llm_.head_dim;
+    const float cosine =
+        kernels::group_cosine_ref(q + first, layer.q_before.data() + first, group(), llm_.head_dim);
+    out[h] = static_cast<double>(cosine) >= tau || tau <= -1 ? 0 : 1;
+  }
+  return out;
+}
+
+// Asks for what the head lacks, and says so in the step's outcome.
+void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, const Choice& choice,
+                            bool before) {
+  HeadArena& slots = row.call->layers[layer].heads[head];
+  const std::vector<kernels::SlotChange> changes =
+      kernels::replace_slots_ref(choice.chosen, choice.scores, first_candidate(), slots.held);
+  const auto pages = static_cast<uint32_t>(changes.size());
+  (before ? recalls_[layer].blocking : recalls_[layer].background) += pages;
+  if (options_.witness != nullptr) options_.witness->recalls(head_at(row, layer, head), before, pages);
+  if (row.call->preempted && !before) return;
+  RecallTask task{row.id, layer, head, {}};
+  for (const kernels::SlotChange& change : changes) {
+    task.moves.push_back({row.call->homes[change.page], row.call->pages[slots.slots[change.slot]].page});
+  }
+  streams_.ask(std::move(task));
+}
+
+// Sinks, what is chosen, what is kept whatever the query, and the window, in order of position.
+void RetrievedCache::read_head(uint32_t layer, const Row& row, uint32_t head,
+                               std::span<const uint32_t> chosen, bool corrected, const float* q, float* out) {
+  const ArenaCall& call = *row.call;
+  const HeadArena none;
+  const HeadArena& slots = arena_ ? call.layers[layer].heads[head] : none;
+  std::vector<std::pair<uint32_t, uint32_t>> pages;  // page, and its place among the call's
+  for (uint32_t page = 0; page < shape_.sinks; ++page) pages.emplace_back(page, page);
+  for (size_t i = 0; i < slots.held.size(); ++i) {
+    if (std::binary_search(chosen.begin(), chosen.end(), slots.held[i]))
+      pages.emplace_back(slots.held[i], slots.slots[i]);
+  }
+  for (size_t i = 0; !arena_ && i < chosen.size(); ++i) pages.emplace_back(chosen[i], chosen[i]);
+  for (size_t i = 0; i < slots.extra.size(); ++i) pages.emplace_back(slots.extra[i], slots.extra_slots[i]);
+  std::sort(pages.begin(), pages.end());
+  KVT_CHECK(pages.size() == shape_.sinks + chosen.size() + slots.extra.size());
+  const uint32_t end = row.position + 1;
+  for (uint32_t page = pages_of(end) - shape_.window; page < pages_of(end); ++page)
+    pages.emplace_back(page, arena_ ? shape_.slot_of(page) : page);
+  Reading reading;
+  for (const auto& [page, place] : pages) append_page(call, page, place, end, &reading);
+  read(layer, row, head, reading, corrected, q, out);
+}
+
+// The cells of a page that lie before position `end`.
+void RetrievedCache::append_page(const ArenaCall& call, uint32_t page, uint32_t place, uint32_t end,
+                                 Reading* to) const {
+  const uint32_t first = page * memory_.page_tokens;
+  const uint32_t count = std::min(memory_.page_tokens, end - first);
+  to->runs.push_back({call.pages.at(place).page, 0, count});
+  for (uint32_t i = 0; i < count; ++i) to->positions.push_back(first + i);
+}
+
+void RetrievedCache::read(uint32_t layer, const Row& row, uint32_t head, const Reading& reading,
+                          bool corrected, const float* q, float* out) {
+  RetrievalWitness* const witness = options_.witness;
+  const RetrievalWitness::Read told{head_at(row, layer, head), reading.runs, reading.positions, corrected};
+  if (witness != nullptr) witness->attends(told);
+  streams_.pass_time();
+  const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
+  const kernels::AttentionRow reads{reading.runs, static_cast<uint32_t>(reading.positions.size())};
+  kernels::attention_ref(kv_.layer(layer), {head, 1}, llm_.query_heads, scale, q, {&reads, 1}, out, nullptr);
+  if (witness != nullptr) witness->attended(told, out + uint64_t{head} * group() * llm_.head_dim);
+}
+
+}  // namespace kvtwin::cpu

@@ -1,0 +1,256 @@
+// A warp of the packed decode kernel that multiplies: its walk along its share, block by block.
+//
+// As in attention_decode.cu a warp works alone, with a ring of shared memory that the copy engine fills and
+// no barrier until all are done. Entries of the ring are keys of a block, its values, keys of the next, ...:
+// so a slot is free again as soon as the keys have been multiplied. Copies are started by warps of their
+// own (packed_reader.cuh). Parts of several formats follow each other in the same accumulators; only the
+// powers of two that codes left in them change between formats.
+
+#ifndef KVTWIN_KERNELS_PACKED_WORKER_CUH_
+#define KVTWIN_KERNELS_PACKED_WORKER_CUH_
+
+#include "kernels/packed_math.cuh"
+#include "kernels/packed_reader.cuh"
+
+namespace kvtwin::device {
+
+template <class Geometry>
+class PackedWorker {
+  using Family = typename Geometry::Family;
+  using Int2 = typename Family::Int2;
+  using Int4 = typename Family::Int4;
+  using Wide = typename Family::Wide;
+  static constexpr int kDim = Geometry::kDim;
+
+ public:
+  __device__ PackedWorker(const PackedDecodeShape& shape, const PackedDecodeArgs& args, uint32_t ring,
+                          uint32_t full, uint32_t empty)
+      : shape_(shape), args_(args), ring_(ring), full_(full), empty_(empty), lane_(threadIdx.x % 32) {}
+
+  __device__ void work(const PackedShare& share, Merger<Geometry>& merger) {
+    here_.start(share);
+    uint32_t begin = share.begin;
+    bool inside = share.first > share.begin;
+    open_part();
+    for (;;) {
+      if (here_.tokens == 0) {
+        consume_nothing();
+      } else if (here_.part == kPartInt2) {
+        attend<Int2>();
+      } else if (here_.part == kPartInt4) {
+        attend<Int4>();
+      } else {
+        attend<Wide>();
+      }
+      here_.position += here_.cost();
+      const bool more = here_.position < share.end;
+      if (++here_.block < here_.blocks && more) continue;
+      close_part();
+      const uint32_t sequence = here_.sequence, position = here_.position;
+      const Owner owner = owner_of(begin);
+      const bool goes_on = here_.block < here_.blocks || here_.open(args_.table, sequence, here_.part + 1);
+      if (!more || !goes_on) {
+        Partial<kDim> found = part_.result();
+        merger.take(owner, inside, !goes_on, &found);
+      }
+      if (!more) return;
+      if (!goes_on) {
+        here_.open(args_.table, sequence + 1, 0);
+        begin = position, inside = false;
+        part_ = {};
+      }
+      here_.position = position;
+      open_part();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ Owner owner_of(uint32_t begin) const {
+    const PackedSequence s = load_sequence(args_.table + here_.sequence);
+    const uint32_t last = s.tokens[2] > 0   ? here_.rules().cost(2)
+                          : s.tokens[1] > 0 ? here_.rules().cost(1)
+                          : s.tokens[0] > 0 ? here_.rules().cost(0)
+                                            : kCostOfNothing;
+    return {here_.sequence, s.q_row, begin, begin + here_.rules().cost(s) - last + 1};
+  }
+
+  // Waits for the next entry of the ring; its shared address.
+  __device__ __forceinline__ uint32_t wait() const {
+    barrier_wait(full_ + 8 * slot_, parity_);
+    return ring_ + slot_ * Family::kSlot;
+  }
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive(empty_ + 8 * slot_);
+    if (++slot_ == Geometry::kSlots) slot_ = 0, parity_ ^= 1;
+  }
+  __device__ void consume_nothing() {
+    wait(), release();
+    wait(), release();
+  }
+
+  template <class Format>
+  __device__ __forceinline__ void attend() {
+    constexpr int kAdds = Format::kTiles / Format::kTilesPerAdd;
+    float s[Format::kTiles][4] = {}, add[kAdds][2];
+    const float factor = Format::scores(wait(), lane_, q_, args_.scale * kLog2E, s, add);
+    release();
+    const uint32_t at = wait(), valid = here_.tokens - here_.block * Format::kTokens;
+    if (valid < Format::kTokens) {
+      Format::clear(at, lane_, here_.block, valid);
+      fence_before_bulk();
+      __syncwarp();
+#pragma unroll
+      for (int mt = 0; mt < Format::kTiles; ++mt) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (Format::token(mt, i / 2, lane_) >= valid) s[mt][i] = -INFINITY;
+        }
+      }
+#pragma unroll
+      for (int a = 0; a < kAdds; ++a) {  // a group of keys that is not there
+        if (a * Format::kTilesPerAdd * 16u >= valid) add[a][0] = add[a][1] = 0;
+      }
+    }
+    uint32_t p[2 * Format::kTiles];
+    soften<Format>(s, add, factor, Format::reserve(at, lane_, here_.block), &part_, p);
+    Format::values(at, lane_, here_.block, p, &part_);
+    release();
+  }
+
+  template <class Format>
+  __device__ __forceinline__ void scale_out(bool up) {
+#pragma unroll
+    for (int mt = 0; mt < kDim / 16; ++mt) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float by = Format::value_factor(mt % 2, i / 2);
+        part_.out[mt][i] *= up ? by : 1 / by;
+      }
+    }
+  }
+  template <class Format>
+  __device__ __forceinline__ void load_query() {
+    const uint32_t head = lane_ / 4;
+    const bool is_head = head < shape_.group;
+    const size_t row = size_t{here_.q_row} + (is_head ? head : 0);
+    Format::load_query(reinterpret_cast<const uint32_t*>(args_.q) + row * (kDim / 2), is_head, lane_, q_);
+    scale_out<Format>(false);
+  }
+  __device__ void open_part() {
+    if (here_.part == kPartInt2) {
+      load_query<Int2>();
+    } else if (here_.part == kPartInt4) {
+      load_query<Int4>();
+    } else {
+      load_query<Wide>();
+    }
+  }
+  // Puts the powers of two and the zeros of values where they belong.
+  __device__ void close_part() {
+    if (here_.part == kPartInt2) {
+      scale_out<Int2>(true);
+    } else if (here_.part == kPartInt4) {
+      scale_out<Int4>(true);
+    } else {
+      scale_out<Wide>(true);
+    }
+#pragma unroll
+    for (int mt = 0; mt < kDim / 16; ++mt) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float zero = Family::zero_of(part_.more, mt, h, lane_);
+        part_.out[mt][h] += zero, part_.out[mt][h + 2] += zero;
+      }
+    }
+    part_.more[0] = part_.more[1] = 0;
+  }
+
+  const PackedDecodeShape& shape_;
+  const PackedDecodeArgs& args_;
+  const uint32_t ring_, full_, empty_, lane_;
+  PackedPlace<Family> here_;
+  PackedPartial<kDim> part_;
+  uint32_t q_[kDim / 8 + 2];
+  uint32_t slot_ = 0, parity_ = 0;
+};
+
+// The warp for which this lane of a copying warp copies, if any.
+template <class Geometry>
+__device__ __forceinline__ uint32_t copied_warp() {
+  return min(threadIdx.x % 32, Geometry::kCopied - 1u) +
+         (threadIdx.x / 32 - Geometry::kWarps) * Geometry::kCopied;
+}
+
+template <class Geometry>
+__device__ void copy_for_all(const PackedDecodeShape& shape, const PackedDecodeArgs& args,
+                             const PackedShare& share, uint32_t shared) {
+  const uint32_t warp = copied_warp<Geometry>();
+  const uint32_t full = shared + Geometry::kBarriers + warp * Geometry::kSlots * 16;
+  PackedReader<Geometry> reader(shape, args, shared + warp * Geometry::kRing, full,
+                                full + Geometry::kSlots * 8);
+  bool going = threadIdx.x % 32 < Geometry::kCopied && share.first < share.end;
+  if (going) reader.start(share);
+  while (__any_sync(kAllLanes, going)) {
+    bool filled = false;
+    if (going) {
+      filled = reader.fill();
+      going = !reader.done();
+    }
+    if (!__any_sync(kAllLanes, filled)) __nanosleep(32);
+  }
+}
+
+template <class Geometry>
+__global__ void __launch_bounds__((Geometry::kWarps + kCopyWarps) * 32, 1)
+    packed_kernel(const __grid_constant__ PackedDecodeShape shape,
+                  const __grid_constant__ PackedDecodeArgs args) {
+  extern __shared__ __align__(128) char shared[];
+  const uint32_t warp = threadIdx.x / 32;
+  const bool copies = warp >= Geometry::kWarps;
+  auto* const planned = static_cast<DecodePlan*>(args.plan);
+  const uint32_t worker = copies ? copied_warp<Geometry>() : warp;
+  const PackedShare share = packed_shares_of(planned)[blockIdx.x * Geometry::kWarps + worker];
+  const DecodePlan plan = *planned;
+  const uint32_t base = shared_address(shared);
+  if (threadIdx.x == 0) {
+    for (uint32_t i = 0; i < 2 * Geometry::kWarps * Geometry::kSlots; ++i) {
+      barrier_init(base + Geometry::kBarriers + 8 * i, 1);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  Merger<Geometry> merger({args.out, args.workspace, shape.sequences, shape.group}, plan, shared);
+  if (copies) {
+    copy_for_all<Geometry>(shape, args, share, base);
+  } else {
+    merger.forget();
+    if (share.first < share.end) {
+      const uint32_t full = base + Geometry::kBarriers + warp * Geometry::kSlots * 16;
+      PackedWorker<Geometry> work(shape, args, base + warp * Geometry::kRing, full,
+                                  full + Geometry::kSlots * 8);
+      work.work(share, merger);
+    }
+  }
+  __syncthreads();
+  merger.merge();
+}
+
+template <class Geometry>
+cudaError_t launch_packed(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream) {
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      packed_kernel<Geometry>, cudaFuncAttributeMaxDynamicSharedMemorySize, Geometry::kShared);
+  if (allowed != cudaSuccess) return allowed;
+  packed_kernel<Geometry>
+      <<<shape.ctas, (Geometry::kWarps + kCopyWarps) * 32, Geometry::kShared, stream>>>(shape, args);
+  return cudaGetLastError();
+}
+template <class Family>
+cudaError_t launch_family(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream) {
+  return shape.group <= 4 ? launch_packed<PackedGeometry<Family, 4>>(shape, args, stream)
+                          : launch_packed<PackedGeometry<Family, 8>>(shape, args, stream);
+}
+
+}  // namespace kvtwin::device
+
+#endif  // KVTWIN_KERNELS_PACKED_WORKER_CUH_
