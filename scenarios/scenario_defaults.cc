@@ -74,6 +74,7 @@ constexpr char kDefaults[] = R"pb(
       decode_reserve: 0
       kept_min: 512
       uniform_depth: false
+      profile: ""
     }
     layout_options { heads_per_group: 0 clustering: "adjacent" }
   }
@@ -108,6 +109,7 @@ constexpr char kDefaults[] = R"pb(
   world: "sim"
   clock: ""
   cpu { checkpoint: "" decode: "forced" sleep: false scorer_weights: "" judge_rows: "soft" }
+  cuda { timings: false }
 )pb";
 
 // max_cudagraph_capture_size 512: 1, 2, 4, then every 8 up to 256, then every 16.
