@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "engine/cpu/compressed_cache.h"
@@ -19,11 +20,12 @@ namespace {
 // What the CPU engine computes, axis by axis.
 Result<void> check_cpu(const Scenario& scenario) {
   const v1::Policies& axes = scenario.values.policies();
-  return check_axes(scenario, "the CPU engine",
-                    {{"precision", axes.precision(), {"bf16"}},
-                     {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
-                     {"partition", axes.partition(), {"uniform"}},
-                     {"placement", axes.placement(), {"gpu", "host", "arena"}}});
+  return check_axes(
+      scenario, "the CPU engine",
+      {{"precision", axes.precision(), {"bf16"}},
+       {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
+       {"partition", axes.partition(), {"uniform"}},
+       {"placement", axes.placement(), {"gpu", "host", "arena"}}});
 }
 
 // Cells are dropped, or lie elsewhere than by position.
@@ -31,7 +33,11 @@ bool drops(const CoreConfig& config) {
   return config.policies.budget != "all" || config.policies.layout != "paged";
 }
 
-Result<void> check_drops(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  if (const auto wrong = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
+                                              config.policies.retrieval_spec, llm))
+    return mistake(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *wrong,
+                   "or --world=sim");
   if (!drops(config)) return {};
   if (config.policies.precision != "bf16") {
     return mistake(scenario.where("policies.precision"),
@@ -52,9 +58,33 @@ Result<void> check_drops(const Scenario& scenario, const CoreConfig& config, con
   return {};
 }
 
+// Whether the scorer ranks by weights of its own, which the scenario may name a file of.
+bool trained(const Scenario& scenario) {
+  const v1::Policies& axes = scenario.values.policies();
+  return axes.budget() != "all" && cpu::has_weights(score_spec(scenario.values).kind);
+}
+
+// Nullopt: nobody trained any, or the scorer has none.
+Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenario, const LlmSpec& llm) {
+  const std::string& written = scenario.values.cpu().scorer_weights();
+  if (written.empty()) return std::nullopt;
+  const v1::Policies& axes = scenario.values.policies();
+  if (!trained(scenario)) {
+    return mistake(scenario.where("cpu.scorer_weights"),
+                   fmt::format("scorer \"{}\" under budget {} has no weights", axes.scorer(), axes.budget()),
+                   "\"\", or scorer fastkvzip, trimkv, judge_q or intent_residual");
+  }
+  Result<cpu::ScorerWeights> loaded =
+      cpu::ScorerWeights::load(score_spec(scenario.values).kind, llm,
+                               captured_rows(axes.scorer(), scorer_spec(axes)), scenario.file(written));
+  if (!loaded) return tl::unexpected<Mistake>(loaded.error());
+  return std::optional(std::move(*loaded));
+}
+
 // Which way of keeping KV the engine's policies ask for.
 Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
-                                                 const ModelWeights* weights) {
+                                                 const ModelWeights* weights,
+                                                 const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (method != RetrievalMethod::kAll) {
@@ -62,8 +92,12 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                      {.method = method, .spec = config.policies.retrieval_spec});
   }
   if (!drops(config)) return cpu::PagedCache::make(memory, weights->llm());
-  return cpu::CompressedCache::make({config, score_spec(scenario.values), scenario.values.seed()}, memory,
-                                    weights);
+  return cpu::CompressedCache::make({.core = config,
+                                     .score = score_spec(scenario.values),
+                                     .seed = scenario.values.seed(),
+                                     .weights = trained_weights,
+                                     .ask_response = scenario.values.cpu().judge_rows() == "response"},
+                                    memory, weights);
 }
 
 }  // namespace
@@ -85,13 +119,15 @@ Result<std::unique_ptr<ValuesWorld>> CpuWorld::make(const Scenario& scenario, co
   Result<ModelWeights> weights = compose_weights(scenario, composed, false);
   if (!weights) return tl::unexpected<Mistake>(weights.error());
   auto parts = std::make_unique<Parts>(std::move(*weights), token_options(scenario, composed));
+  const Result<std::optional<cpu::ScorerWeights>> scorer = scorer_weights(scenario, composed.llm);
+  if (!scorer) return tl::unexpected<Mistake>(scorer.error());
   for (const CoreConfig& config : composed.options.engines) {
     cpu::CpuEngineConfig own;
     own.engine = config.engine;
     own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
-    if (Result<void> ok = check_drops(scenario, config, composed.llm); !ok)
+    if (Result<void> ok = check_cache(scenario, config, composed.llm); !ok)
       return tl::unexpected<Mistake>(ok.error());
-    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights);
+    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights, *scorer);
     if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     parts->engines.push_back(
         std::make_unique<cpu::CpuEngine>(own, &parts->weights, &parts->tokens, std::move(*cache)));
@@ -103,6 +139,12 @@ Client* CpuWorld::watch(Client* client) { return parts_->tokens.watch(client); }
 
 Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed, Client* client,
                                    const std::vector<Observer*>& observers) {
+  const bool asks_response = scenario.values.cpu().judge_rows() == "response";
+  if (trained(scenario) && scenario.values.cpu().scorer_weights().empty() && !asks_response) {
+    composed->notes.push_back(
+        fmt::format("scorer {} ranks by weights that are drawn from the seed: reproducibly, not well",
+                    scenario.values.policies().scorer()));
+  }
   std::vector<OutcomeSource*> engines;
   for (const auto& engine : parts_->engines) engines.push_back(engine.get());
   Result<SimulatedEnd> out = run_values(scenario, composed, client, observers, engines);

@@ -107,7 +107,7 @@ constexpr char kDefaults[] = R"pb(
   simulation { fidelity: "auto" fold: true kept: "fixed" recorded_run: "" }
   world: "sim"
   clock: ""
-  cpu { checkpoint: "" decode: "forced" sleep: false }
+  cpu { checkpoint: "" decode: "forced" sleep: false scorer_weights: "" judge_rows: "soft" }
   cuda { timings: false }
 )pb";
 
