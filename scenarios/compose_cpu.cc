@@ -11,6 +11,7 @@
 #include "engine/cpu/paged_cache.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
+#include "scenarios/compose_parts.h"
 
 namespace kvtwin {
 namespace {
@@ -136,6 +137,7 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
     cpu::CpuBackend world(options, &engines);
     out.end = kvtwin::run(composed->options, client, &world, observers);
     out.evidence[static_cast<size_t>(Evidence::kMeasured)] = 1;
+    if (world_says_kept(composed->options.engines.front())) out.kept_outcomes = "natural";
   }
   for (const auto& engine : parts_->engines) {
     out.tokens_computed += engine->tokens_computed();

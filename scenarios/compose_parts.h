@@ -16,6 +16,8 @@ namespace kvtwin {
 PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mistakes);
 // Into how many pages the set cuts what a page of all heads would hold.
 uint32_t page_groups(const PolicySet& set);
+// Whether the world has to say what compressions keep.
+bool world_says_kept(const CoreConfig& config);
 // Of one GPU.
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set);
 

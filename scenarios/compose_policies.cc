@@ -107,6 +107,11 @@ uint32_t page_groups(const PolicySet& set) {
   return set.layout_spec.groups();
 }
 
+bool world_says_kept(const CoreConfig& config) {
+  const PolicyAxes axes = make_axes(config.policies);
+  return !axes.budget->keeps_all() && axes.layout->keeping() != Keeping::kRing;
+}
+
 // Rows of a step's chunks wait in a buffer where only what is kept gets pages: one layer deep, unless the
 // scorer compares layers (METHODS 2.3).
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set) {

@@ -9,10 +9,11 @@
 
 #ifdef KVTWIN_HAVE_SIMGRID
 
-#include "engine/policy/registry.h"
+#include "scenarios/compose_parts.h"
 #include "scenarios/retrieval_options.h"
 #include "sim/behaviour_retention.h"
 #include "sim/behaviour_retrieval.h"
+#include "sim/combined_source.h"
 #include "sim/sim_backend.h"
 
 namespace kvtwin {
@@ -120,10 +121,32 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, co
   return out;
 }
 
-// Whether the world has to say what compressions keep.
-bool answers_kept(const CoreConfig& config) {
-  const PolicyAxes axes = make_axes(config.policies);
-  return !axes.budget->keeps_all() && axes.layout->keeping() != Keeping::kRing;
+// Who says what compressions keep, by engine; the second: beside a retrieval's answers, which a step is asked
+// for as it starts.
+struct Keepers {
+  std::vector<std::unique_ptr<sim::RetentionSource>> models;
+  std::vector<std::unique_ptr<sim::CombinedSource>> combined;
+};
+
+// Values say it themselves, where there are any: what an engine's `source` keeps reaches the Core as it is.
+Keepers add_keepers(const Scenario& scenario, const Composed& composed, sim::SimConfig* config) {
+  Keepers out;
+  const bool profile = scenario.values.simulation().kept() == "profile";
+  for (size_t i = 0; i < config->engines.size(); ++i) {
+    sim::SimEngine& engine = config->engines[i];
+    if (!world_says_kept(composed.options.engines[i])) continue;
+    out.models.push_back(std::make_unique<sim::RetentionSource>(
+        composed.options.engines[i], profile ? sim::KeptModel::kProfile : sim::KeptModel::kFixed,
+        scenario.values.seed()));
+    if (engine.source == nullptr) {
+      engine.retention = out.models.back().get();
+      continue;
+    }
+    out.combined.push_back(std::make_unique<sim::CombinedSource>(
+        std::vector<OutcomeSource*>{engine.source, out.models.back().get()}));
+    engine.source = out.combined.back().get();
+  }
+  return out;
 }
 
 }  // namespace
@@ -135,24 +158,22 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
                               const std::vector<OutcomeSource*>& values) {
   const Retrieving retrieving = make_retrieving(scenario, *composed);
   sim::SimConfig config = sim_config(scenario, *composed, retrieving);
+  Keepers keepers;
+  if (values.empty()) keepers = add_keepers(scenario, *composed, &config);
   for (size_t i = 0; i < values.size(); ++i) config.engines[i].source = values[i];
   if (Result<void> ok = sim::validate_sim_config(config); !ok) {
     return mistake(scenario.where("hardware.node"), ok.error().text());
   }
-  std::vector<std::unique_ptr<sim::RetentionSource>> sources;
-  for (size_t i = 0; i < config.engines.size(); ++i) {
-    if (!answers_kept(composed->options.engines[i])) continue;
-    const bool profile = scenario.values.simulation().kept() == "profile";
-    sources.push_back(std::make_unique<sim::RetentionSource>(
-        composed->options.engines[i], profile ? sim::KeptModel::kProfile : sim::KeptModel::kFixed,
-        scenario.values.seed()));
-    config.engines[i].retention = sources.back().get();
-  }
   sim::SimReport report;
   SimulatedEnd out;
   out.end = sim::run_simulated(config, composed->options, client, observers, &report);
-  if (!sources.empty()) out.kept_outcomes = scenario.values.simulation().kept();
-  if (!retrieving.pricers.empty()) out.retrieval = retrieval_of(scenario.values, report);
+  if (world_says_kept(composed->options.engines.front())) {
+    out.kept_outcomes = values.empty() ? scenario.values.simulation().kept() : "natural";
+  }
+  if (!retrieving.pricers.empty()) {
+    out.retrieval = retrieval_of(scenario.values, report);
+    if (!values.empty()) out.retrieval.outcomes = "natural";
+  }
   std::array<double, kEvidenceKinds> ticks{};
   double sum = 0;
   for (const sim::StepTotals& engine : report.engines) {

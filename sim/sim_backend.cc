@@ -320,6 +320,10 @@ Result<void> validate_sim_config(const SimConfig& config) {
       return mistake(where, "steps_in_flight_max is " + std::to_string(engine.steps_in_flight_max),
                      "1 or 2 would be right");
     }
+    if (engine.source != nullptr && engine.retention != nullptr) {
+      return mistake(where, "has a source and a retention, and both may say what is kept",
+                     "a CombinedSource of the two as source would be right");
+    }
     if (engine.page_bytes > uint64_t{1} << 40) {
       return mistake(where, "page_bytes is " + std::to_string(engine.page_bytes),
                      "at most 1 TiB would be right");

@@ -25,8 +25,8 @@ struct SimEngine {
   // One of each for every engine.
   OutcomeSource* source = nullptr;
   GraphPricer* pricer = nullptr;
-  // What compressions keep, where the data decides; asked as a step is launched (kept_backend.h). null:
-  // nothing.
+  // What compressions keep, where no `source` says so: asked as a step is launched (kept_backend.h), so that
+  // the clock need not be lazy for its sake. null: nothing, or `source` answers that too (combined_source.h).
   OutcomeSource* retention = nullptr;
   uint64_t page_bytes = 0;           // of one page, on all its GPUs together
   uint32_t steps_in_flight_max = 1;  // run_simulated() takes CoreConfig's

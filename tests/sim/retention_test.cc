@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sim/behaviour_retention.h"
+#include "sim/combined_source.h"
 
 using namespace kvtwin;
 using namespace kvtwin::sim;
@@ -136,4 +137,40 @@ TEST_CASE("retention behaviour: where cells keep their places, exactly as many a
   const std::vector<uint64_t> left(values.kept[0].live.begin(), values.kept[0].live.end());
   CHECK((left[0] & ~live[0]) == 0);
   CHECK(count(left) == 2 + 8 + 30);
+}
+
+namespace {
+
+class Recalls final : public OutcomeSource {
+ public:
+  void step(const LaunchStep& launch, uint32_t, StepValues* values) override {
+    values->clear();
+    values->recalls.assign(2, {.blocking = 3});
+    values->eos.push_back(launch.entries[0].call);
+  }
+  void told(const Command&) override { ++commands; }
+  int commands = 0;
+};
+
+}  // namespace
+
+TEST_CASE("combined source: each part answers what it knows, and both are told everything") {
+  RetentionSource alone(config("ragged", "top_per_layer"), KeptModel::kFixed, 1);
+  RetentionSource kept(config("ragged", "top_per_layer"), KeptModel::kFixed, 1);
+  Recalls recalls;
+  CombinedSource both({&recalls, &kept});
+  for (const uint32_t tokens : {200u, 90u, 1000u}) {  // the second answer does not point into the first
+    Asked asked(CallId{5}, tokens);
+    StepValues values;
+    both.step(asked.launch(), 0, &values);
+    REQUIRE(values.recalls.size() == 2);
+    CHECK(values.recalls[1].blocking == 3);
+    CHECK(values.eos == std::vector<CallId>{CallId{5}});
+    REQUIRE(values.kept.size() == 1);
+    const std::vector<uint32_t> got(values.kept[0].counts.begin(), values.kept[0].counts.end());
+    CHECK(got == counts(&alone, CallId{5}, tokens));
+    CHECK(values.kept[0].counts.data() == values.kept_counts.data());
+  }
+  both.told(DropCallState{EngineId{}, CallId{5}, DropCallState::Reason::kFinished});
+  CHECK(recalls.commands == 1);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/behaviour_retention.h"
+#include "sim/combined_source.h"
 #include "tests/sim/in_child.h"
 #include "tests/sim/script.h"
 #include "tests/support/analytic_backend.h"
@@ -192,11 +193,22 @@ struct Kept {
   sim::KeptModel model;
 };
 
+// Who is asked what compressions keep: a retention of its own as a step is launched; a source as it starts,
+// as a real engine is; a source among others.
+class Silent final : public OutcomeSource {
+ public:
+  void step(const LaunchStep&, uint32_t, StepValues* values) override { values->clear(); }
+  void told(const Command&) override {}
+};
+enum class Asked : uint8_t { kAtLaunch, kAsItStarts, kAmongOthers };
+
 // Scene `seed` with calls that keep part of their KV.
-std::string kept_run(uint64_t seed, const Kept& kept, uint32_t repeat_max) {
+std::string kept_run(uint64_t seed, const Kept& kept, uint32_t repeat_max, Asked asked = Asked::kAsItStarts) {
   return in_child([&] {
     Scene scene(seed);
     std::vector<std::unique_ptr<sim::RetentionSource>> sources;
+    std::vector<std::unique_ptr<sim::CombinedSource>> combined;
+    Silent others;
     for (size_t i = 0; i < scene.options.engines.size(); ++i) {
       CoreConfig& core = scene.options.engines[i];
       core.repeat_max = repeat_max;
@@ -217,7 +229,12 @@ std::string kept_run(uint64_t seed, const Kept& kept, uint32_t repeat_max) {
       budget.mu.assign(8, kWhole / 3);
       budget.sigma.assign(8, kWhole / 10);
       sources.push_back(std::make_unique<sim::RetentionSource>(core, kept.model, seed));
-      scene.config.engines[i].source = sources.back().get();
+      sim::SimEngine& engine = scene.config.engines[i];
+      combined.push_back(std::make_unique<sim::CombinedSource>(
+          std::vector<OutcomeSource*>{&others, sources.back().get(), &others}));
+      if (asked == Asked::kAtLaunch) engine.retention = sources.back().get();
+      if (asked == Asked::kAsItStarts) engine.source = sources.back().get();
+      if (asked == Asked::kAmongOthers) engine.source = combined.back().get();
     }
     scene.options.make_axes = [&](const CoreConfig& c) { return axes_with_scorer(c, kept.moment); };
     Talk talk(seed, 10, 4);
@@ -244,6 +261,24 @@ TEST_CASE("run: calls that keep part of their KV end alike, folded or not") {
       const std::string folded = kept_run(seed, kept, 1u << 20);
       REQUIRE(folded.find("idle true") != std::string::npos);
       REQUIRE(folded == kept_run(seed, kept, 1));
+    }
+  }
+}
+
+TEST_CASE("run: who says what is kept makes no difference, nor when he is asked") {
+  using sim::KeptModel;
+  const Kept all[] = {{"ragged", "released", Moment::kChunkEnd, KeptModel::kProfile},
+                      {"ragged", "top_per_layer", Moment::kPromptEnd, KeptModel::kProfile},
+                      {"page_mask_dead", "uniform", Moment::kPromptEnd, KeptModel::kFixed}};
+  for (const Kept& kept : all) {
+    CAPTURE(kept.layout);
+    CAPTURE(kept.budget);
+    for (uint64_t seed = 1; seed <= 10; ++seed) {
+      CAPTURE(seed);
+      const std::string at_launch = kept_run(seed, kept, 1u << 20, Asked::kAtLaunch);
+      REQUIRE(at_launch.find("idle true") != std::string::npos);
+      REQUIRE(at_launch == kept_run(seed, kept, 1u << 20, Asked::kAsItStarts));
+      REQUIRE(at_launch == kept_run(seed, kept, 1u << 20, Asked::kAmongOthers));
     }
   }
 }

@@ -1,0 +1,31 @@
+// CombinedSource puts the answers of several OutcomeSources together: what compressions keep from one, what
+// retrieval recalls from another.
+//
+// Each value of a step comes from one of them: two that both say what is kept, or both what is recalled, are
+// a mistake in how the world was put together.
+
+#ifndef KVTWIN_SIM_COMBINED_SOURCE_H_
+#define KVTWIN_SIM_COMBINED_SOURCE_H_
+
+#include <vector>
+
+#include "engine/outcome_source.h"
+
+namespace kvtwin::sim {
+
+class CombinedSource final : public OutcomeSource {
+ public:
+  // Asked, and told, in this order; they must outlive this.
+  explicit CombinedSource(std::vector<OutcomeSource*> parts) : parts_(std::move(parts)) {}
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
+  void told(const Command& command) override;
+
+ private:
+  const std::vector<OutcomeSource*> parts_;
+  StepValues part_;
+};
+
+}  // namespace kvtwin::sim
+
+#endif  // KVTWIN_SIM_COMBINED_SOURCE_H_
