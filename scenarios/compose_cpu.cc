@@ -8,7 +8,9 @@
 
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
+#include "engine/cpu/packed_cache.h"
 #include "engine/cpu/paged_cache.h"
+#include "engine/policy/registry.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
 #include "scenarios/compose_parts.h"
@@ -26,7 +28,7 @@ Result<void> check_axes(const Scenario& scenario) {
   } rows[] = {{"scorer", axes.scorer(), {"none"}},
               {"budget", axes.budget(), {"all"}},
               {"layout", axes.layout(), {"paged"}},
-              {"precision", axes.precision(), {"bf16"}},
+              {"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2"}},
               {"retrieval", axes.retrieval(), {"all"}},
               {"partition", axes.partition(), {"uniform"}},
               {"placement", axes.placement(), {"gpu", "host"}}};
@@ -75,7 +77,14 @@ Result<ModelWeights> make_weights(const Scenario& scenario, const Composed& comp
 // Which way of keeping KV the engine's policies ask for.
 Result<std::unique_ptr<cpu::KvCache>> make_cache(const CoreConfig& config, const LlmSpec& llm) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
-  return cpu::PagedCache::make(memory, llm);
+  const PolicyAxes axes = make_axes(config.policies);
+  const Format format = axes.precision->prompt_format();
+  if (format == Format::kBf16) return cpu::PagedCache::make(memory, llm);
+  return cpu::PackedCache::make(memory, llm,
+                                {.format = format,
+                                 .group = config.policies.precision_spec.group,
+                                 .residual_tokens = axes.precision->exact_tokens_max(),
+                                 .step_tokens_max = config.step_tokens_max});
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
       axes(std::move(policies)),
       retention(c, axes),
       arena(axes.placement->uses_arena()),
+      exact_tail(axes.precision->by_tag() ? 0 : axes.precision->exact_tokens_max()),
       gpu(PageId{0}, c.pages_gpu, c.page_order),
       host(c.pages_host == 0
                ? nullptr
@@ -170,8 +171,7 @@ void Core::State::end_call(Slot slot) {
 void Core::State::let_go(CallState* call, bool preempted) {
   cells_held -= cells_of(*call, call->kv);
   pages_running -= table_pages(*call);
-  publish_pages(call,
-                std::min(call->kv / config.page_tokens, preempted ? call->pages_known : call->pages_public));
+  publish_pages(call, std::min(pages_settled(call->kv), preempted ? call->pages_known : call->pages_public));
 #ifdef KVTWIN_PLANT_LEAK_ON_PREEMPT
   if (preempted && !call->pages.empty()) call->pages.pop_back();  // planted: tests/negative must catch it
 #endif

@@ -170,7 +170,7 @@ void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
   // Within a step all KV is written before any is read, so a later call of the same step may share it.
   // Where a planned call can still be sent away, publishing must wait until the plan is final.
   if (config.batch_order == BatchOrder::kDecodeFirst && !call.decodes_next() && retention.keeps_all()) {
-    publish_pages(&call, std::min((call.kv + tokens) / config.page_tokens, call.pages_public));
+    publish_pages(&call, std::min(pages_settled(call.kv + tokens), call.pages_public));
   }
 }
 

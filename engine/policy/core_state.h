@@ -139,6 +139,11 @@ struct Core::State {
   void drop_surplus_sessions();
   void let_go(CallState* call, bool preempted);
   void publish_pages(CallState* call, uint32_t pages_limit);
+  // Leading pages of a call with `tokens` tokens of KV whose cells have all got the form in which they stay:
+  // nobody else may start from a page whose newest cells its call still keeps exact beside it.
+  uint32_t pages_settled(uint32_t tokens) const {
+    return (tokens - std::min(tokens, exact_tail)) / config.page_tokens;
+  }
   Slot take_slot();
   Slot slot_of(CallId call) const;
   void check_invariants() const;
@@ -280,7 +285,8 @@ struct Core::State {
   const CoreConfig config;
   const PolicyAxes axes;
   const Retention retention;
-  const bool arena;  // placement arena
+  const bool arena;           // placement arena
+  const uint32_t exact_tail;  // newest tokens of a call that are not in its pages yet
   PagePool gpu;
   std::unique_ptr<PagePool> host;
   PrefixIndex index;

@@ -104,3 +104,26 @@ TEST_CASE("cpu: under the virtual clock it decides what the simulated world deci
   const Outcome wall = run_kvtwin(folder, run_words({"--no-write", "--clock=wall"}));
   CHECK(after(computed.out, "samples=") == after(wall.out, "samples="));
 }
+
+TEST_CASE(
+    "cpu: packed formats are computed, and decide under the virtual clock what the simulated world decides") {
+  const Folder folder;
+  for (const std::string name : {"int4", "kivi"}) {
+    CAPTURE(name);
+    const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/" + name + ".textproto";
+    const auto words = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> out = {"run", scenario, "--quiet", "--no-write",
+                                      "--set=replay.sessions_max=1"};
+      out.insert(out.end(), more.begin(), more.end());
+      return out;
+    };
+    const Outcome wall = run_kvtwin(folder, words({"--world=cpu", "--clock=wall"}));
+    REQUIRE_MESSAGE(wall.status == 0, wall.err);
+    const Outcome exact = run_kvtwin(folder, words({"--world=cpu", "--set=policies.precision=bf16"}));
+    CHECK(after(exact.out, "samples=") != after(wall.out, "samples="));
+    const Outcome simulated = run_kvtwin(folder, words({"--world=sim"}));
+    if (simulated.said("no simulated world")) continue;
+    const Outcome computed = run_kvtwin(folder, words({"--world=cpu", "--clock=virtual"}));
+    CHECK(after(computed.out, "decisions=") == after(simulated.out, "decisions="));
+  }
+}
