@@ -125,6 +125,12 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mi
     out->memory.page_bytes /= static_cast<uint64_t>(groups);
     out->memory.pages = static_cast<uint32_t>(std::min<int64_t>(
         out->memory.kv_bytes / static_cast<int64_t>(out->memory.page_bytes), UINT32_MAX - 1));
+    if (policies.precision == "triaxial") {
+      const DualPoolSize size =
+          dual_pool_pages(out->llm, spec.tp, spec.page_tokens, static_cast<uint64_t>(out->memory.kv_bytes),
+                          policies.precision_spec);
+      out->memory.pages = size.pages_2 + size.pages_4;
+    }
     if (out->memory_given) {
       const uint32_t given = values.memory().gpu_pages();
       out->notes.push_back(fmt::format("{} gpu pages are given; the memory model says {} ({:+.1f} %)", given,
@@ -148,6 +154,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   CoreConfig config;
   config.page_tokens = config.unit_tokens = values.memory().page_tokens();
   config.pages_gpu = pages > reserved ? pages - reserved : 0;
+  if (policies.precision == "triaxial") config.pages_int2 = pages_int2(pages, policies.precision_spec);
   const uint64_t pages_host = values.memory().host_bytes() / std::max<uint64_t>(page_bytes, 1);
   if (pages_host + pages > UINT32_MAX) {
     mistakes->push_back({scenario.where("memory.host_bytes"),
@@ -254,6 +261,7 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
   options.notes = &out->notes;
   options.sharing = kSharings.value(trace.prefix_sharing());
   WatchedBuilder builder(on_session);
+  if (scenario.values.policies().precision() == "triaxial") builder.keep_roles();
   const std::string path = scenario.file(trace.path());
   if (Result<void> ok = import_trace(trace.format(), path, options, &builder); !ok) {
     return mistakes->push_back(ok.error());
@@ -261,6 +269,10 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
   Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
   if (!client) return mistakes->push_back(client.error());
   out->client = std::move(*client);
+  if (const uint64_t unknown = out->client->table().roles_unknown; unknown > 0) {
+    out->notes.push_back(
+        fmt::format("{} prompt tokens have no role in the trace and count as user text", unknown));
+  }
   for (CoreConfig& config : out->options.engines) config.unit_tokens = out->client->unit_tokens();
   if (scenario.values.replay().think_cap_s() > 0) {
     out->notes.push_back(

@@ -25,6 +25,9 @@ uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_
 DualPoolSize dual_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens, uint64_t kv_bytes,
                              const PrecisionSpec& spec);
 
+// triaxial: how many of `pages` are int2, for cells n2 : n4 as planned.
+uint32_t pages_int2(uint32_t pages, const PrecisionSpec& spec);
+
 // What the partition policy plans on the host, per step. Every call has one length in all heads and layers;
 // a layout with head groups plans per layer instead.
 PlanPrice plan_price(const Scenario& scenario);

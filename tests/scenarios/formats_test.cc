@@ -155,7 +155,7 @@ TEST_CASE("formats: the shipped scenarios of uniform formats compose") {
 
 TEST_CASE("formats: what cannot work is refused, with the way out") {
   CHECK(says(complaint({"policies.precision=int3"}), "there is no precision \"int3\""));
-  CHECK(says(complaint({"policies.precision=triaxial"}), "not run by the engine core yet"));
+
   CHECK(says(complaint({"policies.precision=kivi_int2", "memory.page_tokens=16"}), "multiple of 32"));
   CHECK(says(complaint({"policies.precision=int4", "policies.precision_options.group=33"}), "group is 33"));
   CHECK(says(complaint({"policies.precision_options.bits=5"}), "bits is 5"));
