@@ -37,6 +37,21 @@ if(NOT KVTWIN_ARCHIVE STREQUAL "OFF")
 endif()
 kvtwin_optional(ARCHIVE "${LibArchive_FOUND}" "libarchive was not found: install libarchive-dev")
 
+if(NOT KVTWIN_SQLITE STREQUAL "OFF")
+  find_package(SQLite3)
+endif()
+kvtwin_optional(SQLITE "${SQLite3_FOUND}" "SQLite was not found, so there is no kvtwin sweep: install libsqlite3-dev")
+
+set(web_found OFF)
+if(NOT KVTWIN_WEB STREQUAL "OFF")
+  find_program(KVTWIN_NODE NAMES node nodejs)
+  if(KVTWIN_NODE AND EXISTS ${PROJECT_SOURCE_DIR}/reports/web/node_modules/esbuild)
+    set(web_found ON)
+  endif()
+endif()
+kvtwin_optional(WEB "${web_found}"
+  "there is no Node.js or no reports/web/node_modules, so kvtwin report makes Markdown only: run npm ci in reports/web")
+
 if(NOT KVTWIN_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)

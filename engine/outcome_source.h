@@ -20,6 +20,9 @@ struct LayerRecall {
   uint32_t blocking = 0;    // recalled before this step's attention (corrected heads, or no speculation)
   uint32_t background = 0;  // recalled after it, for the next step's
   uint32_t corrected = 0;   // KV heads whose speculation was off, over the calls
+  // What rates are shares of, over the calls: KV heads that chose pages, and the pages that they chose.
+  uint32_t heads = 0;
+  uint32_t chosen = 0;
 };
 
 struct StepValues {

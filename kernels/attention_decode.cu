@@ -160,7 +160,7 @@ struct Worker {
 
 template <int kDim, int kHeads, bool kPage1>
 __device__ void work(Worker<kDim, kHeads, kPage1>& worker, const WarpShare& share,
-                     Merger<kDim, kHeads, kPage1>& merger) {
+                     Merger<DecodeGeometry<kDim, kHeads, kPage1>>& merger) {
   using Geometry = DecodeGeometry<kDim, kHeads, kPage1>;
   worker.start(share);
   Cursor here = worker.reading;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 1)
     barrier_init_done();
   }
   __syncwarp();
-  Merger<kDim, kHeads, kPage1> merger(shape, args, plan, shared);
+  Merger<Geometry> merger({args.out, args.workspace, shape.sequences, shape.group}, plan, shared);
   merger.forget();
   if (share.blocks > 0) {
     Worker<kDim, kHeads, kPage1> worker(shape, args, shared_address(shared) + warp * Geometry::kRing,

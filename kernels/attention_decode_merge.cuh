@@ -9,8 +9,9 @@
 namespace kvtwin::device {
 
 // Shared memory of a CTA: [ring of each warp][two parts of each warp][whose they are][barriers].
-template <int kDim, int kHeads, bool kPage1>
+template <int kDimension, int kHeadSlots, bool kPage1>
 struct DecodeGeometry {
+  static constexpr int kDim = kDimension, kHeads = kHeadSlots;
   // Rows of page size 1 come one by one and may be apart; others are swizzled instead.
   static constexpr int kRow = 2 * kDim + (kPage1 ? 16 : 0);
   static constexpr int kHalf = 16 * kRow;
@@ -19,10 +20,16 @@ struct DecodeGeometry {
   static constexpr int kRing = kStages * kStage;
   static constexpr int kPartFloats = kHeads * (kDim + 2);  // out[kHeads][kDim], max[kHeads], sum[kHeads]
   static constexpr int kKept = kDecodeWarps * kRing;
+  static constexpr int kWarps = kDecodeWarps;
   static constexpr int kOwners = kKept + 2 * kDecodeWarps * kPartFloats * 4;
   static constexpr int kBarriers = kOwners + 2 * kDecodeWarps * 16;
   static constexpr int kShared = kBarriers + kDecodeWarps * kStages * 8;
   static_assert(kShared <= 227 * 1024);
+
+  // Where part `slot` of a CTA's 2 * kWarps lies in shared memory.
+  static __device__ __forceinline__ uint32_t part_at(uint32_t slot) { return kKept + slot * kPartFloats * 4; }
+  // The channel of accumulator row `row` (0 to 15) of tile `tile`.
+  static __device__ __forceinline__ uint32_t channel(uint32_t tile, uint32_t row) { return 16 * tile + row; }
 
   static __device__ __forceinline__ uint32_t chunk(uint32_t row, uint32_t number) {
     return row * kRow + (kPage1 ? number : number ^ (row & 7)) * 16;
@@ -102,17 +109,24 @@ struct Owner {
   uint32_t sequence, q_row, begin, end;
 };
 
-template <int kDim, int kHeads, bool kPage1>
+// Where merged results go.
+struct MergeTarget {
+  __nv_bfloat16* out;
+  void* workspace;
+  uint32_t sequences;
+  uint32_t group;  // heads that count
+};
+
+template <class Geometry>
 class Merger {
-  using Geometry = DecodeGeometry<kDim, kHeads, kPage1>;
+  static constexpr int kDim = Geometry::kDim, kHeads = Geometry::kHeads, kWarps = Geometry::kWarps;
   static constexpr uint32_t kNobody = UINT32_MAX;
   static constexpr int kPer = kDim / 32;  // channels of a lane
   static constexpr uint32_t kBatch = 8;   // parts in flight
 
  public:
-  __device__ Merger(const DecodeShape& shape, const DecodeArgs& args, const DecodePlan& plan, char* shared)
-      : shape_(shape),
-        args_(args),
+  __device__ Merger(const MergeTarget& target, const DecodePlan& plan, char* shared)
+      : target_(target),
         plan_(plan),
         shared_(shared),
         owners_(reinterpret_cast<Owner*>(shared + Geometry::kOwners)),
@@ -131,22 +145,22 @@ class Merger {
     if (!inside && end) return write_whole(owner.q_row, *part);
     const uint32_t at = 2 * warp_ + (inside ? 0 : 1);
     if (lane_ == 0) owners_[at] = owner;
-    store(*part, kept(at));
+    store(*part, reinterpret_cast<float*>(shared_ + Geometry::part_at(at)));
   }
 
   // After all warps took. One task is one head of one sequence that is in several slots; warps share them.
   __device__ void merge() {
-    const uint32_t mine = lane_ < 2 * kDecodeWarps ? owners_[lane_].sequence : kNobody;
+    const uint32_t mine = lane_ < 2 * kWarps ? owners_[lane_].sequence : kNobody;
     const uint32_t same = __match_any_sync(kAllLanes, mine);
     uint32_t leaders =
         __ballot_sync(kAllLanes, mine != kNobody && __ffs(same) == static_cast<int>(lane_) + 1);
     for (uint32_t task = 0; leaders != 0; leaders &= leaders - 1) {
       const uint32_t leader = __ffs(leaders) - 1;
       const uint32_t slots = __shfl_sync(kAllLanes, same, leader);
-      for (uint32_t head = 0; head < shape_.group; ++head, ++task) {
-        if (task % kDecodeWarps != warp_) continue;
+      for (uint32_t head = 0; head < target_.group; ++head, ++task) {
+        if (task % kWarps != warp_) continue;
         Sum sum;
-        sum.add_near(lane_, head, slots, kept(0));
+        sum.add_near(lane_, head, slots, shared_);
         finish(owners_[leader], head, &sum);
       }
     }
@@ -159,10 +173,13 @@ class Merger {
     float max = -1e30f;
     float sum = 0;
 
-    // Parts of this CTA: those of `slots`, one behind the other from `parts` on.
-    __device__ void add_near(uint32_t lane, uint32_t head, uint32_t slots, const float* parts) {
+    // Parts of this CTA: those of `slots`.
+    __device__ void add_near(uint32_t lane, uint32_t head, uint32_t slots, const char* shared) {
       const bool in = (slots >> lane & 1) != 0;
-      const float* const own = parts + (in ? lane : 0) * Geometry::kPartFloats + kHeads * kDim + head;
+      const auto part = [&](uint32_t slot) {
+        return reinterpret_cast<const float*>(shared + Geometry::part_at(slot));
+      };
+      const float* const own = part(in ? lane : 0) + kHeads * kDim + head;
       const float theirs = in ? *own : -1e30f;
       max = warp_max(theirs);
       const float weight = in ? exp2_fast(theirs - max) : 0;
@@ -171,7 +188,7 @@ class Merger {
         const uint32_t slot = __ffs(slots) - 1;
         const float by = __shfl_sync(kAllLanes, weight, slot);
         float value[kPer];
-        load_near(parts + slot * Geometry::kPartFloats + head * kDim + lane * kPer, value);
+        load_near(part(slot) + head * kDim + lane * kPer, value);
 #pragma unroll
         for (int c = 0; c < kPer; ++c) out[c] += by * value[c];
       }
@@ -212,15 +229,14 @@ class Merger {
     }
   };
 
-  // Slot 2 w: what warp w entered in the middle. Slot 2 w + 1: what it left in the middle.
-  __device__ float* kept(uint32_t at) const {
-    return reinterpret_cast<float*>(shared_ + Geometry::kKept) + at * Geometry::kPartFloats;
-  }
   // What a CTA found of the sequence that it entered (0) or left (1) in the middle.
   __device__ float* workspace_part(uint32_t cta, uint32_t which) const {
-    char* const parts = static_cast<char*>(args_.workspace) + parts_offset(shape_.sequences);
+    char* const parts = static_cast<char*>(target_.workspace) + parts_offset(target_.sequences);
     return reinterpret_cast<float*>(parts) + (size_t{cta} * 2 + which) * Geometry::kPartFloats;
   }
+
+  // Of accumulators i / 2 of this lane, the row half i % 2.
+  __device__ uint32_t channel(int i) const { return Geometry::channel(i / 2, i % 2 * 8 + lane_ / 4); }
 
   __device__ void store(const Partial<kDim>& part, float* to) const {
 #pragma unroll
@@ -228,7 +244,7 @@ class Merger {
       const uint32_t head = lane_ % 4 * 2 + h;
       if (head >= kHeads) continue;
 #pragma unroll
-      for (int i = 0; i < kDim / 8; ++i) to[head * kDim + 8 * i + lane_ / 4] = part.out[i / 2][i % 2 * 2 + h];
+      for (int i = 0; i < kDim / 8; ++i) to[head * kDim + channel(i)] = part.out[i / 2][i % 2 * 2 + h];
       if (lane_ < 4) {
         to[kHeads * kDim + head] = part.max[h];
         to[kHeads * (kDim + 1) + head] = part.sum[h];
@@ -239,11 +255,12 @@ class Merger {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint32_t head = lane_ % 4 * 2 + h;
-      if (head >= shape_.group) continue;
+      if (head >= target_.group) continue;
       const float by = part.sum[h] > 0 ? 1 / part.sum[h] : 0;
-      __nv_bfloat16* const out = args_.out + size_t{q_row + head} * kDim + lane_ / 4;
+      __nv_bfloat16* const out = target_.out + size_t{q_row + head} * kDim;
 #pragma unroll
-      for (int i = 0; i < kDim / 8; ++i) out[8 * i] = __float2bfloat16(part.out[i / 2][i % 2 * 2 + h] * by);
+      for (int i = 0; i < kDim / 8; ++i)
+        out[channel(i)] = __float2bfloat16(part.out[i / 2][i % 2 * 2 + h] * by);
     }
   }
 
@@ -261,7 +278,7 @@ class Merger {
     __syncwarp();
     uint32_t before = 0;
     if (lane_ == 0) {  // wraps to 0 for the next launch
-      auto* const arrived = static_cast<uint32_t*>(args_.workspace);
+      auto* const arrived = static_cast<uint32_t*>(target_.workspace);
       before = atomicInc(arrived + owner.sequence * kDecodeGroupMax + head, last - first);
     }
     if (__shfl_sync(kAllLanes, before, 0) != last - first) return;
@@ -272,13 +289,12 @@ class Merger {
   }
   __device__ void write(uint32_t q_row, uint32_t head, const Sum& sum) const {
     const float by = sum.sum > 0 ? 1 / sum.sum : 0;
-    __nv_bfloat16* const out = args_.out + size_t{q_row + head} * kDim + lane_ * kPer;
+    __nv_bfloat16* const out = target_.out + size_t{q_row + head} * kDim + lane_ * kPer;
 #pragma unroll
     for (int c = 0; c < kPer; ++c) out[c] = __float2bfloat16(sum.out[c] * by);
   }
 
-  const DecodeShape& shape_;
-  const DecodeArgs& args_;
+  const MergeTarget target_;
   const DecodePlan& plan_;
   char* const shared_;
   Owner* const owners_;

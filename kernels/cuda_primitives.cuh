@@ -4,6 +4,7 @@
 #define KVTWIN_KERNELS_CUDA_PRIMITIVES_CUH_
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -40,6 +41,41 @@ __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity) {
       : "memory");
 }
 
+// ---- clusters: CTAs that see each other's shared memory
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// The shared address of the same place in CTA `rank`.
+__device__ __forceinline__ uint32_t in_cluster(uint32_t shared, uint32_t rank) {
+  uint32_t out;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(shared), "r"(rank));
+  return out;
+}
+__device__ __forceinline__ void store_in_cluster(uint32_t at, uint32_t value) {
+  asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t bar) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+// As barrier_wait, and sees what threads of other CTAs wrote before they arrived.
+__device__ __forceinline__ void barrier_wait_cluster(uint32_t bar, uint32_t parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n"
+      "again:\n\t"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n\t"
+      "@!done bra again;\n\t}" ::"r"(bar),
+      "r"(parity)
+      : "memory");
+}
+// All threads of all its CTAs.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
 // ---- copies
 
 // `bytes` (a multiple of 16) from global to shared memory by the copy engine; completes on `bar`. The data
@@ -52,6 +88,26 @@ __device__ __forceinline__ void copy_bulk_once(uint32_t target, const void* sour
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
       "[%3], %4;" ::"r"(target),
       "l"(source), "r"(bytes), "r"(bar), "l"(first_out)
+      : "memory");
+}
+// A box of a tensor (kernels/tensor_map.h) of four axes; `map` lies in a kernel parameter.
+__device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint32_t bar, uint32_t x,
+                                         uint32_t y, uint32_t z, uint32_t w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
+      "%5, "
+      "%6}], [%2];" ::"r"(target),
+      "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+// The same into the same place of each CTA of the cluster whose bit is set, completing on the barrier there.
+__device__ __forceinline__ void copy_box_to(uint16_t ctas, uint32_t target, const void* map, uint32_t bar,
+                                            uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], "
+      "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(target),
+      "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"(ctas)
       : "memory");
 }
 // Ordinary writes to shared memory come before what the copy engine does to it later.
@@ -97,6 +153,47 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const Fragment4& a
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
 }
 
+// sum[16 x 8] += a[16 x 16] b[16 x 8], fp16 in, fp32 sums. Subnormals count.
+__device__ __forceinline__ void multiply_add_fp16(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                                  uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// ---- words of shared memory, by address
+
+__device__ __forceinline__ uint32_t load_u16(uint32_t at) {
+  uint16_t out;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(out) : "r"(at) : "memory");
+  return out;
+}
+__device__ __forceinline__ uint32_t load_word(uint32_t at) {
+  uint32_t out;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
+  return out;
+}
+__device__ __forceinline__ uint2 load_words2(uint32_t at) {
+  uint2 out;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(out.x), "=r"(out.y) : "r"(at) : "memory");
+  return out;
+}
+__device__ __forceinline__ uint4 load_words4(uint32_t at) {
+  uint4 out;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+               : "r"(at)
+               : "memory");
+  return out;
+}
+__device__ __forceinline__ void store_word(uint32_t at, uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_u16(uint32_t at, uint16_t value) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(value) : "memory");
+}
+
 // ---- numbers
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -107,6 +204,34 @@ __device__ __forceinline__ float exp2_fast(float x) {
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   uint32_t out;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+
+// Pairs of fp16: a multiplication rounds once; a conversion from fp32 rounds to nearest.
+__device__ __forceinline__ uint32_t multiply_fp16(uint32_t a, uint32_t b) {
+  uint32_t out;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
+}
+__device__ __forceinline__ uint32_t pack_fp16(float low, float high) {
+  uint32_t out;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+__device__ __forceinline__ float fp16_low(uint32_t pair) {
+  return __half2float(__ushort_as_half(static_cast<uint16_t>(pair)));
+}
+__device__ __forceinline__ float fp16_high(uint32_t pair) { return fp16_low(pair >> 16); }
+// Exact where fp16 has the number.
+__device__ __forceinline__ uint32_t fp16_from_bf16(uint32_t pair) {
+  return pack_fp16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+// The two E4M3 in the low half of `bytes`.
+__device__ __forceinline__ uint32_t fp16_from_e4m3(uint32_t bytes) {
+  uint32_t out;
+  asm("{\n\t.reg .b16 pair, rest;\n\tmov.b32 {pair, rest}, %1;\n\tcvt.rn.f16x2.e4m3x2 %0, pair;\n\t}"
+      : "=r"(out)
+      : "r"(bytes));
   return out;
 }
 

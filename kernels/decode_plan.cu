@@ -10,39 +10,6 @@ using namespace device;
 constexpr uint32_t kPlanThreads = 1024;
 constexpr uint32_t kNear = 8192;  // sequences whose first blocks fit shared memory
 
-// Inclusive sum over the CTA. `warp_sums`: 32 words of shared memory.
-__device__ uint32_t sum_up_to_me(uint32_t value, uint32_t* warp_sums) {
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (uint32_t by = 1; by < 32; by *= 2) {
-    const uint32_t left = __shfl_up_sync(0xffffffffu, value, by);
-    if (lane >= by) value += left;
-  }
-  if (lane == 31) warp_sums[warp] = value;
-  __syncthreads();
-  if (warp == 0) {
-    uint32_t sum = warp_sums[lane];
-    for (uint32_t by = 1; by < 32; by *= 2) {
-      const uint32_t left = __shfl_up_sync(0xffffffffu, sum, by);
-      if (lane >= by) sum += left;
-    }
-    warp_sums[lane] = sum;
-  }
-  __syncthreads();
-  const uint32_t before = warp == 0 ? 0 : warp_sums[warp - 1];
-  __syncthreads();
-  return before + value;
-}
-
-// The last sequence that starts at or before `block`.
-__device__ uint32_t sequence_of(uint32_t block, const uint32_t* first_block, uint32_t sequences) {
-  uint32_t low = 0, high = sequences;
-  while (high - low > 1) {
-    const uint32_t middle = (low + high) / 2;
-    (first_block[middle] <= block ? low : high) = middle;
-  }
-  return low;
-}
-
 __global__ void __launch_bounds__(kPlanThreads)
     plan_kernel(const __grid_constant__ DecodeShape shape, const DecodeSequence* table, DecodePlan* plan) {
   __shared__ uint32_t warp_sums[32], near[kNear];

@@ -52,6 +52,41 @@ __host__ __device__ inline size_t parts_offset(uint32_t sequences) {
   return (size_t{sequences} * kDecodeGroupMax * sizeof(uint32_t) + 15) / 16 * 16;
 }
 
+// ---- for the kernels that plan
+
+// Inclusive sum over the CTA. `warp_sums`: 32 words of shared memory.
+__device__ inline uint32_t sum_up_to_me(uint32_t value, uint32_t* warp_sums) {
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (uint32_t by = 1; by < 32; by *= 2) {
+    const uint32_t left = __shfl_up_sync(0xffffffffu, value, by);
+    if (lane >= by) value += left;
+  }
+  if (lane == 31) warp_sums[warp] = value;
+  __syncthreads();
+  if (warp == 0) {
+    uint32_t sum = warp_sums[lane];
+    for (uint32_t by = 1; by < 32; by *= 2) {
+      const uint32_t left = __shfl_up_sync(0xffffffffu, sum, by);
+      if (lane >= by) sum += left;
+    }
+    warp_sums[lane] = sum;
+  }
+  __syncthreads();
+  const uint32_t before = warp == 0 ? 0 : warp_sums[warp - 1];
+  __syncthreads();
+  return before + value;
+}
+
+// The last sequence that starts at or before `block`.
+__device__ inline uint32_t sequence_of(uint32_t block, const uint32_t* first_block, uint32_t sequences) {
+  uint32_t low = 0, high = sequences;
+  while (high - low > 1) {
+    const uint32_t middle = (low + high) / 2;
+    (first_block[middle] <= block ? low : high) = middle;
+  }
+  return low;
+}
+
 }  // namespace kvtwin::device
 
 #endif  // KVTWIN_KERNELS_DECODE_PLAN_CUH_

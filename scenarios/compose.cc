@@ -205,7 +205,8 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   for (uint32_t i = 0; i < values.engines().count(); ++i) {
     config.engine = EngineId{static_cast<uint16_t>(i)};
     out->options.engines.push_back(config);
-    out->facts.push_back({config.page_tokens, page_bytes, config.pages_gpu, config.steps_in_flight_max});
+    out->facts.push_back(
+        {config.page_tokens, page_bytes, config.pages_gpu, config.steps_in_flight_max, config.pages_int2});
   }
 }
 

@@ -12,7 +12,7 @@
 
 #include "engine/driver.h"
 #include "engine/metrics.h"
-#include "engine/outcome_source.h"
+#include "engine/recorder_outcomes.h"
 #include "models/cost_model.h"
 #include "models/device.h"
 #include "models/llm.h"
@@ -32,9 +32,10 @@ struct Composed {
   RunOptions options;
   std::vector<EngineFacts> facts;  // per engine
   std::unique_ptr<ReplayClient> client;
-  std::unique_ptr<CostModel> cost;  // all engines are alike and share it, and what it memoises
-  std::vector<std::string> notes;   // sentences for the user and the result
-  uint32_t oversized_calls = 0;     // that will be rejected
+  std::unique_ptr<CostModel> cost;    // all engines are alike and share it, and what it memoises
+  OutcomeLog* outcome_log = nullptr;  // where to write down what the data decided; null: nowhere
+  std::vector<std::string> notes;     // sentences for the user and the result
+  uint32_t oversized_calls = 0;       // that will be rejected
 };
 
 // `on_session` is called for every session of the trace as it is read: progress.
@@ -55,6 +56,7 @@ struct SimulatedEnd {
   struct Retrieval {
     std::string outcomes;  // empty: every step read everything
     uint64_t pages_now = 0, pages_next = 0, heads_corrected = 0;
+    uint64_t heads_chose = 0, pages_chosen = 0;
     uint64_t bytes_in = 0, bytes_out = 0, steps_expanded = 0;
     Duration exposed{}, hidden{};
   };
@@ -87,6 +89,7 @@ class CpuWorld {
 
  private:
   struct Parts;
+  SimulatedEnd::Retrieval recalled(const CoreConfig& config) const;
   explicit CpuWorld(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };

@@ -6,14 +6,19 @@
 #include <string>
 #include <utility>
 
+#include "engine/cpu/compressed_cache.h"
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
+#include "engine/cpu/dual_cache.h"
 #include "engine/cpu/packed_cache.h"
 #include "engine/cpu/paged_cache.h"
+#include "engine/cpu/retrieved_cache.h"
 #include "engine/policy/registry.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/retrieval_options.h"
+#include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
@@ -25,19 +30,47 @@ Result<void> check_axes(const Scenario& scenario) {
     const char* axis;
     const std::string& chosen;
     std::vector<std::string> computed;
-  } rows[] = {{"scorer", axes.scorer(), {"none"}},
-              {"budget", axes.budget(), {"all"}},
-              {"layout", axes.layout(), {"paged"}},
-              {"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2"}},
-              {"retrieval", axes.retrieval(), {"all"}},
+  } rows[] = {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
+              {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
               {"partition", axes.partition(), {"uniform"}},
-              {"placement", axes.placement(), {"gpu", "host"}}};
+              {"placement", axes.placement(), {"gpu", "host", "arena"}}};
   for (const auto& row : rows) {
     if (std::find(row.computed.begin(), row.computed.end(), row.chosen) != row.computed.end()) continue;
     return mistake(scenario.where(fmt::format("policies.{}", row.axis)),
                    fmt::format("{} \"{}\" is not computed by the CPU engine", row.axis, row.chosen),
                    fmt::format("{} is; or --world=sim", fmt::join(row.computed, " or ")));
   }
+  if (axes.precision() == "int4" && axes.precision_options().per_channel_keys()) {
+    return mistake(scenario.where("policies.precision_options.per_channel_keys"),
+                   "int4 with keys per channel is not computed by the CPU engine",
+                   "per_channel_keys: false is; or --world=sim");
+  }
+  return {};
+}
+
+// Cells are dropped, or lie elsewhere than by position.
+bool drops(const CoreConfig& config) {
+  return config.policies.budget != "all" || config.policies.layout != "paged";
+}
+
+Result<void> check_drops(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  if (!drops(config)) return {};
+  if (config.policies.precision != "bf16") {
+    return mistake(scenario.where("policies.precision"),
+                   fmt::format("precision \"{}\" under layout {} is not computed by the CPU engine",
+                               config.policies.precision, config.policies.layout),
+                   "precision bf16 is; or budget all and layout paged; or --world=sim");
+  }
+  if (config.policies.retrieval != "all") {
+    return mistake(
+        scenario.where("policies.retrieval"),
+        fmt::format("retrieval \"{}\" among what layout {} keeps is not computed by the CPU engine",
+                    config.policies.retrieval, config.policies.layout),
+        "retrieval all is; or budget all and layout paged; or --world=sim");
+  }
+  if (const auto wrong = cpu::check_compressed(config, llm))
+    return mistake(scenario.where("policies.layout"), "the CPU engine does not compute it: " + *wrong,
+                   "or --world=sim");
   return {};
 }
 
@@ -74,17 +107,36 @@ Result<ModelWeights> make_weights(const Scenario& scenario, const Composed& comp
   return loaded;
 }
 
-// Which way of keeping KV the engine's policies ask for.
-Result<std::unique_ptr<cpu::KvCache>> make_cache(const CoreConfig& config, const LlmSpec& llm) {
-  const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
+// Cells in another format than the model's.
+Result<std::unique_ptr<cpu::KvCache>> make_packed(const CoreConfig& config, const cpu::KvMemory& memory,
+                                                  const LlmSpec& llm) {
   const PolicyAxes axes = make_axes(config.policies);
-  const Format format = axes.precision->prompt_format();
-  if (format == Format::kBf16) return cpu::PagedCache::make(memory, llm);
+  if (axes.precision->by_tag()) {
+    return cpu::DualCache::make(memory, llm,
+                                {.pages_int2 = config.pages_int2,
+                                 .group = config.policies.precision_spec.group,
+                                 .step_tokens_max = config.step_tokens_max});
+  }
   return cpu::PackedCache::make(memory, llm,
-                                {.format = format,
+                                {.format = axes.precision->prompt_format(),
                                  .group = config.policies.precision_spec.group,
                                  .residual_tokens = axes.precision->exact_tokens_max(),
                                  .step_tokens_max = config.step_tokens_max});
+}
+
+// Which way of keeping KV the engine's policies ask for.
+Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
+                                                 const ModelWeights* weights) {
+  const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
+  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (method != RetrievalMethod::kAll) {
+    return cpu::RetrievedCache::make(memory, weights,
+                                     {.method = method, .spec = config.policies.retrieval_spec});
+  }
+  if (config.policies.precision != "bf16") return make_packed(config, memory, weights->llm());
+  if (!drops(config)) return cpu::PagedCache::make(memory, weights->llm());
+  return cpu::CompressedCache::make({config, score_spec(scenario.values), scenario.values.seed()}, memory,
+                                    weights);
 }
 
 }  // namespace
@@ -115,7 +167,9 @@ Result<std::unique_ptr<CpuWorld>> CpuWorld::make(const Scenario& scenario, const
     cpu::CpuEngineConfig own;
     own.engine = config.engine;
     own.decoding = greedy ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
-    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(config, composed.llm);
+    if (Result<void> ok = check_drops(scenario, config, composed.llm); !ok)
+      return tl::unexpected<Mistake>(ok.error());
+    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights);
     if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     parts->engines.push_back(
         std::make_unique<cpu::CpuEngine>(own, &parts->weights, &parts->tokens, std::move(*cache)));
@@ -140,7 +194,9 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
     options.sleep = scenario.values.cpu().sleep();
     for (size_t i = 0; i < parts_->engines.size(); ++i) {
       options.steps_in_flight_max.push_back(composed->options.engines[i].steps_in_flight_max);
-      sources.push_back(parts_->engines[i].get());
+      OutcomeSource* const engine = parts_->engines[i].get();
+      OutcomeLog* const log = composed->outcome_log;
+      sources.push_back(log == nullptr ? engine : log->watch(engine));
     }
     cpu::EngineSources engines(sources);
     cpu::CpuBackend world(options, &engines);
@@ -148,9 +204,26 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
     out.evidence[static_cast<size_t>(Evidence::kMeasured)] = 1;
     if (world_says_kept(composed->options.engines.front())) out.kept_outcomes = "natural";
   }
+  if (out.retrieval.outcomes.empty()) out.retrieval = recalled(composed->options.engines.front());
   for (const auto& engine : parts_->engines) {
     out.tokens_computed += engine->tokens_computed();
     out.samples_digest += engine->samples_digest();
+  }
+  return out;
+}
+
+// As the simulated world would count it, without the bytes and times that only a price knows.
+SimulatedEnd::Retrieval CpuWorld::recalled(const CoreConfig& config) const {
+  SimulatedEnd::Retrieval out;
+  if (config.policies.retrieval == "all") return out;
+  out.outcomes = "natural";
+  for (const auto& engine : parts_->engines) {
+    const cpu::CpuEngine::Recalled& all = engine->recalled();
+    out.pages_now += all.blocking;
+    out.pages_next += all.background;
+    out.heads_corrected += all.corrected;
+    out.heads_chose += all.heads;
+    out.pages_chosen += all.chosen;
   }
   return out;
 }

@@ -9,11 +9,8 @@
 
 #ifdef KVTWIN_HAVE_SIMGRID
 
-#include "scenarios/compose_parts.h"
+#include "scenarios/compose_outcomes.h"
 #include "scenarios/retrieval_options.h"
-#include "sim/behaviour_retention.h"
-#include "sim/behaviour_retrieval.h"
-#include "sim/combined_source.h"
 #include "sim/sim_backend.h"
 
 namespace kvtwin {
@@ -23,24 +20,11 @@ double giga(const Figure& figure) { return figure.value / 1e9; }
 
 Duration rounded(const Figure& figure) { return {static_cast<int64_t>(figure.value + 0.5)}; }
 
-// What the engines' in-step retrieval is priced and decided by. Nothing, where every step reads everything.
+// What the engines' in-step retrieval is priced by. Nothing, where every step reads everything.
 struct Retrieving {
   std::optional<RetrievalCost> prices;
-  std::vector<std::unique_ptr<sim::GraphPricer>> pricers;      // by engine
-  std::vector<std::unique_ptr<sim::RetrievalSource>> sources;  // likewise
+  std::vector<std::unique_ptr<sim::GraphPricer>> pricers;  // by engine
 };
-
-sim::RetrievalBehaviour behaviour_of(const v1::Scenario& values, const RetrievalSpec& spec) {
-  const v1::RetrievalBehaviour& in = values.simulation().retrieval();
-  sim::RetrievalBehaviour out;
-  out.seed = values.seed();
-  out.miss_q32 = ratio_q32(in.miss_rate());
-  out.correction_q32 = {in.outcomes() == "profile" ? sim::profiled_correction_q32(spec.tau_q32)
-                                                   : ratio_q32(in.correction_rate())};
-  if (in.correction_rate_by_layer_size() > 0) out.correction_q32.clear();
-  for (const double rate : in.correction_rate_by_layer()) out.correction_q32.push_back(ratio_q32(rate));
-  return out;
-}
 
 Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   Retrieving out;
@@ -66,19 +50,19 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   pricer.kv_heads = llm.kv_heads;
   for (size_t i = 0; i < composed.options.engines.size(); ++i) {
     out.pricers.push_back(std::make_unique<sim::GraphPricer>(pricer, composed.cost.get(), &*out.prices));
-    out.sources.push_back(std::make_unique<sim::RetrievalSource>(
-        behaviour_of(scenario.values, spec), method, spec, config.page_tokens, llm.layers, llm.kv_heads));
   }
   return out;
 }
 
-SimulatedEnd::Retrieval retrieval_of(const v1::Scenario& values, const sim::SimReport& report) {
+SimulatedEnd::Retrieval retrieval_of(const Outcomes& outcomes, const sim::SimReport& report) {
   SimulatedEnd::Retrieval out;
-  out.outcomes = values.simulation().retrieval().outcomes();
+  out.outcomes = outcomes.recalled_by();
   for (const sim::StepTotals& engine : report.engines) {
     out.pages_now += engine.pages_now;
     out.pages_next += engine.pages_next;
     out.heads_corrected += engine.heads_corrected;
+    out.heads_chose += engine.heads_chose;
+    out.pages_chosen += engine.pages_chosen;
     out.bytes_in += engine.bytes_in;
     out.bytes_out += engine.bytes_out;
     out.steps_expanded += engine.expanded;
@@ -108,44 +92,13 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, co
     engine.steps_in_flight_max = composed.options.engines[i].steps_in_flight_max;
     engine.gpu_first = static_cast<uint32_t>(i) * tp;
     engine.gpus = tp;
-    if (!retrieving.pricers.empty()) {
-      engine.pricer = retrieving.pricers[i].get();
-      engine.source = retrieving.sources[i].get();
-    }
+    if (!retrieving.pricers.empty()) engine.pricer = retrieving.pricers[i].get();
     out.engines.push_back(engine);
   }
   const std::string& fidelity = scenario.values.simulation().fidelity();
   out.fidelity = fidelity == "collapsed"  ? sim::Fidelity::kCollapsed
                  : fidelity == "expanded" ? sim::Fidelity::kExpanded
                                           : sim::Fidelity::kAuto;
-  return out;
-}
-
-// Who says what compressions keep, by engine; the second: beside a retrieval's answers, which a step is asked
-// for as it starts.
-struct Keepers {
-  std::vector<std::unique_ptr<sim::RetentionSource>> models;
-  std::vector<std::unique_ptr<sim::CombinedSource>> combined;
-};
-
-// Values say it themselves, where there are any: what an engine's `source` keeps reaches the Core as it is.
-Keepers add_keepers(const Scenario& scenario, const Composed& composed, sim::SimConfig* config) {
-  Keepers out;
-  const bool profile = scenario.values.simulation().kept() == "profile";
-  for (size_t i = 0; i < config->engines.size(); ++i) {
-    sim::SimEngine& engine = config->engines[i];
-    if (!world_says_kept(composed.options.engines[i])) continue;
-    out.models.push_back(std::make_unique<sim::RetentionSource>(
-        composed.options.engines[i], profile ? sim::KeptModel::kProfile : sim::KeptModel::kFixed,
-        scenario.values.seed()));
-    if (engine.source == nullptr) {
-      engine.retention = out.models.back().get();
-      continue;
-    }
-    out.combined.push_back(std::make_unique<sim::CombinedSource>(
-        std::vector<OutcomeSource*>{engine.source, out.models.back().get()}));
-    engine.source = out.combined.back().get();
-  }
   return out;
 }
 
@@ -158,22 +111,17 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
                               const std::vector<OutcomeSource*>& values) {
   const Retrieving retrieving = make_retrieving(scenario, *composed);
   sim::SimConfig config = sim_config(scenario, *composed, retrieving);
-  Keepers keepers;
-  if (values.empty()) keepers = add_keepers(scenario, *composed, &config);
-  for (size_t i = 0; i < values.size(); ++i) config.engines[i].source = values[i];
+  const Result<std::unique_ptr<Outcomes>> outcomes = Outcomes::make(scenario, *composed, values);
+  if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+  (*outcomes)->attach(&config, composed->outcome_log);
   if (Result<void> ok = sim::validate_sim_config(config); !ok) {
     return mistake(scenario.where("hardware.node"), ok.error().text());
   }
   sim::SimReport report;
   SimulatedEnd out;
   out.end = sim::run_simulated(config, composed->options, client, observers, &report);
-  if (world_says_kept(composed->options.engines.front())) {
-    out.kept_outcomes = values.empty() ? scenario.values.simulation().kept() : "natural";
-  }
-  if (!retrieving.pricers.empty()) {
-    out.retrieval = retrieval_of(scenario.values, report);
-    if (!values.empty()) out.retrieval.outcomes = "natural";
-  }
+  out.kept_outcomes = (*outcomes)->kept_by();
+  if (!retrieving.pricers.empty()) out.retrieval = retrieval_of(**outcomes, report);
   std::array<double, kEvidenceKinds> ticks{};
   double sum = 0;
   for (const sim::StepTotals& engine : report.engines) {

@@ -52,7 +52,7 @@ Result<void> Fingerprint::add_path(const std::string& path) {
   return {};
 }
 
-Result<uint64_t> inputs_fingerprint(const Scenario& scenario) {
+Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read) {
   Fingerprint sum;
   sum.add(KVTWIN_VERSION);
   // Paths are left out: what counts is what the files hold.
@@ -61,18 +61,15 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario) {
   nameless.values.clear_description();
   nameless.values.mutable_trace()->clear_path();
   nameless.values.mutable_cost()->clear_profile();
+  nameless.values.mutable_simulation()->clear_recorded_run();
   sum.add(resolved_textproto(nameless));
-  if (Result<void> ok = sum.add_path(scenario.file(scenario.values.trace().path())); !ok) {
-    return tl::unexpected(ok.error());
-  }
+  std::vector<std::string> paths = {scenario.file(scenario.values.trace().path())};
   const std::string& profile = scenario.values.cost().profile();
-  if (!profile.empty()) {
-    if (Result<void> ok = sum.add_path(scenario.file(profile)); !ok) return tl::unexpected(ok.error());
-  }
+  if (!profile.empty()) paths.push_back(scenario.file(profile));
+  const std::string recorded = recorded_outcomes_file(scenario);
+  if (!recorded.empty()) paths.push_back(recorded);
   const std::string& checkpoint = scenario.values.cpu().checkpoint();
-  if (!checkpoint.empty()) {
-    if (Result<void> ok = sum.add_path(scenario.file(checkpoint)); !ok) return tl::unexpected(ok.error());
-  }
+  if (!checkpoint.empty()) paths.push_back(scenario.file(checkpoint));
   // A catalog entry that is not there is composed's finding, not ours.
   const fs::path catalog = default_models_dir();
   const auto add_entry = [&](const char* kind, const std::string& name) {
@@ -80,12 +77,21 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario) {
     const std::string path =
         is_path ? scenario.file(name) : (catalog / kind / (name + ".textproto")).string();
     std::error_code ignored;
-    return fs::exists(path, ignored) ? sum.add_path(path) : Result<void>{};
+    if (fs::exists(path, ignored)) paths.push_back(path);
   };
-  if (Result<void> ok = add_entry("llm", scenario.values.model().name()); !ok)
-    return tl::unexpected(ok.error());
-  if (Result<void> ok = add_entry("node", scenario.values.hardware().node()); !ok)
-    return tl::unexpected(ok.error());
+  add_entry("llm", scenario.values.model().name());
+  add_entry("node", scenario.values.hardware().node());
+  PathDigests own;
+  if (read == nullptr) read = &own;
+  for (const std::string& path : paths) {
+    auto known = read->find(path);
+    if (known == read->end()) {
+      Fingerprint content;
+      if (Result<void> ok = content.add_path(path); !ok) return tl::unexpected(ok.error());
+      known = read->emplace(path, content.value()).first;
+    }
+    sum.add({reinterpret_cast<const char*>(&known->second), sizeof known->second});
+  }
   return sum.value();
 }
 

@@ -5,6 +5,7 @@
 #define KVTWIN_SCENARIOS_INPUTS_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -26,8 +27,12 @@ class Fingerprint {
   uint64_t state_ = 0;
 };
 
-// Scenario (its name and description apart), trace, profile, catalog entries and version.
-Result<uint64_t> inputs_fingerprint(const Scenario& scenario);
+// What files hold, by path: for many scenarios of the same files. As good as the files stay as they are.
+using PathDigests = std::map<std::string, uint64_t>;
+
+// Scenario (its name and description apart), trace, profile, catalog entries and version. `read`, if given,
+// says what files hold that it knows, and learns the others.
+Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read = nullptr);
 
 }  // namespace kvtwin
 

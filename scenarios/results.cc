@@ -61,6 +61,8 @@ void fill_pages(const Summary& sum, const Composed& composed, v1::Pages* out) {
   out->set_held_peak(sum.pages_held_peak);
   out->set_resident_peak(sum.pages_resident_peak);
   out->set_held_mean(sum.pages_held_mean);
+  out->set_gpu_int2(sum.pages_int2);
+  out->set_held_mean_int2(sum.pages_int2_held_mean);
   out->set_tail_fragmentation(sum.tail_fragmentation);
   out->set_group_fragmentation(sum.group_fragmentation);
   out->set_reclaimed(sum.reclaimed);
@@ -112,6 +114,8 @@ void fill_retrieval(const SimulatedEnd::Retrieval& in, v1::Retrieval* out) {
   out->set_pages_now(in.pages_now);
   out->set_pages_next(in.pages_next);
   out->set_heads_corrected(in.heads_corrected);
+  out->set_heads_chose(in.heads_chose);
+  out->set_pages_chosen(in.pages_chosen);
   out->set_bytes_in(in.bytes_in);
   out->set_bytes_out(in.bytes_out);
   out->set_exposed_ns(in.exposed.ns);
@@ -235,7 +239,8 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
 
 std::string calls_csv(const Composed& composed, const Metrics& metrics) {
   std::string out =
-      "call,session,node,engine,end,prompt_tokens,output_tokens,reused_tokens,preemptions,reused_again_"
+      "call,session,replica,node,engine,end,prompt_tokens,output_tokens,reused_tokens,preemptions,reused_"
+      "again_"
       "tokens,"
       "recomputed_tokens,ready_ns,queued_ns,admitted_ns,first_token_ns,finished_ns,queue_ns,transfer_ns,"
       "prefill_ns,recompute_ns,decode_ns,host_ns\n";
@@ -243,8 +248,8 @@ std::string calls_csv(const Composed& composed, const Metrics& metrics) {
     const CallRecord& call = metrics.calls()[id];
     if (!call.known) continue;
     const ReplayCallInfo info = composed.client->call_info(CallId{static_cast<uint32_t>(id)});
-    fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", id,
-                   csv_text(info.session_id), info.node, raw(call.engine), name_of(call.end),
+    fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", id,
+                   csv_text(info.session_id), info.replica, info.node, raw(call.engine), name_of(call.end),
                    call.prompt_tokens, call.output_tokens, call.reused_tokens, call.preemptions,
                    call.reused_again_tokens, call.recomputed_tokens, call.ready.ns, instant(call.queued),
                    instant(call.admitted), instant(call.first_token), instant(call.finished));

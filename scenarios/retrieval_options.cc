@@ -122,9 +122,10 @@ void check_retrieval(const v1::Scenario& scenario, const WrongField& wrong) {
   range(options_field + ".columns", options.columns(), 0, 1);
   range(options_field + ".rank", options.rank(), 0, 65536);
   const v1::RetrievalBehaviour& behaviour = scenario.simulation().retrieval();
-  if (behaviour.outcomes() != "fixed" && behaviour.outcomes() != "profile") {
+  if (behaviour.outcomes() != "fixed" && behaviour.outcomes() != "profile" &&
+      behaviour.outcomes() != "recorded") {
     wrong("simulation.retrieval.outcomes", fmt::format("outcomes is \"{}\"", behaviour.outcomes()),
-          "one of: fixed, profile");
+          "one of: fixed, profile, recorded");
   }
   range("simulation.retrieval.miss_rate", behaviour.miss_rate(), 0, 1);
   range("simulation.retrieval.correction_rate", behaviour.correction_rate(), 0, 1);

@@ -288,6 +288,14 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
   return scenario;
 }
 
+std::string recorded_outcomes_file(const Scenario& scenario) {
+  const std::string& run = scenario.values.simulation().recorded_run();
+  if (run.empty()) return "";
+  const fs::path path = scenario.file(run);
+  std::error_code ignored;
+  return (fs::is_directory(path, ignored) ? path / "outcomes.binpb" : path).string();
+}
+
 std::string resolved_textproto(const Scenario& scenario) {
   v1::Scenario out = scenario.values;
   const auto anchor = [&](const std::string& written) {
@@ -302,6 +310,9 @@ std::string resolved_textproto(const Scenario& scenario) {
   };
   out.mutable_trace()->set_path(anchor(out.trace().path()));
   out.mutable_cost()->set_profile(anchor(out.cost().profile()));
+  if (const std::string& run = out.simulation().recorded_run(); !run.empty()) {
+    out.mutable_simulation()->set_recorded_run(anchor(run));
+  }
   out.mutable_cpu()->set_checkpoint(anchor(out.cpu().checkpoint()));
   v1::Policies& policies = *out.mutable_policies();
   policies.mutable_precision_options()->set_tag_map(anchor(policies.precision_options().tag_map()));

@@ -36,6 +36,9 @@ tl::expected<Scenario, Mistakes> load_scenario(const std::string& path, const st
 tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std::string& path,
                                                 const std::vector<std::string>& sets);
 
+// The outcomes of simulation.recorded_run, ready to open; "": nothing is recorded.
+std::string recorded_outcomes_file(const Scenario& scenario);
+
 // With every default, so that running it again repeats the run. Paths are absolute, or of $KVTWIN_DATA.
 std::string resolved_textproto(const Scenario& scenario);
 

@@ -135,6 +135,18 @@ void check_world(const v1::Scenario& values, Checker* check) {
   check->exists("cpu.checkpoint", values.cpu().checkpoint());
 }
 
+// Outcomes of another run, and from where.
+void check_recorded(const v1::Simulation& simulation, Checker* check) {
+  const bool kept = simulation.kept() == "recorded";
+  const bool recalls = simulation.has_retrieval() && simulation.retrieval().outcomes() == "recorded";
+  const std::string& run = simulation.recorded_run();
+  if (!run.empty()) return check->exists("simulation.recorded_run", run);
+  if (!kept && !recalls) return;
+  check->add(kept ? "simulation.kept" : "simulation.retrieval.outcomes",
+             "outcomes are recorded, but simulation.recorded_run does not say in which run",
+             "set it to the folder of a run with --record");
+}
+
 }  // namespace
 
 void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
@@ -168,7 +180,8 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check_retrieval(values, [&](const std::string& field, std::string what, std::string hint) {
     check.add(field, std::move(what), std::move(hint));
   });
-  check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile"});
+  check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile", "recorded"});
+  check_recorded(values.simulation(), &check);
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
   check_world(values, &check);
 }

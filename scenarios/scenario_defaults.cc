@@ -104,7 +104,7 @@ constexpr char kDefaults[] = R"pb(
     oversized: "refuse"
   }
   cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 0 first_step_host_ns: 0 }
-  simulation { fidelity: "auto" fold: true kept: "fixed" }
+  simulation { fidelity: "auto" fold: true kept: "fixed" recorded_run: "" }
   world: "sim"
   clock: ""
   cpu { checkpoint: "" decode: "forced" sleep: false }

@@ -11,6 +11,15 @@ namespace {
 
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
+// The rates that simulation.retrieval calls miss_rate and correction_rate, as they came out.
+double absent_percent(const v1::Retrieval& all) {
+  return percent(static_cast<double>(all.pages_now() + all.pages_next()),
+                 static_cast<double>(all.pages_chosen()));
+}
+double corrected_percent(const v1::Retrieval& all) {
+  return percent(static_cast<double>(all.heads_corrected()), static_cast<double>(all.heads_chose()));
+}
+
 double attributed_s(const v1::TimeShares& time) {
   return time.queue_s() + time.transfer_s() + time.prefill_s() + time.recompute_s() + time.decode_s() +
          time.host_s();
@@ -101,6 +110,13 @@ class Table {
         grouped(pages.held_peak()), grouped(pages.gpu()),
         percent(static_cast<double>(pages.held_peak()), static_cast<double>(pages.gpu())),
         percent(pages.held_mean(), static_cast<double>(pages.gpu())), grouped(pages.resident_peak()));
+    if (pages.gpu_int2() > 0) {
+      const auto pages_4 = static_cast<double>(pages.gpu() - pages.gpu_int2());
+      row("  by format", "{} int2, {:.1f} % held on average; {} int4, {:.1f} %", grouped(pages.gpu_int2()),
+          percent(pages.held_mean_int2(), static_cast<double>(pages.gpu_int2())),
+          grouped(pages.gpu() - pages.gpu_int2()),
+          percent(pages.held_mean() - pages.held_mean_int2(), pages_4));
+    }
     row("fragmentation", "tail {:.2f} %, group {:.2f} %, reclaimed {:.2f} %",
         100 * pages.tail_fragmentation(), 100 * pages.group_fragmentation(), 100 * pages.reclaimed());
     const v1::Transfers& moved = r_.transfers();
@@ -125,7 +141,10 @@ class Table {
     const v1::Retrieval& all = r_.retrieval();
     row("retrieval", "outcomes {}: {} head-pages recalled before attention, {} behind it; {} heads corrected",
         all.outcomes(), grouped(all.pages_now()), grouped(all.pages_next()), grouped(all.heads_corrected()));
+    row("", "{:.2f} % of the head-pages chosen were absent; {:.2f} % of {} choosing heads corrected",
+        absent_percent(all), corrected_percent(all), grouped(all.heads_chose()));
     const auto giga = [](auto value) { return static_cast<double>(value) / 1e9; };
+    if (r_.has_values() && r_.values().clock() == "wall") return;  // nothing priced them
     row("", "{:.3f} GB recalled, {:.3f} GB offloaded; {:.3f} s exposed, {:.3f} s hidden; {} steps expanded",
         giga(all.bytes_in()), giga(all.bytes_out()), giga(all.exposed_ns()), giga(all.hidden_ns()),
         grouped(all.steps_expanded()));
@@ -179,6 +198,10 @@ void put(const v1::Retrieval& all, nlohmann::ordered_json* out) {
   (*out)["retrieval_pages_now"] = all.pages_now();
   (*out)["retrieval_pages_next"] = all.pages_next();
   (*out)["retrieval_heads_corrected"] = all.heads_corrected();
+  (*out)["retrieval_heads_chose"] = all.heads_chose();
+  (*out)["retrieval_pages_chosen"] = all.pages_chosen();
+  (*out)["retrieval_miss_rate"] = absent_percent(all) / 100;
+  (*out)["retrieval_correction_rate"] = corrected_percent(all) / 100;
   (*out)["retrieval_bytes_in"] = all.bytes_in();
   (*out)["retrieval_bytes_out"] = all.bytes_out();
   (*out)["retrieval_exposed_s"] = static_cast<double>(all.exposed_ns()) / 1e9;
@@ -229,6 +252,8 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["gpu_pages_held_peak"] = r.pages().held_peak();
   out["gpu_pages_resident_peak"] = r.pages().resident_peak();
   out["gpu_pages_held_mean"] = r.pages().held_mean();
+  out["gpu_pages_int2"] = r.pages().gpu_int2();
+  out["gpu_pages_int2_held_mean"] = r.pages().held_mean_int2();
   out["fragmentation_tail"] = r.pages().tail_fragmentation();
   out["fragmentation_group"] = r.pages().group_fragmentation();
   out["reclaimed"] = r.pages().reclaimed();

@@ -45,7 +45,8 @@ void RetrievalSource::step(const LaunchStep& launch, uint32_t offset, StepValues
   for (const PlanEntry& entry : launch.entries) {
     if (entry.kind != EntryKind::kDecode) continue;
     const uint32_t position = entry.context + offset;
-    const uint32_t candidates = candidate_pages(spec_, page_tokens_, position + 1);
+    const uint32_t left = entry.live() + (entry.grows ? offset : 0);
+    const uint32_t candidates = candidate_pages(spec_, page_tokens_, left + 1);
     if (candidates == 0) continue;
     const auto attempt = attempts_.find(entry.call);
     const uint64_t key =
@@ -68,6 +69,8 @@ void RetrievalSource::add_call(uint64_t key, uint32_t candidates, std::vector<La
     if (spec_.tau_q32 > kOneQ32) correction = static_cast<uint64_t>(kOneQ32);  // a cosine is never above 1
     if (spec_.tau_q32 <= -kOneQ32) correction = 0;
     LayerRecall& recall = (*recalls)[layer];
+    recall.heads += kv_heads_;
+    recall.chosen += kv_heads_ * chosen;
     for (uint32_t head = 0; head < kv_heads_; ++head) {
       const uint64_t bits = draw({key, layer, head});
       const auto misses = static_cast<uint32_t>((misses_q32 + (bits >> 32)) >> 32);

@@ -50,12 +50,14 @@ StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const Pla
     const uint32_t before = entry.context + offset;
     load_.filled += (before + entry.tokens) / page - before / page;
     if (entry.kind != EntryKind::kDecode) continue;
-    const uint32_t read = tokens_read(spec_.policy, page, before + 1) - 1;
+    // Chosen from what is left of the context: cells of a mean head.
+    const uint32_t left = entry.live() + (entry.grows ? offset : 0);
+    const uint32_t read = tokens_read(spec_.policy, page, left + 1) - 1;
     reads.decode_context_sum += read;
     reads.decode_context_max = std::max(reads.decode_context_max, read);
-    if (!call_retrieves(spec_.policy, page, before + 1)) continue;
+    if (!call_retrieves(spec_.policy, page, left + 1)) continue;
     ++load_.calls;
-    load_.tokens += before + 1;
+    load_.tokens += left + 1;
     load_.tokens_chosen += uint64_t{selectable_pages(spec_.policy, page)} * page;
   }
   return reads;

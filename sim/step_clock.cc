@@ -131,6 +131,8 @@ void StepClock::ask(const Launch& launch) {
     totals_.pages_now += recall.blocking;
     totals_.pages_next += recall.background;
     totals_.heads_corrected += recall.corrected;
+    totals_.heads_chose += recall.heads;
+    totals_.pages_chosen += recall.chosen;
   }
   if (values_.kept.empty() && values_.eos.empty()) return;
   Told& told = told_.emplace_back();

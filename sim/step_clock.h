@@ -47,6 +47,7 @@ struct StepTotals {
   uint64_t expanded = 0;                   // steps that were run piece by piece
   uint64_t pages_now = 0, pages_next = 0;  // recalled before attention | for the next step; of one KV head
   uint64_t heads_corrected = 0;
+  uint64_t heads_chose = 0, pages_chosen = 0;  // what rates are shares of (LayerRecall)
 };
 
 // Runs steps piece by piece where they meet others on shared links (sim_backend.cc).

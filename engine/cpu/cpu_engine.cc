@@ -24,6 +24,11 @@ void CpuEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* valu
   cache_->begin(launch, offset, entries_);
   forward_.run(inputs_, sampling_, cache_.get(), &logits_);
   cache_->end(launch, offset, entries_, values);
+  for (const LayerRecall& recall : values->recalls) {
+    recalled_.blocking += recall.blocking, recalled_.background += recall.background;
+    recalled_.corrected += recall.corrected;
+    recalled_.heads += recall.heads, recalled_.chosen += recall.chosen;
+  }
   tokens_computed_ += inputs_.size();
   size_t sampled = 0;
   for (const PlanEntry& entry : entries_) {

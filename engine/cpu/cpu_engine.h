@@ -39,7 +39,13 @@ class CpuEngine final : public OutcomeSource {
   // `weights` and `tokens` must outlive this.
   CpuEngine(const CpuEngineConfig& config, const ModelWeights* weights, const TokenIds* tokens,
             std::unique_ptr<KvCache> cache)
-      : config_(config), tokens_(tokens), forward_(weights), cache_(std::move(cache)) {}
+      : config_(config), tokens_(tokens), forward_(weights), cache_(std::move(cache)) {
+    cache_->serve({.forward = &forward_,
+                   .token = [this](CallId call, uint32_t at) { return input_token(call, at); },
+                   .session = [this](CallId call) { return tokens_->session(call); },
+                   .prompt_tokens = [this](CallId call) { return tokens_->prompt_tokens(call); },
+                   .output_tokens = [this](CallId call) { return tokens_->output_tokens(call); }});
+  }
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
   void told(const Command& command) override;
@@ -53,6 +59,11 @@ class CpuEngine final : public OutcomeSource {
   std::span<const Sample> samples() const { return samples_; }
   std::span<const float> logits() const { return logits_; }  // [samples().size()][vocab]
 
+  // What its steps recalled, summed up.
+  struct Recalled {
+    uint64_t blocking = 0, background = 0, corrected = 0, heads = 0, chosen = 0;
+  };
+  const Recalled& recalled() const { return recalled_; }
   // Tokens that went through the model.
   uint64_t tokens_computed() const { return tokens_computed_; }
   // Fingerprint of what all ended calls sampled, whatever the order in which they ended.
@@ -74,6 +85,7 @@ class CpuEngine final : public OutcomeSource {
   std::vector<uint32_t> inputs_, sampling_;  // one token per row; rows that sample
   std::vector<Sample> samples_;
   std::vector<float> logits_;
+  Recalled recalled_;
   uint64_t tokens_computed_ = 0;
   uint64_t samples_digest_ = 0;
 };

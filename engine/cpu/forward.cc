@@ -79,17 +79,7 @@ void Forward::run(std::span<const uint32_t> tokens, std::span<const uint32_t> sa
                   LayerAttention* attention, std::vector<float>* logits) {
   const auto rows = static_cast<uint32_t>(tokens.size());
   const uint32_t hidden = llm().hidden;
-  x_.resize(uint64_t{rows} * hidden);
-  normed_.resize(x_.size());
-  for (uint32_t r = 0; r < rows; ++r) {
-    KVT_CHECK(tokens[r] < llm().vocab);
-    read_floats(weights_->embedding(), uint64_t{tokens[r]} * hidden, hidden,
-                x_.data() + uint64_t{r} * hidden);
-  }
-  for (uint32_t i = 0; i < llm().layers; ++i) {
-    attention_block(i, rows, attention);
-    mlp_block(i, rows);
-  }
+  pass(embed(tokens), attention);
   for (size_t i = 0; i < sampling.size(); ++i) {
     KVT_CHECK(sampling[i] < rows);
     norm(final_norm_, x_.data() + uint64_t{sampling[i]} * hidden, 1, hidden, normed_.data() + i * hidden);
@@ -97,9 +87,30 @@ void Forward::run(std::span<const uint32_t> tokens, std::span<const uint32_t> sa
   apply(lm_head_, normed_.data(), static_cast<uint32_t>(sampling.size()), logits);
 }
 
+std::vector<float> Forward::embed(std::span<const uint32_t> tokens) const {
+  const uint32_t hidden = llm().hidden;
+  std::vector<float> rows(tokens.size() * hidden);
+  for (size_t r = 0; r < tokens.size(); ++r) {
+    KVT_CHECK(tokens[r] < llm().vocab);
+    read_floats(weights_->embedding(), uint64_t{tokens[r]} * hidden, hidden, rows.data() + r * hidden);
+  }
+  return rows;
+}
+
+void Forward::pass(std::vector<float> given, LayerAttention* attention) {
+  x_ = std::move(given);
+  normed_.resize(x_.size());
+  const auto rows = static_cast<uint32_t>(x_.size() / llm().hidden);
+  for (uint32_t i = 0; i < llm().layers; ++i) {
+    attention_block(i, rows, attention);
+    mlp_block(i, rows);
+  }
+}
+
 void Forward::attention_block(uint32_t index, uint32_t rows, LayerAttention* attention) {
   const Layer& layer = layers_[index];
   norm(layer.attention_norm, x_.data(), rows, llm().hidden, normed_.data());
+  attention->hidden(index, normed_.data());
   apply(layer.q, normed_.data(), rows, &q_);
   apply(layer.k, normed_.data(), rows, &k_);
   apply(layer.v, normed_.data(), rows, &v_);

@@ -25,6 +25,8 @@ namespace kvtwin::cpu {
 class LayerAttention {
  public:
   virtual ~LayerAttention() = default;
+  // Before attend(): what the layer's projections see, x [rows][hidden], normed.
+  virtual void hidden(uint32_t /*layer*/, const float* /*x*/) {}
   // Before the rotation, which is its business: some methods keep keys as they are here.
   //   q, out [rows][query_heads][head_dim]; k, v [rows][kv_heads][head_dim]; q and k may be changed.
   virtual void attend(uint32_t layer, float* q, float* k, const float* v, float* out) = 0;
@@ -38,6 +40,11 @@ class Forward {
 
   const LlmSpec& llm() const { return weights_->llm(); }
   const RopeFrequencies& rope() const { return rope_; }
+
+  // Rows [tokens][hidden] as they enter the first layer. REQUIRES: tokens are below vocab.
+  std::vector<float> embed(std::span<const uint32_t> tokens) const;
+  // Runs rows through all layers; nothing is sampled of them.
+  void pass(std::vector<float> rows, LayerAttention* attention);
 
   // Runs the rows of one step. `sampling` names rows, ascending; logits become [sampling.size()][vocab].
   // REQUIRES: tokens are below vocab.

@@ -14,6 +14,7 @@
 #define KVTWIN_ENGINE_CPU_KV_CACHE_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "engine/cpu/forward.h"
@@ -29,8 +30,19 @@ struct KvMemory {
   bool poison = false;      // pages are filled with NaN when they are granted: tests
 };
 
+// What the engine lends those that run rows of their own, or keep something for a session.
+struct EngineAccess {
+  Forward* forward = nullptr;
+  // The input at a position of a call: of its prompt, of what was sampled (or forced) so far.
+  std::function<uint32_t(CallId call, uint32_t position)> token;
+  std::function<SessionId(CallId call)> session;
+  std::function<uint32_t(CallId call)> prompt_tokens, output_tokens;
+};
+
 class KvCache : public LayerAttention {
  public:
+  // Once, before anything else.
+  virtual void serve(const EngineAccess& /*engine*/) {}
   // Single step launch.step + offset begins. `entries` are launch.entries as they are at this offset: their
   // context counts it. Row r of attend() is token r of all entries, one after the other.
   virtual void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) = 0;

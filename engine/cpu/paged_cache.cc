@@ -59,7 +59,8 @@ void PagedCache::told(const Command& command) {
     KVT_CHECK(transfer->source.size() == transfer->target.size());
     for (size_t i = 0; i < transfer->source.size(); ++i) kv_.copy(transfer->source[i], transfer->target[i]);
   }
-  // A preempted call may still be in a step that was launched before; if it comes back, it begins anew.
+  // A preempted call may still be in a step that was launched before; if it comes back, it begins a new
+  // table.
   const auto* drop = std::get_if<DropCallState>(&command);
   if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
 }

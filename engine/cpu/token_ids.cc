@@ -65,6 +65,7 @@ Client* IdentityTokens::watch(Client* client) {
 void IdentityTokens::sent(CallReady* call) {
   Call& known = calls_[call->call];
   known.prompt_tokens = call->prompt_tokens;
+  known.output_tokens = call->output_tokens;
   known.session = call->session;
   known.in_session = sent_[call->session]++;
   uint64_t left = options_.outputs_unknown ? call->prompt_tokens / options_.unit_tokens : UINT64_MAX;
@@ -81,9 +82,7 @@ void IdentityTokens::sent(CallReady* call) {
 }
 
 uint32_t IdentityTokens::token(CallId id, uint32_t position) const {
-  const auto known = calls_.find(id);
-  KVT_CHECK(known != calls_.end());
-  const Call& call = known->second;
+  const Call& call = known(id);
   const uint64_t unit = position / options_.unit_tokens;
   const auto run =
       static_cast<size_t>(std::upper_bound(call.ends.begin(), call.ends.end(), unit) - call.ends.begin());
@@ -97,10 +96,10 @@ uint32_t IdentityTokens::token(CallId id, uint32_t position) const {
   return first_id_ + static_cast<uint32_t>(bits % ids_);
 }
 
-uint32_t IdentityTokens::prompt_tokens(CallId call) const {
+const IdentityTokens::Call& IdentityTokens::known(CallId call) const {
   const auto known = calls_.find(call);
   KVT_CHECK(known != calls_.end());
-  return known->second.prompt_tokens;
+  return known->second;
 }
 
 }  // namespace kvtwin::cpu

@@ -25,6 +25,8 @@ class TokenIds {
   // REQUIRES: the call was sent and has not ended.
   virtual uint32_t token(CallId call, uint32_t position) const = 0;
   virtual uint32_t prompt_tokens(CallId call) const = 0;
+  virtual uint32_t output_tokens(CallId call) const = 0;
+  virtual SessionId session(CallId call) const = 0;
 };
 
 struct TokenIdOptions {
@@ -46,18 +48,22 @@ class IdentityTokens final : public TokenIds {
   Client* watch(Client* client);
 
   uint32_t token(CallId call, uint32_t position) const override;
-  uint32_t prompt_tokens(CallId call) const override;
+  uint32_t prompt_tokens(CallId call) const override { return known(call).prompt_tokens; }
+  uint32_t output_tokens(CallId call) const override { return known(call).output_tokens; }
+  SessionId session(CallId call) const override { return known(call).session; }
 
  private:
   class Watch;
   struct Call {
     uint32_t prompt_tokens = 0;
+    uint32_t output_tokens = 0;
     SessionId session{};
     uint32_t in_session = 0;  // so many calls of the session were sent before
     std::vector<UnitRun> runs;
     std::vector<uint64_t> ends;  // of each run, in units from the start
   };
 
+  const Call& known(CallId call) const;
   void sent(CallReady* call);
   void ended(CallId call) { calls_.erase(call); }
 

@@ -91,7 +91,9 @@ struct CellRun {
 // What the calls of a step hold once its first single step has ended, where layouts drop cells; for metrics.
 // A cell is one token in all heads of one group.
 struct HeldCells {
-  uint64_t full = 0;          // if nothing had been dropped; 0: nothing ever is, and the rest is left out
+  // If nothing had been dropped; 0: nothing ever is. Without `slots` too, cells lie by position, and the rest
+  // is left out.
+  uint64_t full = 0;
   uint64_t cells = 0;         // that can be read
   uint64_t slots = 0;         // in pages
   uint32_t growing = 0;       // cells that each further single step of a stretch adds

@@ -13,12 +13,14 @@ namespace kvtwin {
 namespace {
 
 // Frames with a cell in a page, and those whose cells all wait.
-uint32_t frames_max(const CoreConfig& c) { return c.pages_gpu + c.calls_max * (c.page_tokens + 1); }
+uint32_t frames_max(const CoreConfig& c) {
+  const uint64_t waiting = uint64_t{c.calls_max} * (c.page_tokens + 1);
+  return static_cast<uint32_t>(std::min<uint64_t>(c.pages_gpu + waiting, UINT32_MAX / 2));
+}
 
 std::unique_ptr<DualPool> make_dual_pool(const CoreConfig& c, const PolicyAxes& axes) {
   if (!axes.precision->by_tag()) return nullptr;
-  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens,
-                                    frames_max(c));
+  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ void Core::State::launch_planned() {
   // Before pages are taken ahead: an unfolded run would decide here, with this step's pages gone.
   start_cleaning();
 
-  const HeldCells held = retention.keeps_all() ? HeldCells{} : held_by(launch);
+  const HeldCells held = retention.keeps_all() && !dual ? HeldCells{} : held_by(launch);
   uint32_t repeat = able == planned.size() ? quiet_steps(launch) : 1;
   if (repeat > 1) repeat = grant_ahead(repeat, &launch);
   for (const Launch::Member& member : launch.members) {

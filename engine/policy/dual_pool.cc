@@ -51,12 +51,11 @@ void bits_of(std::span<const RoleRun> roles, uint32_t last_turn, uint32_t prompt
   push_bits(bits, left, true);
 }
 
-DualPool::DualPool(DualPoolSize size, uint32_t page_tokens, uint32_t frames_max)
+DualPool::DualPool(DualPoolSize size, uint32_t page_tokens)
     : size_(size),
       page_tokens_(page_tokens),
       pool_2_(PageId{0}, size.pages_2, PageOrder::kLowestFirst),
       pool_4_(PageId{size.pages_2}, size.pages_4, PageOrder::kLowestFirst),
-      frames_(frames_max),
       pages_(size_t{size.pages_2} + size.pages_4),
       seen_(pages_.size(), 0) {
   KVT_CHECK(page_tokens > 0);
@@ -107,6 +106,7 @@ void DualPool::unlink(PageId frame, PageId page, uint32_t cells) {
 
 void DualPool::hold(std::span<const PageId> frames, bool held) {
   for (const PageId frame : frames) {
+    if (raw(frame) >= frames_.size()) frames_.resize(raw(frame) + size_t{1});
     Frame& f = frames_[raw(frame)];
     KVT_CHECK(f.held != held);
     f.held = held;

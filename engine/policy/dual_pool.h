@@ -85,7 +85,7 @@ class DualPool final : public HoldWatch {
     uint32_t first = 0;
   };
 
-  DualPool(DualPoolSize size, uint32_t page_tokens, uint32_t frames_max);
+  DualPool(DualPoolSize size, uint32_t page_tokens);
 
   // The call starts at position `tokens`; `adopted` are the frames before it. Appends the pages in which
   // they have cells to *pages: frame after frame, each closed by kNoPage (Adoption, commands.h).
@@ -149,7 +149,7 @@ class DualPool final : public HoldWatch {
   const DualPoolSize size_;
   const uint32_t page_tokens_;
   PagePool pool_2_, pool_4_;
-  std::vector<Frame> frames_;
+  std::vector<Frame> frames_;  // as many as there ever were
   std::vector<Page> pages_;
   uint32_t loose_[2] = {0, 0};
   std::vector<uint64_t> seen_;  // by page: the begin() that saw it last

@@ -223,21 +223,44 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
            "LOWEST_FIRST";
   }
   if (spec.ageing == Ageing::kRequantise) {
-    return "precision_options.ageing REQUANTISE is not run by the engine core yet; use FORECAST, which gives "
-           "tokens the bits of the tag that they will have, or IGNORE";
+    return "precision_options.ageing requantise is not run by the engine core yet; use forecast, which gives "
+           "tokens the bits of the tag that they will have, or ignore";
   }
   if (config.prefix_cache && axes.identity->shares_across_sessions() && !bits_are_prefix_closed(spec)) {
     return "precision_options.tag_map gives bits by the age of a turn, so a prefix's bits depend on what "
            "follows it, and identity " +
            set.identity +
            " would show one session's to another; set identity: session, or precision_options.ageing: "
-           "FORECAST";
+           "forecast";
   }
   const uint32_t pages_int4 = config.pages_gpu - std::min(config.pages_int2, config.pages_gpu);
   if (config.watermark_pages >= pages_int4) {
     return std::to_string(pages_int4) + " of " + std::to_string(config.pages_gpu) +
            " pages are int4, and watermark_pages is " + std::to_string(config.watermark_pages) +
            ", so nothing could ever be admitted; give more bits (precision_options.bits) or pages";
+  }
+  return std::nullopt;
+}
+
+// Choosing among what a budget has kept. A page's summary is taken when its cells no longer move, and holds
+// for what is left of it: a bound over more keys is still a bound.
+std::optional<std::string> validate_retrieval_of_kept(const PolicySet& set, const PolicyAxes& axes) {
+  if (axes.layout->keeping() == Keeping::kAll) return std::nullopt;
+  if (axes.placement->uses_arena()) {
+    return "retrieval " + set.retrieval + " recalls whole pages of all heads, but layout " + set.layout +
+           " drops cells of them; set retrieval: quest with placement: gpu, or budget: all with layout: "
+           "paged";
+  }
+  if (axes.layout->keeping() == Keeping::kRing) {
+    return "retrieval " + set.retrieval +
+           " chooses whole pages, but layout arena overwrites them cell by "
+           "cell; set layout: compact, ragged or page_mask_dead, or retrieval: all";
+  }
+  if (axes.layout->keeping() == Keeping::kMove && axes.scorer->moment() == Moment::kDecodeStep) {
+    return "scorer " + set.scorer +
+           " moves cells while the call decodes, and no page's summary is rebuilt for "
+           "retrieval " +
+           set.retrieval + "; choose a scorer that works at chunk or prompt ends, or retrieval: all";
   }
   return std::nullopt;
 }
@@ -259,14 +282,7 @@ std::optional<std::string> validate_retrieval(const PolicySet& set, const Policy
            "share; "
            "set prefix_cache: false";
   }
-  if (!axes.budget->keeps_all()) {
-    return "retrieval " + set.retrieval + " chooses among all pages, but budget " + set.budget +
-           " drops cells of them, and no summary is rebuilt; set budget: all, or retrieval: all";
-  }
-  if (set.layout != "paged") {
-    return "retrieval " + set.retrieval + " chooses whole pages in order of position, which layout " +
-           set.layout + " does not keep; set layout: paged, or retrieval: all";
-  }
+  if (auto wrong = validate_retrieval_of_kept(set, axes)) return wrong;
   if (set.precision != "bf16") {
     return "retrieval " + set.retrieval + " summarises exact keys, and recall of packed pages (precision " +
            set.precision + ") is not built; set precision: bf16, or retrieval: all";

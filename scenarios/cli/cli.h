@@ -33,7 +33,9 @@ Result<OutputFormat> parse_format(const std::string& text);
 void add_run_command(CLI::App& app, int* status);
 void add_replay_command(CLI::App& app, int* status);
 void add_compare_command(CLI::App& app, int* status);
+void add_report_command(CLI::App& app, int* status);
 void add_list_command(CLI::App& app, int* status);
+void add_sweep_command(CLI::App& app, int* status);  // of builds with SQLite
 
 // The help of a command, hand-written; "" if it has none of its own. `command` "" is kvtwin itself.
 std::string help_text(const std::string& command);

@@ -41,6 +41,7 @@ std::string repeat_command(const RunArguments& arguments, const Scenario& scenar
 // What watches the run beside the metrics.
 struct Extras {
   std::unique_ptr<Recorder> recorder;
+  std::unique_ptr<OutcomeLog> outcomes;
   std::unique_ptr<Timeline> timeline;
 };
 
@@ -51,6 +52,9 @@ std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& compo
   files.push_back({"calls.csv", calls_csv(composed, metrics)});
   files.push_back({"requests.jsonl", requests_jsonl(composed, metrics)});
   if (extras.recorder) files.push_back({"log.binpb", extras.recorder->finish(end)});
+  if (extras.outcomes && extras.outcomes->used()) {
+    files.push_back({"outcomes.binpb", extras.outcomes->finish()});
+  }
   if (extras.timeline) files.push_back({"timeline.json", extras.timeline->finish()});
   // Last: who finds it finds everything.
   files.push_back({"run.binpb", result.SerializeAsString()});
@@ -109,6 +113,8 @@ int run_scenario(const RunArguments& arguments) {
     extras.recorder = std::make_unique<Recorder>(composed->options, about);
     client = extras.recorder->watch(client);
     observers.push_back(extras.recorder.get());
+    extras.outcomes = std::make_unique<OutcomeLog>(static_cast<uint32_t>(composed->options.engines.size()));
+    composed->outcome_log = extras.outcomes.get();
   }
   if (window) {
     extras.timeline = std::make_unique<Timeline>(*window, composed->options.engines.size());

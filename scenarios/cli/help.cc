@@ -7,6 +7,8 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
 
   kvtwin run     scenarios/coding_agents_small.textproto   run one scenario; print what happened
   kvtwin replay  out/run-3f0c                              same log, same decisions?
+  kvtwin sweep   SCENARIO --vary=limits.calls_max=16..256*2 --out=out/sweep   run it at many points
+  kvtwin report  out/run-3f0c out/sweep --out=report.html  one page with plots, no network needed
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
   kvtwin model   import config.json --name=mine            bring a model in; show, init
@@ -67,6 +69,42 @@ constexpr char kCompare[] = R"(Compare a run with what a real server logged, met
 TTFT and latency count from queued_ts on both sides. Percentiles interpolate as numpy's do.
 )";
 
+constexpr char kSweep[] = R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
+
+  kvtwin sweep scenarios/coding_agents_small.textproto --vary=limits.calls_max=4..64*2 --vary=seed=1,2,3 --out=out/sweep
+
+  SCENARIO              a .textproto file
+  --vary=FIELD=VALUES   one axis; may be repeated. 1,2,5 these; 1..8*2 = 1,2,4,8; 1..7+3 = 1,4,7;
+                        sampled: 1..8 evenly (whole numbers if both ends are), 0.01..10* on a logarithmic scale
+  --out=DIR             points/KEY holds each result, KEY being the fingerprint of its inputs; index.sqlite all
+  --set=FIELD=VALUE     of every point
+  --samples=N           sample N points instead of running every combination
+  --sampler=sobol       or random
+  --seed=N              of the sample
+  --halve=METRIC:min    successive halving, or :max: all points at the first rung, the best at the next
+  --rungs=FIELD=VALUES  cheapest first, as in --rungs=replay.sessions_max=20,100,692
+  --keep-one-of=3       of a rung's points
+  --jobs=N              processes at once; else one per core
+  --launcher=slurm      as an array job of --tasks=N shards on --jobs=C CPUs each; waits for it and collects.
+                        --sbatch=--partition=x hands more to sbatch; may be repeated
+  --shard=I/N           every N-th point from the I-th on (from 0), for any other scheduler: same DIR, or
+                        copy points/ together; then the command without --shard collects
+  --format=table        or csv, jsonl: all metrics of all points
+  --columns=A,B         of the table
+  --dry-run             run nothing, show what is there
+  --quiet               no progress on stderr
+
+A point that fails is a row with its error, and runs again next time. Exit status 1 if there is one.
+)";
+
+constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing else.
+
+  kvtwin report out/run-3f0c out/run-77ab --out=report.html
+
+  DIR                   folders of kvtwin run or kvtwin sweep; several runs are shown side by side
+  --out=FILE            .html: a page with plots, to be opened from disk; .md: tables, for a pull request
+)";
+
 constexpr char kList[] = R"(List what there is to choose from.
 
   kvtwin list policies
@@ -81,6 +119,8 @@ std::string help_text(const std::string& command) {
   if (command == "run") return kRun;
   if (command == "replay") return kReplay;
   if (command == "compare") return kCompare;
+  if (command == "sweep") return kSweep;
+  if (command == "report") return kReport;
   if (command == "list") return kList;
   return "";
 }

@@ -106,8 +106,12 @@ int run_main(const std::vector<std::string>& words) {
   add_run_command(app, &status);
   add_replay_command(app, &status);
   add_compare_command(app, &status);
+#ifdef KVTWIN_HAVE_SQLITE
+  add_sweep_command(app, &status);
+#endif
   add_trace_command(app, &status);
   add_model_command(app, &status);
+  add_report_command(app, &status);
   add_list_command(app, &status);
   app.require_subcommand(1);
   if (words.empty()) {

@@ -108,7 +108,7 @@ TEST_CASE("cpu: under the virtual clock it decides what the simulated world deci
 TEST_CASE(
     "cpu: packed formats are computed, and decide under the virtual clock what the simulated world decides") {
   const Folder folder;
-  for (const std::string name : {"int4", "kivi"}) {
+  for (const std::string name : {"int4", "kivi", "triaxial"}) {
     CAPTURE(name);
     const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/" + name + ".textproto";
     const auto words = [&](const std::vector<std::string>& more) {
@@ -125,5 +125,12 @@ TEST_CASE(
     if (simulated.said("no simulated world")) continue;
     const Outcome computed = run_kvtwin(folder, words({"--world=cpu", "--clock=virtual"}));
     CHECK(after(computed.out, "decisions=") == after(simulated.out, "decisions="));
+    const Outcome single = run_kvtwin(folder, words({"--world=sim", "--set=simulation.fold=false"}));
+    CHECK(after(single.out, "decisions=") == after(simulated.out, "decisions="));
+    const std::string log = folder.file(name);
+    const Outcome recorded = run_kvtwin(folder, {"run", scenario, "--quiet", "--record", "--out=" + log});
+    REQUIRE_MESSAGE(recorded.status == 0, recorded.err);
+    const Outcome replayed = run_kvtwin(folder, {"replay", log});
+    CHECK_MESSAGE(replayed.status == 0, replayed.err);
   }
 }

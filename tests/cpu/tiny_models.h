@@ -49,6 +49,10 @@ class GivenTokens final : public cpu::TokenIds {
     return given.tokens[position];
   }
   uint32_t prompt_tokens(CallId call) const override { return calls_.at(call).prompt; }
+  uint32_t output_tokens(CallId call) const override {
+    return static_cast<uint32_t>(calls_.at(call).tokens.size()) - calls_.at(call).prompt;
+  }
+  SessionId session(CallId call) const override { return SessionId{raw(call)}; }
 
  private:
   struct Given {

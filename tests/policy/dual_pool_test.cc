@@ -36,7 +36,7 @@ PrecisionSpec old_observations_in_two(Ageing ageing) {
 
 // A pool, and calls with frames of their own: what the Core does with it.
 struct Frames {
-  Frames(DualPoolSize size, uint32_t frames) : pool(size, kPage, frames) {
+  Frames(DualPoolSize size, uint32_t frames) : pool(size, kPage) {
     for (uint32_t i = frames; i > 0; --i) free.push_back(PageId{i - 1});
   }
   struct Call {

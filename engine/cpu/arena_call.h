@@ -1,0 +1,65 @@
+// Where the pages of a call lie that keeps only some of them on the gpu (engine/policy/core_arena.cc).
+//
+// A call's first arena() gpu pages are slots. Page p of its context lies, in every layer and KV head,
+//   while all its pages fit:  in slot p
+//   beyond that:              sinks in slots [0, S); the last W pages in a ring of slots [arena - W, arena):
+//                             a page that leaves the window is overwritten, and comes back only if chosen;
+//                             slots [S, arena - W) hold what each layer and KV head chose, or keeps.
+// Gpu pages behind the slots stand for what else stays there (resident_share_q32): dense layers, summaries,
+// factors; this engine keeps those in memory of its own.
+
+#ifndef KVTWIN_ENGINE_CPU_ARENA_CALL_H_
+#define KVTWIN_ENGINE_CPU_ARENA_CALL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/policy/retrieval_spec.h"
+#include "kernels/kv_pages.h"
+
+namespace kvtwin::cpu {
+
+// All in pages.
+struct ArenaShape {
+  ArenaShape(const RetrievalSpec& spec, uint32_t page_tokens)
+      : sinks(spec.sink_tokens / page_tokens),
+        window(spec.window_tokens / page_tokens),
+        selectable(selectable_pages(spec, page_tokens)),
+        extra(spec.extra_tokens / page_tokens),
+        slots(arena_pages(spec, page_tokens)) {}
+
+  // Of a page that everyone holds: a sink, one of the window, or any while all fit.
+  uint32_t slot_of(uint32_t page) const {
+    const uint32_t ring = slots - window;
+    return page < ring ? page : ring + (page - ring) % window;
+  }
+
+  uint32_t sinks, window, selectable, extra, slots;
+};
+
+// What one layer's KV head holds in the slots between sinks and window.
+struct HeadArena {
+  std::vector<uint32_t> slots;        // that can be overwritten
+  std::vector<uint32_t> held;         // held[i]: the page in slots[i]
+  std::vector<uint32_t> extra_slots;  // whose pages stay, whatever the query
+  std::vector<uint32_t> extra;        // those pages, ascending
+};
+
+struct ArenaLayer {
+  std::vector<float> q_before;   // [query_heads][head_dim] of the row before, rotated
+  std::vector<HeadArena> heads;  // empty until the call outgrows its arena
+  bool chosen = false;           // a step has chosen pages
+};
+
+struct ArenaCall {
+  std::vector<kernels::ReadRun> pages;     // gpu pages, whole: by position, then the arena's
+  std::vector<kernels::ReadRun> resident;  // numbers of dense layers' pages, by position
+  std::vector<uint32_t> homes;             // host pages, by position
+  bool in_arena = false;                   // its prompt is complete
+  bool preempted = false;                  // nothing that lies behind this step may be written
+  std::vector<ArenaLayer> layers;
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_ARENA_CALL_H_

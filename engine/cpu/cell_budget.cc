@@ -1,0 +1,131 @@
+#include "engine/cpu/cell_budget.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/policy/chunk_rule.h"
+
+namespace kvtwin::cpu {
+namespace {
+
+// Scores and positions of what may go, of several heads with equally many rows.
+struct Pool {
+  std::vector<float> scores;
+  std::vector<uint32_t> positions;
+  uint32_t heads = 0, rows = 0;
+
+  explicit Pool(std::span<const RankedHead> from) : heads(static_cast<uint32_t>(from.size())) {
+    for (const RankedHead& head : from) {
+      size_t next = 0;
+      for (uint32_t row = 0; row < head.rows(); ++row) {
+        if (next < head.forced.size() && head.forced[next] == row) {
+          ++next;
+          continue;
+        }
+        scores.push_back(head.scores[row]);
+        positions.push_back(head.positions[row]);
+      }
+    }
+    rows = heads == 0 ? 0 : static_cast<uint32_t>(scores.size() / heads);
+    KVT_CHECK(scores.size() == size_t{heads} * rows);
+  }
+  // Only while the pool stands still.
+  kernels::Ranked ranked() { return {kernels::packed_scores(scores, heads, rows), {rows, positions}}; }
+};
+
+uint64_t part_up_of(Share share, uint64_t count) {
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(share) * count + (kWhole - 1)) >> 32);
+}
+
+}  // namespace
+
+CellBudget::CellBudget(const PolicySet& set, uint32_t page_tokens, const GroupMap* groups)
+    : spec_(set.budget_spec),
+      kv_heads_(set.layout_spec.kv_heads),
+      page_tokens_(page_tokens),
+      groups_(groups) {
+  if (set.budget == "ada") kind_ = Kind::kAda;
+  if (set.budget == "top_per_layer") kind_ = Kind::kPerLayer;
+  if (set.budget == "top_across_layers") kind_ = Kind::kAcrossLayers;
+  if (set.budget == "released") kind_ = Kind::kReleased;
+}
+
+// Of what is ranked: sinks and window are kept anyway (METHODS 2.4, r_adj).
+uint64_t CellBudget::share(uint32_t end) const {
+  return adjusted_ratio(spec_.ratio, end, spec_.sinks, spec_.window);
+}
+
+uint32_t CellBudget::expected(uint32_t candidates, uint32_t end) const {
+  if (kind_ == Kind::kAda) {
+    const uint32_t forced = spec_.window + (spec_.sinks_free ? 0 : spec_.sinks);
+    return std::min(candidates, spec_.cells > forced ? spec_.cells - forced : 0);
+  }
+  return static_cast<uint32_t>(part_up_of(share(end), candidates));
+}
+
+std::vector<uint32_t> CellBudget::counts(std::span<const RankedHead> heads, uint32_t end) const {
+  KVT_CHECK(kind_ != Kind::kKnown);
+  std::vector<uint32_t> out = kind_ == Kind::kAcrossLayers ? across_layers(heads, end) : by_layer(heads, end);
+  if (kind_ == Kind::kReleased) at_least(heads, end, &out);
+  return out;
+}
+
+std::vector<uint32_t> CellBudget::by_layer(std::span<const RankedHead> heads, uint32_t end) const {
+  std::vector<uint32_t> out(groups_->groups(), 0);
+  for (size_t first = 0; first < heads.size(); first += kv_heads_) {
+    const std::span<const RankedHead> of_layer = heads.subspan(first, kv_heads_);
+    Pool pool(of_layer);
+    // Clusters of the layer, numbered as they come; a group that spans layers is counted head by head.
+    std::vector<uint32_t> clusters, cluster_of;
+    bool inside = true;
+    for (const RankedHead& head : of_layer) {
+      const uint32_t group = groups_->group_of(head.head);
+      for (const uint32_t member : groups_->members(group)) {
+        inside = inside && member / kv_heads_ == head.head / kv_heads_;
+      }
+      const auto known = std::find(clusters.begin(), clusters.end(), group);
+      cluster_of.push_back(static_cast<uint32_t>(known - clusters.begin()));
+      if (known == clusters.end()) clusters.push_back(group);
+    }
+    if (kind_ == Kind::kAda || !inside) {
+      const uint32_t k = expected(pool.rows, end);
+      const std::vector<uint32_t> of_heads =
+          kind_ == Kind::kAda
+              ? kernels::count_adakv(pool.ranked(), k, k / 5)
+              : kernels::count_flattened(pool.ranked(), part_up_of(share(end), pool.scores.size()));
+      for (size_t h = 0; h < of_heads.size(); ++h) {
+        uint32_t& count = out[groups_->group_of(of_layer[h].head)];
+        count = std::max(count, of_heads[h]);
+      }
+      continue;
+    }
+    const uint64_t cells = part_up_of(share(end), clusters.size() * uint64_t{pool.rows});
+    const std::vector<uint32_t> of_clusters =
+        kernels::count_clustered(pool.ranked(), cluster_of, static_cast<uint32_t>(clusters.size()), cells);
+    for (size_t c = 0; c < clusters.size(); ++c) out[clusters[c]] = of_clusters[c];
+  }
+  return out;
+}
+
+std::vector<uint32_t> CellBudget::across_layers(std::span<const RankedHead> heads, uint32_t end) const {
+  Pool pool(heads);
+  std::vector<uint32_t> cluster_of;
+  for (const RankedHead& head : heads) cluster_of.push_back(groups_->group_of(head.head));
+  const uint64_t cells = part_up_of(share(end), uint64_t{groups_->groups()} * pool.rows);
+  return kernels::count_clustered(pool.ranked(), cluster_of, groups_->groups(), cells);
+}
+
+// The released rule: no group below kept_min, whole pages.
+void CellBudget::at_least(std::span<const RankedHead> heads, uint32_t end,
+                          std::vector<uint32_t>* counts) const {
+  for (const RankedHead& head : heads) {
+    uint32_t& count = (*counts)[groups_->group_of(head.head)];
+    const uint32_t candidates = head.candidates();
+    const uint32_t had = head.first + static_cast<uint32_t>(head.forced.size());
+    const uint32_t least = std::min(spec_.kept_min, end);
+    if (had + count < least) count = least - had;
+    count = std::min(div_ceil(count, page_tokens_) * page_tokens_, candidates);
+  }
+}
+
+}  // namespace kvtwin::cpu

@@ -1,0 +1,72 @@
+// Extra passes over a prompt that has ended, for scorers that ask more than the prompt's own rows.
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/base/prng.h"
+#include "engine/cpu/compressed_cache.h"
+#include "engine/cpu/probe_pass.h"
+
+namespace kvtwin::cpu {
+
+void CompressedCache::run_probes(const Work& work) {
+  if (config_.score.kind == kernels::ScorerKind::kJudgeQ) ask_judges(work);
+  if (config_.score.kind == kernels::ScorerKind::kKvzip) repeat_context(work);
+}
+
+void CompressedCache::ask_judges(const Work& work) {
+  const uint32_t end = work.compression->end, asked = probe_rows();
+  std::vector<float> rows = weights_.soft_tokens;
+  if (config_.ask_response) {
+    // What is fed back: the last token of the output never is.
+    const uint32_t prompt = access_.prompt_tokens(work.rows.call),
+                   output = access_.output_tokens(work.rows.call);
+    const uint32_t last = prompt + std::max(output, 2u) - 1;
+    std::vector<uint32_t> tokens;
+    for (uint32_t p = end; p < std::min(last, end + asked); ++p)
+      tokens.push_back(access_.token(work.rows.call, p));
+    rows = access_.forward->embed(tokens);
+  }
+  ProbePass pass(store_.get(), &work.call->cells, &llm_, &rope_);
+  pass.set_rows(static_cast<uint32_t>(rows.size() / llm_.hidden));
+  access_.forward->pass(std::move(rows), &pass);
+  work.call->captured.probes = std::move(pass.probes());
+}
+
+// Chunk by chunk: an instruction that nobody taught the model (drawn ids), the end of the chunk before, and
+// the chunk itself once more.
+void CompressedCache::repeat_context(const Work& work) {
+  const ScorerSpec& spec = config_.core.policies.scorer_spec;
+  const uint32_t begin = std::min(config_.core.policies.budget_spec.sinks, work.compression->end);
+  std::vector<uint32_t> instruction(spec.repeat_instruction);
+  for (uint32_t i = 0; i < instruction.size(); ++i)
+    instruction[i] = static_cast<uint32_t>(draw({config_.seed, 0x6b767a6970, i}) % llm_.vocab);
+  work.call->captured.repeated.assign(size_t{llm_.layers} * llm_.kv_heads, {});
+  for (const kernels::RepeatChunk& chunk :
+       kernels::repeat_chunks(begin, work.compression->end, spec.repeat_tokens, spec.repeat_tail)) {
+    std::vector<uint32_t> tokens = instruction;
+    for (uint32_t p = chunk.tail_begin; p < chunk.end; ++p)
+      tokens.push_back(access_.token(work.rows.call, p));
+    ProbePass pass(store_.get(), &work.call->cells, &llm_, &rope_);
+    pass.set_rows(static_cast<uint32_t>(tokens.size()));
+    access_.forward->pass(access_.forward->embed(tokens), &pass);
+    for (uint32_t layer = 0; layer < llm_.layers; ++layer) {
+      scorer_->score_repeated(layer, pass.probes()[layer], chunk, begin, work.call->cells,
+                              &work.call->captured);
+    }
+  }
+}
+
+// A prompt has ended: what it asked becomes part of its session's memory, once, whether or not anything is
+// dropped.
+void CompressedCache::remember(const Work& work) {
+  const bool ended = work.rows.prompt && (work.rows.samples || work.compression != nullptr);
+  if (!ended || !remembered_.insert(work.rows.call).second) return;
+  intents_->remember(access_.session(work.rows.call), work.call->captured.queries, work.call->cells.tokens());
+}
+
+uint32_t CompressedCache::probe_rows() const {
+  return captured_rows(config_.core.policies.scorer, config_.core.policies.scorer_spec);
+}
+
+}  // namespace kvtwin::cpu

@@ -1,0 +1,139 @@
+// From a Compression to what is kept: rank, count, select, move, answer.
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+#include "engine/cpu/compressed_cache.h"
+#include "kernels/score_math.h"
+
+namespace kvtwin::cpu {
+
+RankedHead CompressedCache::ranked(const Work& work, uint32_t head) const {
+  const Compression& c = *work.compression;
+  const CallCells& cells = work.call->cells;
+  const uint32_t group = shape_.groups.group_of(head);
+  const std::span<const uint32_t> positions = cells.positions(head);
+  RankedHead out;
+  out.head = head;
+  out.first = static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), c.begin) -
+                                    positions.begin());
+  out.positions.assign(positions.begin() + out.first, positions.end());
+  cells.phases(head, out.first, &out.phases);
+  for (uint32_t cell = out.first; cell < positions.size(); ++cell)
+    out.places.push_back(cells.place(group, cell));
+  for (uint32_t i = 0; work.rows.staged && i < work.rows.tokens; ++i) {
+    out.positions.push_back(work.rows.context + i);
+    out.phases.push_back(work.rows.phase + i);
+    out.places.push_back(store_->staged(head, work.rows.row + i));
+  }
+  KVT_CHECK(out.positions.empty() || out.positions.back() < c.end);
+  for (const Compression::Forced& forced : c.forced) {
+    for (uint32_t row = 0; row < out.rows(); ++row) {
+      if (out.positions[row] >= forced.begin && out.positions[row] < forced.end) out.forced.push_back(row);
+    }
+  }
+  return out;
+}
+
+uint32_t CompressedCache::expected_of(const Work& work, const RankedHead& head) const {
+  const Compression& c = *work.compression;
+  if (!c.keep.empty()) return c.keep[shape_.groups.group_of(head.head)];
+  return budget_->expected(head.candidates(), c.end);
+}
+
+std::vector<RankedHead> CompressedCache::rank_layer(const Work& work, uint32_t layer) {
+  std::vector<RankedHead> heads;
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) heads.push_back(ranked(work, layer * llm_.kv_heads + h));
+  scorer_->score(layer, heads, work.compression->end, work.rows, expected_of(work, heads[0]),
+                 work.call->captured);
+  return heads;
+}
+
+// The forced rows and the `count` best others move together, behind what was not ranked.
+void CompressedCache::keep(const Work& work, RankedHead* head, uint32_t count) {
+  const kernels::RowSet rows = kernels::select_rows(head->scores, head->forced, count, &nan_scores_);
+  const uint32_t group = shape_.groups.group_of(head->head);
+  std::vector<uint32_t> positions;
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    const uint32_t cell = head->first + i;
+    const Place to = work.call->cells.place(group, cell);
+    store_->move(head->head, head->places[rows[i]], to);
+    if (shape_.rerotate && head->phases[rows[i]] != cell) {
+      const kernels::RopePlanes planes{rope_.inverse, 1.0f};  // a scale is in the key already
+      const int64_t by = int64_t{cell} - int64_t{head->phases[rows[i]]};
+      float* const key = store_->key(head->head, to);
+      kernels::apply_planes(kernels::rotation_at(planes, by), key, key);
+    }
+    positions.push_back(head->positions[rows[i]]);
+  }
+  work.call->cells.replace(head->head, head->first, positions);
+  work.call->captured.keep(head->head, head->first, rows);
+}
+
+void CompressedCache::compress_staged(const Work& work, uint32_t layer) {
+  KVT_CHECK(work.compression->keep.size() == shape_.groups.groups());
+  for (RankedHead& head : rank_layer(work, layer)) {
+    keep(work, &head, work.compression->keep[shape_.groups.group_of(head.head)]);
+  }
+}
+
+void CompressedCache::compress(const Work& work, StepValues* values) {
+  std::vector<RankedHead> heads;
+  run_probes(work);
+  if (intents_ != nullptr) {
+    for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) heads.push_back(ranked(work, head));
+    intents_->score(access_.session(work.rows.call), heads, *store_);
+  }
+  for (uint32_t layer = 0; layer < llm_.layers && intents_ == nullptr; ++layer) {
+    for (RankedHead& head : rank_layer(work, layer)) heads.push_back(std::move(head));
+  }
+  if (shape_.keeping == Keeping::kHoles) return compress_holes(work, &heads, values);
+  const std::span<const uint32_t> known = work.compression->keep;
+  std::vector<uint32_t> counts(known.begin(), known.end());
+  if (known.empty()) counts = budget_->counts(heads, work.compression->end);
+  for (RankedHead& head : heads) keep(work, &head, counts[shape_.groups.group_of(head.head)]);
+  if (!known.empty()) return;  // the policy knows
+  for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
+    values->kept_counts.push_back(work.call->cells.cells(shape_.groups.members(g)[0]));
+  }
+}
+
+// One score per token where a token goes from all heads at once: the mean, as IntentKV's rule has it.
+std::vector<float> CompressedCache::token_scores(std::span<const RankedHead> heads) const {
+  std::vector<float> out(heads[0].rows());
+  for (uint32_t row = 0; row < out.size(); ++row) {
+    double sum = 0;
+    for (const RankedHead& head : heads) sum += head.scores[row];
+    out[row] = static_cast<float>(sum / static_cast<double>(heads.size()));
+  }
+  return out;
+}
+
+void CompressedCache::compress_holes(const Work& work, std::vector<RankedHead>* heads, StepValues* values) {
+  const Compression& c = *work.compression;
+  KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
+  const RankedHead& any = heads->front();
+  const std::vector<float> scores = token_scores(*heads);
+  const kernels::RowSet rows = kernels::select_rows(scores, any.forced, c.keep[0], &nan_scores_);
+  std::vector<uint32_t> left;
+  std::vector<uint64_t> live(div_ceil(c.end, 64u), 0);
+  size_t next = 0;
+  for (uint32_t row = 0; row < any.rows(); ++row) {
+    const uint32_t position = any.positions[row];
+    if (next < rows.size() && rows[next] == row) {
+      ++next;
+      left.push_back(position);
+      live[position / 64] |= uint64_t{1} << (position % 64);
+      continue;
+    }
+    std::vector<bool>& dead = page_dead_[PageId{any.places[row].page}];
+    dead.resize(memory_.page_tokens, false);
+    dead[any.places[row].slot] = true;
+  }
+  for (const RankedHead& head : *heads) work.call->captured.keep(head.head, 0, rows);
+  work.call->cells.drop_all_but(std::move(left));
+  values->kept_live.insert(values->kept_live.end(), live.begin(), live.end());
+}
+
+}  // namespace kvtwin::cpu

@@ -1,0 +1,136 @@
+// A layer's attention where heads hold different cells.
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+#include "engine/cpu/compressed_cache.h"
+#include "kernels/rope_append.h"
+
+namespace kvtwin::cpu {
+
+void CompressedCache::hidden(uint32_t, const float* x) { hidden_ = x; }
+
+// Where row `row` of the entry is written, before anything of it is dropped.
+Place CompressedCache::place_of(const Work& work, uint32_t head, uint32_t row) const {
+  const uint32_t group = shape_.groups.group_of(head);
+  if (work.rows.staged || shape_.is_ring(group)) return store_->staged(head, work.rows.row + row);
+  const CallCells& cells = work.call->cells;
+  return cells.place(group, cells.cells(head) - work.rows.tokens + row);
+}
+
+void CompressedCache::rotate(float* q, float* k) const {
+  const kernels::RopeTable rope{rope_.inverse, rope_.scale};
+  for (const Work& work : work_) {
+    for (uint32_t i = 0; i < work.rows.tokens; ++i) {
+      const uint64_t row = work.rows.row + i;
+      const uint32_t phase = work.rows.phase + i;
+      kernels::rope_ref(rope, phase, llm_.query_heads, llm_.head_dim,
+                        q + row * llm_.query_heads * llm_.head_dim);
+      kernels::rope_ref(rope, phase, llm_.kv_heads, llm_.head_dim, k + row * llm_.kv_heads * llm_.head_dim);
+    }
+  }
+}
+
+void CompressedCache::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
+  rotate(q, k);
+  std::vector<Place> places(scorer_->needs_hidden() ? size_t{rows_} * llm_.kv_heads : 0);
+  for (const Work& work : work_) {
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+      const uint32_t head = layer * llm_.kv_heads + h;
+      for (uint32_t i = 0; i < work.rows.tokens; ++i) {
+        const uint64_t at = uint64_t{work.rows.row + i} * llm_.kv_heads + h;
+        const Place place = place_of(work, head, i);
+        store_->write(head, place, k + at * llm_.head_dim, v + at * llm_.head_dim);
+        if (!places.empty()) places[at] = place;
+      }
+    }
+  }
+  if (scorer_->needs_hidden()) scorer_->mark_cells(layer, hidden_, rows_, places);
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) read_rows(layer, h, q, out);
+  if (shape_.tables.rings > 0) hold_in_rings(layer);
+  for (const Work& work : work_) {
+    const float* const rows = q + uint64_t{work.rows.row} * llm_.query_heads * llm_.head_dim;
+    scorer_->observe(layer, work.rows, rows, work.call->cells, &work.call->captured);
+    if (work.rows.staged) compress_staged(work, layer);
+  }
+}
+
+void CompressedCache::read_rows(uint32_t layer, uint32_t kv_head, const float* q, float* out) {
+  const uint32_t group = llm_.query_heads / llm_.kv_heads, head = layer * llm_.kv_heads + kv_head;
+  const size_t width = size_t{group} * llm_.head_dim, all = size_t{llm_.query_heads} * llm_.head_dim;
+  runs_.clear();
+  reads_.clear();
+  for (const Work& work : work_) reads_of(work, head);
+  head_q_.resize(rows_ * width);
+  head_out_.resize(rows_ * width);
+  for (uint32_t r = 0; r < rows_; ++r) {
+    std::copy_n(q + r * all + kv_head * width, width, head_q_.data() + r * width);
+  }
+  const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
+  kernels::attention_ref(store_->pages(head), {0, 1}, group, scale, head_q_.data(), reads_, head_out_.data(),
+                         nullptr);
+  for (uint32_t r = 0; r < rows_; ++r) {
+    std::copy_n(head_out_.data() + r * width, width, out + r * all + kv_head * width);
+  }
+}
+
+// What each row of the entry reads, in order of position: bits then depend neither on what is staged nor on
+// how a prompt was cut.
+void CompressedCache::reads_of(const Work& work, uint32_t head) {
+  const uint32_t group = shape_.groups.group_of(head), tokens = work.rows.tokens;
+  const CallCells& cells = work.call->cells;
+  if (shape_.is_ring(group)) {
+    for (uint32_t i = 0; i < tokens; ++i) {
+      std::vector<kernels::ReadRun>& runs = runs_.emplace_back();
+      ring_reads(work, head, i, &runs);
+      uint32_t count = 0;
+      for (const kernels::ReadRun& run : runs) count += run.count;
+      reads_.push_back({runs, count});
+    }
+    return;
+  }
+  uint32_t before = cells.cells(head) - tokens;
+  std::span<const kernels::ReadRun> shared = work.reads;
+  if (shape_.keeping != Keeping::kHoles) {
+    std::vector<kernels::ReadRun>& runs = runs_.emplace_back();
+    cells.reads(group, cells.cells(head), &runs);
+    if (work.rows.staged) {
+      before = cells.cells(head);
+      for (uint32_t i = 0; i < tokens; ++i) append_place(store_->staged(head, work.rows.row + i), &runs);
+    }
+    shared = runs;
+  }
+  for (uint32_t i = 0; i < tokens; ++i) reads_.push_back({shared, before + i + 1});
+}
+
+// Sinks and the newest cells up to the row itself: in the ring, or among this step's rows.
+void CompressedCache::ring_reads(const Work& work, uint32_t head, uint32_t row,
+                                 std::vector<kernels::ReadRun>* runs) const {
+  const uint32_t position = work.rows.context + row, group = shape_.groups.group_of(head);
+  const auto read = [&](uint32_t p) {
+    append_place(p < work.rows.context ? work.call->cells.ring_place(group, p)
+                                       : store_->staged(head, work.rows.row + p - work.rows.context),
+                 runs);
+  };
+  for (uint32_t p = 0; p < std::min(shape_.ring_sinks(), position + 1); ++p) read(p);
+  for (uint32_t p = shape_.first_in_ring(position); p <= position; ++p) read(p);
+}
+
+// This step's rows take the places of what no later row reads.
+void CompressedCache::hold_in_rings(uint32_t layer) {
+  for (const Work& work : work_) {
+    const uint32_t end = work.rows.context + work.rows.tokens;
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+      const uint32_t head = layer * llm_.kv_heads + h, group = shape_.groups.group_of(head);
+      if (!shape_.is_ring(group)) continue;
+      for (uint32_t p = work.rows.context; p < end; ++p) {
+        if (p >= shape_.ring_sinks() && p < shape_.first_in_ring(end - 1)) continue;
+        store_->move(head, store_->staged(head, work.rows.row + p - work.rows.context),
+                     work.call->cells.ring_place(group, p));
+      }
+    }
+  }
+}
+
+}  // namespace kvtwin::cpu

@@ -1,0 +1,199 @@
+#include "engine/cpu/compressed_cache.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/policy/budget_groups.h"
+#include "engine/policy/registry.h"
+#include "engine/policy/retention.h"
+
+namespace kvtwin::cpu {
+namespace {
+
+// The query span where no window stands for it (METHODS 3.3, the fallback).
+constexpr uint32_t kSpanRows = 64;
+
+CellShape shape_of(const CoreConfig& config) {
+  const PolicyAxes axes = make_axes(config.policies);
+  const Retention retention(config, axes);
+  CellShape out;
+  out.groups = make_groups(config.policies);
+  out.tables = retention.shape();
+  out.keeping = retention.keeping();
+  out.sinks = retention.sinks();
+  out.rerotate = !axes.layout->keeps_phase();
+  return out;
+}
+
+}  // namespace
+
+CompressedCache::CompressedCache(const CompressedConfig& config, const KvMemory& memory,
+                                 const ModelWeights* weights)
+    : config_(config),
+      memory_(memory),
+      llm_(weights->llm()),
+      rope_(rope_frequencies(weights->llm())),
+      shape_(shape_of(config.core)) {}
+
+Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedConfig& config,
+                                                               const KvMemory& memory,
+                                                               const ModelWeights* weights) {
+  std::unique_ptr<CompressedCache> out(new CompressedCache(config, memory, weights));
+  const LlmSpec& llm = weights->llm();
+  KVT_CHECK(!check_compressed(config.core, llm).has_value());
+  const uint32_t probes = out->probe_rows();
+  out->weights_ = config.weights.has_value()
+                      ? *config.weights
+                      : ScorerWeights::drawn(config.score.kind, llm, probes, config.seed);
+  uint32_t rows = std::max(config.core.step_tokens_max, probes);
+  if (config.score.kind == kernels::ScorerKind::kKvzip) {
+    const ScorerSpec& spec = config.core.policies.scorer_spec;
+    rows = std::max(rows, spec.repeat_tokens + spec.repeat_tail + spec.repeat_instruction);
+  }
+  Result<CellStore> store = CellStore::make(memory, llm, &out->shape_, rows);
+  if (!store) return tl::unexpected<Mistake>(store.error());
+  out->store_ = std::make_unique<CellStore>(std::move(*store));
+  ScorerConfig scorer;
+  scorer.spec = config.score;
+  scorer.moment = make_axes(config.core.policies).scorer->moment();
+  scorer.span_rows = config.core.policies.budget_spec.window;
+  if (scorer.span_rows == 0) scorer.span_rows = kSpanRows;
+  out->scorer_ = std::make_unique<CellScorer>(scorer, weights, &out->weights_, out->store_.get());
+  if (out->scorer_->scores_tokens())
+    out->intents_ = std::make_unique<IntentMemory>(config.score, &out->llm_, &out->rope_, &out->weights_);
+  out->budget_ = std::make_unique<CellBudget>(config.core.policies, memory.page_tokens, &out->shape_.groups);
+  return out;
+}
+
+CompressedCache::Call& CompressedCache::call_of(CallId id) {
+  const auto known = calls_.find(id);
+  if (known != calls_.end()) return known->second;
+  Call& made = calls_.emplace(id, Call{CallCells(&shape_), {}}).first->second;
+  scorer_->begin(&made.captured);
+  return made;
+}
+
+void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
+  take_pages(launch, offset);
+  work_.clear();
+  rows_ = 0;
+  for (const PlanEntry& entry : entries) {
+    KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
+    Work& work = work_.emplace_back();
+    work.call = &call_of(entry.call);
+    work.rows = {.call = entry.call,
+                 .row = rows_,
+                 .tokens = entry.tokens,
+                 .context = entry.context,
+                 .phase = work.call->cells.next_phase(),
+                 .prompt = entry.kind == EntryKind::kChunk,
+                 .samples = entry.samples};
+    rows_ += entry.tokens;
+  }
+  KVT_CHECK(rows_ <= std::max(config_.core.step_tokens_max, 1u));
+  for (const Compression& compression : launch.compressions) {
+    Work& work = work_.at(compression.entry);
+    work.compression = &compression;
+    work.rows.staged = compression.staged;
+  }
+  for (Work& work : work_) {
+    CallCells& cells = work.call->cells;
+    KVT_CHECK(cells.tokens() == work.rows.context);
+    scorer_->begin_rows(work.rows, &work.call->captured);
+    cells.add(work.rows.tokens, !work.rows.staged);
+    if (shape_.keeping == Keeping::kHoles) cells.reads(0, cells.cells(0), &work.reads);
+  }
+}
+
+void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
+  if (offset == 0) {
+    for (const PlanEntry& entry : launch.entries) {
+      if (!entry.first) continue;
+      Call& call = call_of(entry.call);
+      call.cells.clear();
+      scorer_->begin(&call.captured);
+    }
+    for (const Adoption& adoption : launch.adoptions) adopt(adoption);
+  }
+  for (const PageGrant& grant : launch.grants) {
+    if (grant.offset != offset) continue;
+    KVT_CHECK(raw(grant.page) < memory_.pages_gpu);
+    if (memory_.poison) store_->poison(grant.page);
+    page_dead_.erase(grant.page);
+    call_of(launch.entries[grant.entry].call).cells.grant(grant.group, grant.page);
+  }
+}
+
+// What was dropped of a page travels with it.
+void CompressedCache::adopt(const Adoption& adoption) {
+  std::vector<bool> dead;
+  for (const PageId page : adoption.pages) {
+    const auto of_page = page_dead_.find(page);
+    for (uint32_t slot = 0; slot < memory_.page_tokens; ++slot) {
+      dead.push_back(page == kNoPage || (of_page != page_dead_.end() && of_page->second[slot]));
+    }
+  }
+  call_of(adoption.call).cells.adopt(adoption.pages, dead);
+}
+
+void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const PlanEntry>,
+                          StepValues* values) {
+  values->kept.reserve(launch.compressions.size());
+  std::vector<std::pair<size_t, size_t>> ends;  // of each answer's counts and bits
+  for (const Work& work : work_) {
+    if (intents_ != nullptr) remember(work);
+    if (work.compression == nullptr) continue;
+    if (!work.rows.staged) compress(work, values);
+    if (shape_.keeping == Keeping::kMove) work.call->cells.trim();
+    if (memory_.poison) work.call->cells.check();
+    ends.emplace_back(values->kept_counts.size(), values->kept_live.size());
+    values->kept.push_back({work.rows.call, {}, {}});
+  }
+  // Vectors that grow move: spans come last.
+  size_t counts = 0, live = 0;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    values->kept[i].counts = {values->kept_counts.data() + counts, ends[i].first - counts};
+    values->kept[i].live = {values->kept_live.data() + live, ends[i].second - live};
+    std::tie(counts, live) = ends[i];
+  }
+}
+
+void CompressedCache::told(const Command& command) {
+  // A preempted call may still be in a step that was launched before; if it comes back, it begins anew.
+  const auto* drop = std::get_if<DropCallState>(&command);
+  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) {
+    calls_.erase(drop->call);
+    remembered_.erase(drop->call);
+  }
+  const auto* session = std::get_if<DropSessionState>(&command);
+  if (session != nullptr && intents_ != nullptr) intents_->forget(session->session);
+}
+
+std::optional<std::string> check_compressed(const CoreConfig& config, const LlmSpec& llm) {
+  const PolicySet& set = config.policies;
+  const bool ring = set.layout == "arena";
+  const bool streams = set.scorer == "none" || set.scorer == "streaming_llm" ||
+                       set.scorer == "duo_attention" || set.scorer == "razor_attention";
+  if (ring && !streams) {
+    return "layout arena keeps sinks and the newest tokens, which is not what scorer " + set.scorer +
+           " says; choose scorer streaming_llm, or layout compact";
+  }
+  if (set.layout_spec.kv_heads != llm.kv_heads) {
+    return "tensor parallelism copies KV heads (" + std::to_string(set.layout_spec.kv_heads) + " for " +
+           std::to_string(llm.kv_heads) +
+           "), which the CPU engine does not; set tensor_parallel to at most " + std::to_string(llm.kv_heads);
+  }
+  const bool decodes = make_axes(set).scorer->moment() == Moment::kDecodeStep;
+  if (set.scorer == "tova" && decodes && layout_has_groups(set.layout)) {
+    return "scorer tova ranks tokens for all heads of a layer alike, but layout ragged lets them hold "
+           "different ones; choose layout compact";
+  }
+  const bool holes = set.layout == "slot_dead" || set.layout == "page_mask_dead";
+  if (holes && (set.scorer == "raas" || set.scorer == "critical_kv")) {
+    return "scorer " + set.scorer + " ranks each head's cells, but layout " + set.layout +
+           " drops a token from all heads at once; choose layout compact or ragged";
+  }
+  return std::nullopt;
+}
+
+}  // namespace kvtwin::cpu

@@ -1,0 +1,115 @@
+#include "engine/cpu/intent_memory.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::cpu {
+
+using kernels::HeadsView;
+
+void IntentMemory::remember(SessionId session, std::span<const Queries> queries, uint32_t tokens) {
+  const uint32_t dim = llm_.head_dim;
+  const size_t width = size_t{llm_.query_heads} * dim;
+  std::vector<std::vector<float>>& memory = memories_[session];
+  memory.resize(llm_.layers);
+  std::vector<float> mean(width);
+  for (uint32_t l = 0; l < llm_.layers; ++l) {
+    memory[l].resize(width, 0.0f);
+    const auto rows = static_cast<uint32_t>(queries[l].phases.size());
+    const HeadsView q{queries[l].rows.data(), llm_.query_heads, rows, dim, dim, width, {}};
+    if (spec_.intent.memory_pre_rope) {
+      kernels::intent_query_pre_rope({rope_.inverse, rope_.scale}, q, queries[l].phases, tokens, mean);
+    } else {
+      kernels::intent_query(q, mean);
+    }
+    if (spec_.intent_mode == kernels::IntentMode::kQuery) {
+      kernels::intent_forget(dim, mean, memory[l]);
+    } else {
+      kernels::intent_remember(spec_.intent.gamma, dim, mean, memory[l]);
+    }
+  }
+}
+
+const std::vector<std::vector<float>>* IntentMemory::find(SessionId session) const {
+  const auto found = memories_.find(session);
+  return found == memories_.end() ? nullptr : &found->second;
+}
+
+namespace {
+
+// Keys of `rows` of a layer's heads, packed [heads][rows][dim].
+std::vector<float> keys_of(std::span<const RankedHead> of_layer, std::span<const uint32_t> rows,
+                           const CellStore& store) {
+  std::vector<float> out;
+  std::vector<Place> places;
+  for (const RankedHead& head : of_layer) {
+    places.clear();
+    for (const uint32_t row : rows) places.push_back(head.places[row]);
+    store.keys(head.head, places, &out);
+  }
+  return out;
+}
+
+}  // namespace
+
+void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const CellStore& store) const {
+  const RankedHead& any = heads[0];
+  std::vector<uint32_t> candidates;
+  for (uint32_t row = 0; row < any.rows(); ++row) {
+    if (!std::binary_search(any.forced.begin(), any.forced.end(), row)) candidates.push_back(row);
+  }
+  const std::vector<std::vector<float>>* const memory = find(session);
+  KVT_CHECK(memory != nullptr);
+  std::vector<float> scores(candidates.size(), 0.0f);
+  for (uint32_t l = 0; l < llm_.layers; ++l) {
+    const std::span<const RankedHead> of_layer = heads.subspan(size_t{l} * llm_.kv_heads, llm_.kv_heads);
+    const std::vector<float> keys = keys_of(of_layer, candidates, store);
+    kernels::intent_add_layer(
+        spec_.intent, llm_.layers, (*memory)[l], llm_.query_heads,
+        kernels::packed_heads(keys, llm_.kv_heads, static_cast<uint32_t>(candidates.size()), llm_.head_dim),
+        scores);
+  }
+  std::vector<float> added;
+  if (spec_.kind == kernels::ScorerKind::kIntentResidual)
+    added = corrections(*memory, heads, candidates, store);
+  kernels::finish_scores(spec_, added,
+                         kernels::packed_scores(scores, 1, static_cast<uint32_t>(scores.size())));
+  for (RankedHead& head : heads) {
+    KVT_CHECK(head.positions == any.positions);
+    head.scores.assign(head.rows(), 0.0f);
+    for (size_t i = 0; i < candidates.size(); ++i) head.scores[candidates[i]] = scores[i];
+  }
+}
+
+// Gain times f: what the residual adds to the rule.
+std::vector<float> IntentMemory::corrections(const std::vector<std::vector<float>>& memory,
+                                             std::span<const RankedHead> heads,
+                                             std::span<const uint32_t> candidates,
+                                             const CellStore& store) const {
+  const uint32_t dim = llm_.head_dim;
+  const uint32_t first_span = heads[0].forced.empty() ? 0 : heads[0].forced.back() + 1;
+  // The span is the last of what is forced: rows up to the end without a gap.
+  std::vector<uint32_t> span_rows;
+  for (uint32_t row = first_span; row > 0; --row) {
+    if (!std::binary_search(heads[0].forced.begin(), heads[0].forced.end(), row - 1)) break;
+    span_rows.insert(span_rows.begin(), row - 1);
+  }
+  std::vector<float> kbar(candidates.size() * dim, 0.0f), span(span_rows.size() * dim, 0.0f), mbar(dim, 0.0f);
+  const auto view = [&](const std::vector<float>& keys, size_t rows) {
+    return kernels::packed_heads(keys, llm_.kv_heads, static_cast<uint32_t>(rows), dim);
+  };
+  for (uint32_t l = 0; l < llm_.layers; ++l) {
+    const std::span<const RankedHead> of_layer = heads.subspan(size_t{l} * llm_.kv_heads, llm_.kv_heads);
+    kernels::intent_add_keys(llm_.layers, view(keys_of(of_layer, candidates, store), candidates.size()),
+                             kbar);
+    kernels::intent_add_keys(llm_.layers, view(keys_of(of_layer, span_rows, store), span_rows.size()), span);
+    kernels::intent_add_memory(llm_.layers, llm_.query_heads, memory[l], mbar);
+  }
+  std::vector<float> f(candidates.size(), 0.0f), out(candidates.size(), 0.0f);
+  kernels::intent_corrections(weights_.residual, kbar, mbar, span, f);
+  kernels::intent_correct(weights_.residual, f, out);
+  return out;
+}
+
+}  // namespace kvtwin::cpu

@@ -1,0 +1,55 @@
+// IntentMemory keeps what each session has been asking for (IntentKV's QueryMemory, METHODS 3.1 and 3.4), and
+// scores tokens with it: one score per token, for all layers and heads.
+//
+// The turn's query is the mean over the query rows that were captured of its span. Calls of one session that
+// run at the same time change its memory in the order in which their prompts end.
+
+#ifndef KVTWIN_ENGINE_CPU_INTENT_MEMORY_H_
+#define KVTWIN_ENGINE_CPU_INTENT_MEMORY_H_
+
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/cpu/cell_store.h"
+#include "engine/cpu/ranking.h"
+#include "engine/cpu/scorer_weights.h"
+#include "kernels/score.h"
+#include "models/rope.h"
+
+namespace kvtwin::cpu {
+
+class IntentMemory {
+ public:
+  // All must outlive it but `spec`.
+  IntentMemory(const kernels::ScoreSpec& spec, const LlmSpec* llm, const RopeFrequencies* rope,
+               const ScorerWeights* weights)
+      : spec_(spec), llm_(*llm), rope_(*rope), weights_(*weights) {}
+
+  // A prompt of `tokens` tokens has ended; `queries` by layer.
+  void remember(SessionId session, std::span<const Queries> queries, uint32_t tokens);
+  void forget(SessionId session) { memories_.erase(session); }
+
+  // Fills the scores of all heads (in order, all layers), which hold the same positions; those of forced rows
+  // are 0.
+  void score(SessionId session, std::span<RankedHead> heads, const CellStore& store) const;
+
+  // By layer, [query_heads * head_dim]; null: the session has none.
+  const std::vector<std::vector<float>>* find(SessionId session) const;
+
+ private:
+  std::vector<float> corrections(const std::vector<std::vector<float>>& memory,
+                                 std::span<const RankedHead> heads, std::span<const uint32_t> candidates,
+                                 const CellStore& store) const;
+
+  const kernels::ScoreSpec spec_;
+  const LlmSpec& llm_;
+  const RopeFrequencies& rope_;
+  const ScorerWeights& weights_;
+  std::map<SessionId, std::vector<std::vector<float>>> memories_;
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_INTENT_MEMORY_H_

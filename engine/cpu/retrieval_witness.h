@@ -1,0 +1,47 @@
+// RetrievalWitness is told what a RetrievedCache does, as it does it: tests recompute and order it.
+
+#ifndef KVTWIN_ENGINE_CPU_RETRIEVAL_WITNESS_H_
+#define KVTWIN_ENGINE_CPU_RETRIEVAL_WITNESS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "engine/base/units.h"
+#include "kernels/kv_pages.h"
+
+namespace kvtwin::cpu {
+
+// One KV head of one layer of one call, at the position of the row at hand.
+struct HeadAt {
+  CallId call{};
+  uint32_t layer = 0;
+  uint32_t head = 0;
+  uint32_t position = 0;
+};
+
+class RetrievalWitness {
+ public:
+  virtual ~RetrievalWitness() = default;
+  // A row of a layer is rotated: q [query_heads][head_dim], k and v [kv_heads][head_dim].
+  virtual void rotated(CallId /*call*/, uint32_t /*layer*/, uint32_t /*position*/, const float* /*q*/,
+                       const float* /*k*/, const float* /*v*/) {}
+  // A row that chooses: attention reads the first `cells` cells of `runs`; run i is page `pages[i]` of the
+  // call, or a part of it. `corrected`: FreeKV chose anew for this head. `out` is [group][head_dim].
+  struct Read {
+    HeadAt at;
+    std::span<const kernels::ReadRun> runs;
+    std::span<const uint32_t> pages;
+    uint32_t cells = 0;
+    bool corrected = false;
+  };
+  virtual void attends(const Read& /*read*/) {}
+  virtual void attended(const Read& /*read*/, const float* /*out*/) {}
+  // So many pages were asked for.
+  virtual void recalls(const HeadAt& /*at*/, bool /*before_attention*/, uint32_t /*pages*/) {}
+  // Cells of a gpu page were overwritten by a copy.
+  virtual void wrote(uint32_t /*page*/, uint32_t /*layer*/, uint32_t /*head*/) {}
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_RETRIEVAL_WITNESS_H_

@@ -1,0 +1,230 @@
+#include "engine/cpu/retrieved_cache.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::cpu {
+namespace {
+
+kernels::SummaryKind kind_of(PageSummary summary) {
+  switch (summary) {
+    case PageSummary::kMinMax:
+      return kernels::SummaryKind::kMinMax;
+    case PageSummary::kCuboid:
+      return kernels::SummaryKind::kCuboid;
+    case PageSummary::kMean:
+      return kernels::SummaryKind::kMean;
+  }
+  KVT_CHECK(!"a summary that no kernel makes");
+  return {};
+}
+
+}  // namespace
+
+RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options,
+                               KvStore kv, KvStore resident)
+    : memory_(memory),
+      llm_(llm),
+      options_(options),
+      spec_(options.spec),
+      shape_(spec_, memory.page_tokens),
+      arena_(options.method != RetrievalMethod::kQuest),
+      layout_(spec_.host_layout == HostLayout::kHnd ? kernels::HostPageLayout::kHnd
+                                                    : kernels::HostPageLayout::kNhd),
+      rope_(rope_frequencies(llm)),
+      kv_(std::move(kv)),
+      resident_(std::move(resident)),
+      summaries_(llm, uint64_t{memory.pages_gpu} + memory.pages_host),
+      streams_(&kv_, {.layout = layout_,
+                      .buffers = spec_.staging_buffers,
+                      .delays = options.delays,
+                      .poison = memory.poison,
+                      .witness = options.witness}) {}
+
+Result<std::unique_ptr<KvCache>> RetrievedCache::make(const KvMemory& memory, const ModelWeights* weights,
+                                                      const RetrievedOptions& options) {
+  const LlmSpec& llm = weights->llm();
+  KVT_CHECK(options.method != RetrievalMethod::kAll);
+  KVT_CHECK(options.spec.layers_dense <= llm.layers);
+  Result<KvStore> kv = KvStore::make(llm, memory.page_tokens, uint64_t{memory.pages_gpu} + memory.pages_host);
+  if (!kv) return tl::unexpected<Mistake>(kv.error());
+  const bool resident = options.spec.layers_dense > 0 && options.method != RetrievalMethod::kQuest;
+  Result<KvStore> dense = KvStore::make(llm, memory.page_tokens, resident ? memory.pages_host : 0);
+  if (!dense) return tl::unexpected<Mistake>(dense.error());
+  return std::unique_ptr<KvCache>(
+      new RetrievedCache(memory, llm, options, std::move(*kv), std::move(*dense)));
+}
+
+void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
+  KVT_CHECK(launch.compressions.empty());
+  take_pages(launch, offset);
+  rows_.clear();
+  appends_.clear();
+  dense_appends_.clear();
+  recalls_.assign(llm_.layers, {});
+  for (const PlanEntry& entry : entries) {
+    KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
+    add_rows(entry);
+  }
+  streams_.pass_time();
+}
+
+void RetrievedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
+  const auto whole = [&](uint32_t page) { return kernels::ReadRun{page, 0, memory_.page_tokens}; };
+  if (offset == 0) {
+    for (const PlanEntry& entry : launch.entries) {
+      if (!entry.first) continue;
+      streams_.discard(entry.call);
+      calls_[entry.call] = {};
+      calls_[entry.call].layers.resize(llm_.layers);
+    }
+    for (const Adoption& adoption : launch.adoptions) {
+      KVT_CHECK(!arena_);
+      for (const PageId page : adoption.pages) calls_[adoption.call].pages.push_back(whole(raw(page)));
+    }
+  }
+  for (const PageGrant& grant : launch.grants) {
+    if (grant.offset != offset) continue;
+    ArenaCall& call = calls_[launch.entries[grant.entry].call];
+    const uint32_t page = raw(grant.page);
+    if (memory_.poison) kv_.poison(grant.page);
+    if (page < memory_.pages_gpu) {
+      call.pages.push_back(whole(page));
+      continue;
+    }
+    KVT_CHECK(arena_);
+    call.homes.push_back(page);
+    if (resident_.pages() == 0) continue;
+    const uint32_t number = page - memory_.pages_gpu;
+    if (memory_.poison) resident_.poison(PageId{number});
+    call.resident.push_back(whole(number));
+  }
+}
+
+void RetrievedCache::add_rows(const PlanEntry& entry) {
+  ArenaCall& call = calls_.at(entry.call);
+  // Placement arena: until the step that completes its prompt has ended, a call has all its pages.
+  const bool may_choose = arena_ ? call.in_arena : entry.kind == EntryKind::kDecode;
+  KVT_CHECK(!arena_ || !call.in_arena || entry.tokens == 1);
+  for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
+    const bool chooses = may_choose && call_retrieves(spec_, memory_.page_tokens, position + 1);
+    rows_.push_back({entry.call, &call, position, chooses});
+    appends_.push_back(append_of(&call, position));
+    if (resident_.pages() == 0) continue;
+    const kernels::ReadRun& resident = call.resident.at(position / memory_.page_tokens);
+    dense_appends_.push_back({position, resident.page, position % memory_.page_tokens});
+  }
+}
+
+kernels::AppendRow RetrievedCache::append_of(ArenaCall* call, uint32_t position) {
+  const uint32_t number = position / memory_.page_tokens, slot = position % memory_.page_tokens;
+  const uint32_t place = call->in_arena ? shape_.slot_of(number) : number;
+  const uint32_t page = call->pages.at(place).page;
+  // The page that left the window was here.
+  if (slot == 0 && place != number && memory_.poison) kv_.poison(PageId{page});
+  return {position, page, slot};
+}
+
+void RetrievedCache::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
+  if (layer < spec_.layers_dense && arena_) {
+    attend_dense(layer, q, k, v, out);
+    return;
+  }
+  const uint64_t width = uint64_t{llm_.query_heads} * llm_.head_dim;
+  const uint64_t kv_width = uint64_t{llm_.kv_heads} * llm_.head_dim;
+  const bool chooses = layer >= spec_.layers_dense;
+  kernels::rope_append_ref({rope_.inverse, rope_.scale}, appends_, llm_.query_heads, q, k, v,
+                           kv_.layer(layer));
+  if (chooses) seal_pages(layer);
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    const Row& row = rows_[r];
+    const float* const query = q + r * width;
+    if (options_.witness != nullptr)
+      options_.witness->rotated(row.id, layer, row.position, query, k + r * kv_width, v + r * kv_width);
+    if (row.chooses && chooses) {
+      attend_chosen(layer, row, query, out + r * width);
+    } else {
+      attend_all(layer, row, query, out + r * width);
+    }
+    row.call->layers[layer].q_before.assign(query, query + width);
+  }
+  streams_.pass_time();
+}
+
+void RetrievedCache::attend_dense(uint32_t layer, float* q, float* k, const float* v, float* out) {
+  const kernels::KvPages pages = resident_.layer(layer);
+  kernels::rope_append_ref({rope_.inverse, rope_.scale}, dense_appends_, llm_.query_heads, q, k, v, pages);
+  std::vector<kernels::AttentionRow> reads;
+  for (const Row& row : rows_) reads.push_back({row.call->resident, row.position + 1});
+  const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
+  kernels::attention_ref(pages, {0, llm_.kv_heads}, llm_.query_heads, scale, q, reads, out, nullptr);
+}
+
+void RetrievedCache::attend_all(uint32_t layer, const Row& row, const float* q, float* out) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
+  const kernels::AttentionRow reads{row.call->pages, row.position + 1};
+  kernels::attention_ref(kv_.layer(layer), {0, llm_.kv_heads}, llm_.query_heads, scale, q, {&reads, 1}, out,
+                         nullptr);
+}
+
+void RetrievedCache::attend_runs(uint32_t layer, const Row& row, uint32_t head,
+                                 std::span<const kernels::ReadRun> runs, uint32_t cells, const float* q,
+                                 float* out) {
+  KVT_CHECK(row.chooses);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
+  const kernels::AttentionRow reads{runs, cells};
+  kernels::attention_ref(kv_.layer(layer), {head, 1}, llm_.query_heads, scale, q, {&reads, 1}, out, nullptr);
+}
+
+// Pages that this step has filled: summarised from exact keys, and on their way to the host.
+void RetrievedCache::seal_pages(uint32_t layer) {
+  const kernels::KvPages pages = kv_.layer(layer);
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    const Row& row = rows_[r];
+    if ((row.position + 1) % memory_.page_tokens != 0) continue;
+    const uint32_t page = appends_[r].page;
+    const uint32_t number = row.position / memory_.page_tokens;
+    const uint32_t owner = arena_ ? row.call->homes.at(number) : page;
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+      summaries_.summarise(kind_of(spec_.summary), owner, layer, h, pages.keys + pages.at(page, h, 0),
+                           memory_.page_tokens);
+    }
+    if (arena_) kernels::offload_page_ref(pages, page, home(layer, *row.call, number));
+  }
+}
+
+void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
+                         StepValues* values) {
+  for (const PlanEntry& entry : entries) {
+    ArenaCall& call = calls_.at(entry.call);
+    if (arena_ && entry.samples && !call.in_arena) enter_arena(&call, entry.context + entry.tokens);
+  }
+  values->recalls = recalls_;
+}
+
+void RetrievedCache::told(const Command& command) {
+  if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
+    KVT_CHECK(transfer->source.size() == transfer->target.size());
+    for (size_t i = 0; i < transfer->source.size(); ++i) {
+      kv_.copy(transfer->source[i], transfer->target[i]);
+      summaries_.copy(raw(transfer->source[i]), raw(transfer->target[i]));
+    }
+  }
+  const auto* drop = std::get_if<DropCallState>(&command);
+  if (drop == nullptr) return;
+  const auto call = calls_.find(drop->call);
+  if (call == calls_.end()) return;
+  if (drop->reason != DropCallState::Reason::kPreempted) {
+    streams_.discard(drop->call);
+    calls_.erase(call);
+    return;
+  }
+  // It may still be in a step that was launched before, which reads what was asked for; what that step asks
+  // for itself would be written to pages that are others' by then.
+  for (uint32_t layer = 0; layer < llm_.layers; ++layer) streams_.wait(drop->call, layer);
+  call->second.preempted = true;
+}
+
+}  // namespace kvtwin::cpu

@@ -1,0 +1,131 @@
+// RetrievedCache keeps all KV of a call and reads some of it: Quest, ArkVale, ShadowKV, InfiniGen, FreeKV
+// (METHODS 6). fp32 cells on pages by position, nothing dropped.
+//
+// Prompts read everything. A decode whose pages do not fit the budget chooses, in every layer but the dense
+// ones and for every KV head, among its full pages outside of sinks and window. Quest's pages all stay on the
+// gpu; the others' lie on the host, which full pages reach at once, and are copied into the slots of the
+// call's arena (arena_call.h) before they are read: pages that were not recalled are not there. Runs are read
+// in order of position, whatever slot they lie in, so that how pages came to be where they are changes no
+// bit.
+//
+// When a prompt is complete, its last query fills the arena from the pages that are still on the gpu; that
+// moves nothing between tiers. The first step that chooses recalls what it lacks before its attention, for
+// all methods. Every row depends on its own call alone.
+
+#ifndef KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
+#define KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/cpu/arena_call.h"
+#include "engine/cpu/kv_cache.h"
+#include "engine/cpu/kv_store.h"
+#include "engine/cpu/page_summaries.h"
+#include "engine/cpu/recall_streams.h"
+#include "engine/cpu/retrieval_witness.h"
+#include "kernels/attention.h"
+#include "kernels/rope_append.h"
+#include "models/weights.h"
+
+namespace kvtwin::cpu {
+
+struct RetrievedOptions {
+  RetrievalMethod method = RetrievalMethod::kFreekv;
+  RetrievalSpec spec{};
+  // For tests: when copies that nobody waits for run (recall_streams.h), and who is told of everything.
+  uint64_t delays = 0;
+  RetrievalWitness* witness = nullptr;
+};
+
+class RetrievedCache final : public KvCache {
+ public:
+  // `weights` must outlive this. Wrong: no room for so many pages, a rank above what keys have.
+  // REQUIRES: validate_policy_set() accepts the method and its spec.
+  static Result<std::unique_ptr<KvCache>> make(const KvMemory& memory, const ModelWeights* weights,
+                                               const RetrievedOptions& options);
+
+  void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
+  void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
+  void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+           StepValues* values) override;
+  void told(const Command& command) override;
+
+ private:
+  struct Row {
+    CallId id{};
+    ArenaCall* call = nullptr;
+    uint32_t position = 0;
+    bool chooses = false;
+  };
+  // What one KV head of a choosing row reads between sinks and window.
+  struct Choice {
+    std::vector<uint32_t> chosen;  // pages, ascending
+    std::vector<float> scores;     // of the candidates, from the first one on
+  };
+
+  RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options, KvStore kv,
+                 KvStore resident);
+
+  uint32_t group() const { return llm_.query_heads / llm_.kv_heads; }
+  uint32_t pages_of(uint32_t tokens) const {
+    return (tokens + memory_.page_tokens - 1) / memory_.page_tokens;
+  }
+  uint32_t first_candidate() const { return shape_.sinks; }
+  // Behind the last page that can be chosen, with `pages` pages of context.
+  uint32_t end_candidates(uint32_t pages) const { return pages - shape_.window; }
+
+  // retrieved_cache.cc: pages and rows
+  void take_pages(const LaunchStep& launch, uint32_t offset);
+  void add_rows(const PlanEntry& entry);
+  kernels::AppendRow append_of(ArenaCall* call, uint32_t position);
+  void attend_dense(uint32_t layer, float* q, float* k, const float* v, float* out);
+  void attend_all(uint32_t layer, const Row& row, const float* q, float* out);
+  void seal_pages(uint32_t layer);
+  void attend_runs(uint32_t layer, const Row& row, uint32_t head, std::span<const kernels::ReadRun> runs,
+                   uint32_t cells, const float* q, float* out);
+  kernels::HostPage home(uint32_t layer, const ArenaCall& call, uint32_t page) const {
+    return host_page(kv_, layer, call.homes.at(page), layout_);
+  }
+  HeadAt head_at(const Row& row, uint32_t layer, uint32_t head) const {
+    return {row.id, layer, head, row.position};
+  }
+
+  // retrieved_choice.cc: which pages, and when they come
+  Choice choose(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t pages, const float* q) const;
+  void attend_chosen(uint32_t layer, const Row& row, const float* q, float* out);
+  void read_everything_on_gpu(uint32_t layer, const Row& row, const float* q, float* out);
+  void recall_and_read(uint32_t layer, const Row& row, const float* q, float* out);
+  void recall(uint32_t layer, const Row& row, uint32_t head, const Choice& choice, bool before);
+  void read_head(uint32_t layer, const Row& row, uint32_t head, std::span<const uint32_t> chosen,
+                 bool corrected, const float* q, float* out);
+  std::vector<uint8_t> turned_heads(const ArenaLayer& layer, const float* q) const;
+
+  // retrieved_arena.cc: prompts that are complete
+  void enter_arena(ArenaCall* call, uint32_t tokens);
+  void fill_slots(uint32_t layer, ArenaCall* call, uint32_t pages);
+  void outgrow(uint32_t layer, ArenaCall* call);
+
+  const KvMemory memory_;
+  const LlmSpec llm_;
+  const RetrievedOptions options_;
+  const RetrievalSpec spec_;
+  const ArenaShape shape_;
+  const bool arena_;
+  const kernels::HostPageLayout layout_;
+  const RopeFrequencies rope_;
+  KvStore kv_;
+  KvStore resident_;  // of dense layers, where the arena is; page i belongs to the host's page i
+  PageSummaries summaries_;
+  RecallStreams streams_;
+  std::map<CallId, ArenaCall> calls_;
+  // Of the step at hand.
+  std::vector<Row> rows_;
+  std::vector<kernels::AppendRow> appends_, dense_appends_;
+  std::vector<LayerRecall> recalls_;
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_

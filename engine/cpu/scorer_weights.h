@@ -1,0 +1,45 @@
+// ScorerWeights: what scorers were trained for, from a safetensors file; or drawn from a seed, so that every
+// method runs on a model for which nobody trained it. Drawn weights rank reproducibly, not well.
+//
+// Names in a file, all float, row-major (shapes: kernels/score_gate.h, score_intent_residual.h):
+//   judge_q          soft_tokens [rows][hidden]
+//   fastkvzip        layers.L.gate.wq, bq, q_norm, wk, k_norm, k_base, bias
+//   trimkv           layers.L.gate.w1, b1, w2, b2
+//   intent_residual  residual.wq, bq, wk, bk, wv, bv, wo, bo, w1, b1, w2, b2, gain
+// Other tensors are ignored.
+
+#ifndef KVTWIN_ENGINE_CPU_SCORER_WEIGHTS_H_
+#define KVTWIN_ENGINE_CPU_SCORER_WEIGHTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "kernels/gate_weights.h"
+#include "kernels/score.h"
+#include "kernels/score_intent_residual.h"
+#include "models/llm.h"
+
+namespace kvtwin::cpu {
+
+struct ScorerWeights {
+  std::vector<kernels::FastKvzipWeights> fastkvzip;  // by layer
+  std::vector<kernels::TrimKvWeights> trimkv;
+  std::vector<float> soft_tokens;  // [rows][hidden]
+  kernels::IntentResidual residual;
+
+  // `probe_rows`: soft tokens.
+  static ScorerWeights drawn(kernels::ScorerKind kind, const LlmSpec& llm, uint32_t probe_rows,
+                             uint64_t seed);
+  // Wrong: no such file, a tensor that is missing or has another size.
+  static Result<ScorerWeights> load(kernels::ScorerKind kind, const LlmSpec& llm, uint32_t probe_rows,
+                                    const std::string& path);
+};
+
+// Whether the scorer has weights of its own.
+bool has_weights(kernels::ScorerKind kind);
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_SCORER_WEIGHTS_H_

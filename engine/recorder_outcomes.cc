@@ -1,0 +1,248 @@
+#include "engine/recorder_outcomes.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/stubs/logging.h>
+#include <google/protobuf/util/delimited_message_util.h>
+
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/base/prng.h"
+#include "traces/proto/run.pb.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr uint32_t kSchema = 1;
+constexpr uint32_t kEnginesMax = 4096;
+
+void append(const v1::OutcomeRecord& record, std::string* bytes) {
+  google::protobuf::io::StringOutputStream out(bytes);
+  KVT_CHECK(google::protobuf::util::SerializeDelimitedToZeroCopyStream(record, &out));
+}
+
+void record_recalls(const std::vector<LayerRecall>& recalls, v1::StepOutcomes* out) {
+  for (const LayerRecall& recall : recalls) {
+    out->add_blocking(recall.blocking);
+    out->add_background(recall.background);
+    out->add_corrected(recall.corrected);
+  }
+}
+
+}  // namespace
+
+uint32_t plan_fingerprint(const LaunchStep& launch, uint32_t offset) {
+  uint64_t sum = draw({launch.entries.size()});
+  for (const PlanEntry& entry : launch.entries) {
+    sum = draw({sum, raw(entry.call), static_cast<uint64_t>(entry.kind), entry.tokens,
+                uint64_t{entry.context} + offset});
+  }
+  return static_cast<uint32_t>(sum);
+}
+
+void Attempts::saw(const LaunchStep& launch, uint32_t offset) {
+  if (offset > 0) return;
+  for (const PlanEntry& entry : launch.entries) {
+    if (entry.first) ++attempts_[entry.call];
+  }
+}
+
+void Attempts::told(const Command& command) {
+  const auto* drop = std::get_if<DropCallState>(&command);
+  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) attempts_.erase(drop->call);
+}
+
+uint32_t Attempts::of(CallId call) const {
+  const auto found = attempts_.find(call);
+  return found == attempts_.end() ? 0 : found->second;
+}
+
+struct OutcomeLog::State {
+  std::vector<std::string> engines;  // records of each
+  uint64_t records = 0;
+  std::vector<std::unique_ptr<OutcomeSource>> watches;
+};
+
+class OutcomeLog::Watch final : public OutcomeSource {
+ public:
+  Watch(OutcomeSource* source, State* state) : source_(source), state_(*state) {}
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    source_->step(launch, offset, values);
+    attempts_.saw(launch, offset);
+    if (values->recalls.empty() && values->kept.empty() && values->eos.empty()) return;
+    v1::OutcomeRecord record;
+    v1::StepOutcomes& out = *record.mutable_step();
+    out.set_engine(raw(launch.engine));
+    out.set_step(raw(launch.step) + offset);
+    out.set_plan(plan_fingerprint(launch, offset));
+    record_recalls(values->recalls, &out);
+    KVT_CHECK(values->kept.size() <= launch.compressions.size());
+    for (size_t i = 0; i < values->kept.size(); ++i) {
+      const CellsKept& kept = values->kept[i];
+      v1::StepOutcomes::Kept& one = *out.add_kept();
+      one.set_call(raw(kept.call));
+      one.set_attempt(attempts_.of(kept.call));
+      one.set_tokens(launch.compressions[i].end);
+      one.mutable_count()->Add(kept.counts.begin(), kept.counts.end());
+      one.mutable_live()->Add(kept.live.begin(), kept.live.end());
+    }
+    for (const CallId call : values->eos) out.add_eos(raw(call));
+    append(record, &state_.engines.at(raw(launch.engine)));
+    ++state_.records;
+  }
+
+  void told(const Command& command) override {
+    attempts_.told(command);
+    source_->told(command);
+  }
+
+ private:
+  OutcomeSource* const source_;
+  State& state_;
+  Attempts attempts_;
+};
+
+OutcomeLog::OutcomeLog(uint32_t engines) : state_(std::make_unique<State>()) {
+  state_->engines.resize(engines);
+}
+OutcomeLog::~OutcomeLog() = default;
+
+OutcomeSource* OutcomeLog::watch(OutcomeSource* source) {
+  state_->watches.push_back(std::make_unique<Watch>(source, state_.get()));
+  return state_->watches.back().get();
+}
+
+bool OutcomeLog::used() const { return !state_->watches.empty(); }
+
+std::string OutcomeLog::finish() {
+  std::string bytes;
+  v1::OutcomeRecord record;
+  record.mutable_header()->set_schema_version(kSchema);
+  record.mutable_header()->set_kvtwin_version(KVTWIN_VERSION);
+  record.mutable_header()->set_engines(static_cast<uint32_t>(state_->engines.size()));
+  append(record, &bytes);
+  for (std::string& engine : state_->engines) bytes += std::exchange(engine, {});
+  record.mutable_end()->set_steps(state_->records);
+  append(record, &bytes);
+  return bytes;
+}
+
+namespace {
+
+class Reader {
+ public:
+  Reader(const std::string& name, RecordedOutcomes* out) : name_(name), out_(*out) {}
+
+  Result<void> take(const v1::OutcomeRecord& record) {
+    ++records_;
+    if (ended_) return wrong("there are records after the end");
+    if ((records_ == 1) != record.has_header()) {
+      return wrong(records_ == 1 ? "the first record is no header" : "there is a second header",
+                   "outcomes.binpb of a run with --record is what is read here");
+    }
+    if (record.has_header()) return header(record.header());
+    if (record.has_step()) return step(record.step());
+    if (!record.has_end()) return wrong("a record is empty or of a kind that this version does not know");
+    ended_ = true;
+    if (record.end().steps() == records_ - 2) return {};
+    return wrong(fmt::format("{} steps were read, but {} written", records_ - 2, record.end().steps()));
+  }
+
+  Result<void> done() {
+    if (ended_) return {};
+    return wrong("the outcomes end early", "the run was killed, or the file was cut; run it again");
+  }
+
+ private:
+  tl::unexpected<Mistake> wrong(std::string what, std::string hint = {}) {
+    return mistake(fmt::format("{}: record {}", name_, records_), std::move(what), std::move(hint));
+  }
+
+  Result<void> header(const v1::OutcomeHeader& header) {
+    if (header.schema_version() != kSchema) {
+      return wrong(fmt::format("schema version is {}", header.schema_version()),
+                   fmt::format("this version reads {}", kSchema));
+    }
+    if (header.engines() == 0 || header.engines() > kEnginesMax) {
+      return wrong(fmt::format("{} engines", header.engines()), "1 to 4,096");
+    }
+    out_.engines.resize(header.engines());
+    return {};
+  }
+
+  Result<void> step(const v1::StepOutcomes& in) {
+    if (in.engine() >= out_.engines.size()) {
+      return wrong(fmt::format("engine {} of {}", in.engine(), out_.engines.size()));
+    }
+    RecordedOutcomes::Engine& engine = out_.engines[in.engine()];
+    const auto layers = static_cast<uint32_t>(in.blocking_size());
+    if (in.background_size() != in.blocking_size() || in.corrected_size() != in.blocking_size()) {
+      return wrong(fmt::format("{} layers with blocking, {} with background, {} with corrected recalls",
+                               layers, in.background_size(), in.corrected_size()));
+    }
+    if (layers > 0 && engine.layers > 0 && layers != engine.layers) {
+      return wrong(fmt::format("recalls of {} layers after recalls of {}", layers, engine.layers));
+    }
+    if (layers > 0) engine.layers = layers;
+    RecordedOutcomes::Step one;
+    one.plan = in.plan();
+    for (int l = 0; l < in.blocking_size(); ++l) {
+      one.recalls.push_back({in.blocking(l), in.background(l), in.corrected(l)});
+    }
+    for (const uint32_t call : in.eos()) one.eos.push_back(CallId{call});
+    if (!engine.steps.emplace(in.step(), std::move(one)).second) {
+      return wrong(fmt::format("step {} of engine {} for the second time", in.step(), in.engine()));
+    }
+    for (const v1::StepOutcomes::Kept& kept : in.kept()) {
+      if (Result<void> ok = take_kept(kept, &engine); !ok) return ok;
+    }
+    return {};
+  }
+
+  Result<void> take_kept(const v1::StepOutcomes::Kept& in, RecordedOutcomes::Engine* engine) {
+    const auto groups = static_cast<uint32_t>(in.count_size());
+    if (groups > 0 && engine->groups > 0 && groups != engine->groups) {
+      return wrong(fmt::format("counts of {} head groups after counts of {}", groups, engine->groups));
+    }
+    if (groups > 0) engine->groups = groups;
+    if (static_cast<uint64_t>(in.live_size()) > uint64_t{in.tokens()} / 64 + 1) {
+      return wrong(fmt::format("{} words of live bits for {} tokens", in.live_size(), in.tokens()));
+    }
+    RecordedOutcomes::Kept kept{{in.count().begin(), in.count().end()}, {in.live().begin(), in.live().end()}};
+    engine->kept.insert_or_assign({CallId{in.call()}, in.attempt(), in.tokens()}, std::move(kept));
+    return {};
+  }
+
+  const std::string& name_;
+  RecordedOutcomes& out_;
+  uint64_t records_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view bytes) {
+  RecordedOutcomes out;
+  Reader reader(name, &out);
+  if (bytes.size() > INT32_MAX) {
+    return mistake(name, fmt::format("is {} bytes long", bytes.size()), "at most 2 GiB are read");
+  }
+  google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
+  google::protobuf::io::ArrayInputStream in(bytes.data(), static_cast<int>(bytes.size()));
+  v1::OutcomeRecord record;
+  bool clean_end = false;
+  while (google::protobuf::util::ParseDelimitedFromZeroCopyStream(&record, &in, &clean_end)) {
+    if (Result<void> ok = reader.take(record); !ok) return tl::unexpected(ok.error());
+    record.Clear();
+  }
+  if (!clean_end) {
+    return mistake(name, fmt::format("no record of outcomes at byte {}", in.ByteCount()),
+                   "is this outcomes.binpb of a run with --record?");
+  }
+  if (Result<void> ok = reader.done(); !ok) return tl::unexpected(ok.error());
+  return out;
+}
+
+}  // namespace kvtwin

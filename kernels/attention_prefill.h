@@ -1,0 +1,85 @@
+// Prefill attention in bf16: many query rows per call, causal, over [keys in pages ++ keys of the chunk].
+//
+//   out[t][j] = sum_c softmax_c(scale * q[t][j] . K[c]) V[c],   c < past + t + 1,   t < rows, j < group
+//
+// A *sequence* is one (call, KV head): `past` cells in the pages that its table names, and behind them `rows`
+// cells of the chunk, which lie either as rows beside the queries (k and v of PrefillArgs) or already in the
+// pages (k and v null). Histories may differ between heads (ragged budgets) and calls (a varlen batch). No
+// launch parameter depends on lengths: the grid is fixed, a plan on the device lists the tiles of work.
+//
+// A tile is 128 rows of (token, query head of the group): 128 / group tokens, so that heads which share keys
+// share their reading. Keys come 128 at a time. Pages are those of attention_decode.h (its swizzle is the one
+// that wgmma reads, half a row at a time). Definition: kernels/attention.h; source of the online softmax: Dao
+// et al., FlashAttention, section 3.1.
+//
+// Floor: 4 * head_dim flops per (row, query head, visible cell) at 790 TFLOP/s, what cuBLAS sustains in bf16.
+// Llama-3.1-8B, causal, 8k: 0.55 TFLOP, 0.70 ms; exponentials beside it 0.35 ms, hidden by two warpgroups
+// that take turns. Measured by kernels/bench/prefill_bench.cu: see kernels/README.md.
+
+#ifndef KVTWIN_KERNELS_ATTENTION_PREFILL_H_
+#define KVTWIN_KERNELS_ATTENTION_PREFILL_H_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvtwin {
+
+constexpr uint32_t kPrefillTileRows = 128;  // (token, head) pairs of a tile of work
+constexpr uint32_t kPrefillTileKeys = 128;  // read at a time
+constexpr uint32_t kPrefillGroupMax = 8;
+
+struct PrefillSequence {
+  uint32_t row = 0;     // of its first token, in q, k, v and out
+  uint32_t rows = 0;    // tokens of the chunk; 0: nothing is done
+  uint32_t head = 0;    // KV head: its query heads are head * group ...
+  uint32_t past = 0;    // cells before the chunk
+  uint32_t table = 0;   // where its pages start in `pages`
+  uint32_t column = 0;  // of its head in a page of several heads
+};
+
+struct PrefillShape {
+  uint32_t head_dim = 128;      // 64 or 128
+  uint32_t group = 4;           // query heads per KV head, 1 to 8
+  uint32_t kv_heads = 8;        // of a row of k and v
+  uint32_t page_tokens = 16;    // a multiple of 16 (page size 1: gather_pages() first)
+  uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
+  uint32_t pool_blocks = 0;     // of the pool; may be 0 if nobody has a past
+  uint32_t sequences = 0;
+  uint32_t rows = 0;       // of q; the sum of the chunks over the calls
+  uint32_t q_stride = 0;   // elements from row to row of q; a multiple of 8
+  uint32_t kv_stride = 0;  // of k and of v
+  uint32_t ctas = 132;     // fewer leave SMs to others
+  uint32_t pair = 0;  // CTAs that work on neighbouring tiles and share what they read: 1, 2, or 0: by the
+                      // average length of a chunk
+};
+
+// Device memory, all of it, aligned to 16 bytes. `plan` belongs to this kernel between a plan and its
+// launches, which must not run at the same time.
+struct PrefillArgs {
+  const __nv_bfloat16* pool = nullptr;
+  const uint32_t* pages = nullptr;
+  const PrefillSequence* table = nullptr;  // [sequences]
+  const __nv_bfloat16* q = nullptr;        // [rows][kv_heads * group][head_dim], rows q_stride apart
+  const __nv_bfloat16* k = nullptr;        // [rows][kv_heads][head_dim], rotated; null: already in pages
+  const __nv_bfloat16* v = nullptr;
+  __nv_bfloat16* out = nullptr;  // [rows][kv_heads * group][head_dim]
+  float* lse = nullptr;          // [rows][kv_heads * group], natural log; null: not wanted
+  float scale = 0;               // usually 1 / sqrt(head_dim); above 0
+  void* plan = nullptr;          // prefill_plan_bytes()
+};
+
+size_t prefill_plan_bytes(const PrefillShape& shape);
+
+// Lists the tiles of the sequences (their lengths as they are on the device now), the longest first. One plan
+// serves every layer whose lengths are the same. One small kernel.
+cudaError_t plan_attention_prefill(const PrefillShape& shape, const PrefillArgs& args, cudaStream_t stream);
+// REQUIRES: planned for these lengths and this shape; whether k is null was the same.
+// cudaErrorInvalidValue: a shape that is not supported.
+cudaError_t attention_prefill(const PrefillShape& shape, const PrefillArgs& args, cudaStream_t stream);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_KERNELS_ATTENTION_PREFILL_H_

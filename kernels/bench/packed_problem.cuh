@@ -1,0 +1,245 @@
+// A packed decode step's inputs on the device, with everything that could hide a mistake: pages in random
+// order, NaN patterns wherever no cell is, fresh numbers from a seed, and the answer in double precision from
+// what the definitions (packed_page.h, pack_fast.h) read back.
+
+#ifndef KVTWIN_KERNELS_BENCH_PACKED_PROBLEM_CUH_
+#define KVTWIN_KERNELS_BENCH_PACKED_PROBLEM_CUH_
+
+#include <array>
+#include <cstring>
+#include <span>
+
+#include "kernels/bench/decode_problem.cuh"
+#include "kernels/pack_fast.h"
+#include "kernels/packed_decode.h"
+#include "kernels/packed_page.h"
+
+namespace kvtwin::test {
+
+using PartTokens = std::array<uint32_t, kPackedParts>;
+
+inline Format format_of(const PackedDecodeShape& s, uint32_t part) {
+  if (part == kPartInt2) return Format::kInt2;
+  if (part == kPartInt4) return Format::kInt4;
+  return s.layout == PackedLayout::kFast ? Format::kBf16 : Format::kFp8;
+}
+
+// One page of one head: its bytes, of which the first `cells` cells count, and those cells read back.
+struct PackedProblemPage {
+  std::vector<uint8_t> bytes;
+  std::vector<float> k, v;
+};
+
+inline PackedProblemPage make_fast_page(uint32_t bits, uint32_t d, uint32_t cells, std::span<const float> k,
+                                        std::span<const float> v) {
+  using namespace kernels;
+  const size_t keys = record_bytes(bits, d), values = value_record_bytes(bits, d);
+  PackedProblemPage page{std::vector<uint8_t>(keys + values), std::vector<float>(k.size()),
+                         std::vector<float>(v.size())};
+  const std::span<uint8_t> bytes(page.bytes);
+  pack_record(Side::kKey, bits, d, k, bytes.first(keys));
+  pack_record(Side::kValue, bits, d, v, bytes.subspan(keys));
+  unpack_record(Side::kKey, bits, d, bytes.first(keys), page.k);
+  unpack_record(Side::kValue, bits, d, bytes.subspan(keys), page.v);
+  for (uint32_t t = cells; t < kRecordTokens; ++t) {  // scale and zero of cells that do not count
+    for (const size_t at : {size_t{t}, size_t{t} + kRecordTokens}) {
+      std::memset(page.bytes.data() + keys + size_t{kRecordTokens} * d * bits / 8 + 2 * at, 0xff, 2);
+    }
+  }
+  return page;
+}
+
+inline PackedProblemPage make_bf16_page(uint32_t tokens, uint32_t d, uint32_t cells, std::span<const float> k,
+                                        std::span<const float> v) {
+  PackedProblemPage page{std::vector<uint8_t>(size_t{4} * tokens * d, 0xff), {}, {}};
+  for (uint32_t row = 0; row < 2 * tokens; ++row) {
+    for (uint32_t c = 0; c < d; ++c) {
+      const uint32_t t = row % tokens;
+      const __nv_bfloat16 value = __float2bfloat16((row < tokens ? k : v)[size_t{t} * d + c]);
+      (row < tokens ? page.k : page.v).push_back(__bfloat162float(value));
+      const size_t at = (size_t{row} * d + ((c / 8) ^ (t & 7)) * 8 + c % 8) * 2;
+      if (t < cells) std::memcpy(page.bytes.data() + at, &value, 2);
+    }
+  }
+  return page;
+}
+
+inline PackedProblemPage make_row_page(Format format, const PageShape& shape, uint32_t cells,
+                                       std::span<const float> k, std::span<const float> v) {
+  using namespace kernels;
+  PackedProblemPage page{std::vector<uint8_t>(page_bytes(format, shape)), std::vector<float>(k.size()),
+                         std::vector<float>(v.size())};
+  pack_page(format, shape, k, v, page.bytes);
+  unpack_page(format, shape, page.bytes, shape.page_tokens, page.k, page.v);
+  const size_t keys = key_part_bytes(format, shape), row = token_bytes(format, shape);
+  const size_t groups = (cells + shape.group - 1) / shape.group;
+  const size_t keys_used = format == Format::kInt2 ? groups * key_group_bytes(2, shape) : cells * row;
+  std::memset(page.bytes.data() + keys_used, 0xff, keys - keys_used);
+  std::memset(page.bytes.data() + keys + cells * row, 0xff, (shape.page_tokens - cells) * row);
+  return page;
+}
+
+inline PackedProblemPage make_page(const PackedDecodeShape& s, uint32_t part, uint32_t cells,
+                                   std::span<const float> k, std::span<const float> v) {
+  const Format format = format_of(s, part);
+  const PageShape shape{s.page_tokens[part], s.head_dim, s.scale_group};
+  if (s.layout == PackedLayout::kRows) return make_row_page(format, shape, cells, k, v);
+  if (part == kPartWide) return make_bf16_page(shape.page_tokens, s.head_dim, cells, k, v);
+  return make_fast_page(part == kPartInt2 ? 2 : 4, s.head_dim, cells, k, v);
+}
+
+struct PackedProblem {
+  PackedDecodeShape shape;
+  PackedDecodeArgs args;
+  std::vector<double> expected;  // [rows][head_dim]
+  std::array<DeviceArray<uint8_t>, kPackedParts> pools;
+  DeviceArray<__nv_bfloat16> q, out;
+  DeviceArray<uint32_t> pages;
+  DeviceArray<PackedSequence> table;
+  DeviceArray<char> plan, workspace;
+
+  // tokens[i]: of sequence i, by part. heads_per_page sequences share tables: they must be equally long.
+  // value_size: how large values are.
+  PackedProblem(PackedDecodeShape wanted, const std::vector<PartTokens>& tokens, uint64_t seed,
+                float value_size = 1)
+      : shape(wanted), random_(seed) {
+    shape.sequences = static_cast<uint32_t>(tokens.size());
+    const uint32_t d = shape.head_dim;
+    std::vector<__nv_bfloat16> queries(tokens.size() * shape.group * d);
+    for (auto& value : queries) value = __float2bfloat16(2 * draw());
+    expected.assign(queries.size(), 0);
+    std::vector<uint32_t> numbers;
+    std::vector<PackedSequence> rows = number_pages(tokens, &numbers);
+    std::array<std::vector<uint8_t>, kPackedParts> bytes;
+    for (uint32_t part = 0; part < kPackedParts; ++part) {
+      bytes[part].assign((free_[part] * shape.heads_per_page) * page_size(part), 0xff);
+    }
+    for (const PackedSequence& row : rows) {
+      std::vector<float> k, v;
+      for (uint32_t part = 0; part < kPackedParts; ++part) {
+        write_part(row, part, numbers, value_size, &bytes[part], &k, &v);
+      }
+      solve(row, k, v, queries);
+    }
+    for (uint32_t part = 0; part < kPackedParts; ++part) pools[part] = DeviceArray<uint8_t>(bytes[part]);
+    q = DeviceArray<__nv_bfloat16>(queries);
+    out = DeviceArray<__nv_bfloat16>(std::vector<__nv_bfloat16>(queries.size(), __float2bfloat16(NAN)));
+    pages = DeviceArray<uint32_t>(numbers);
+    table = DeviceArray<PackedSequence>(rows);
+    plan = DeviceArray<char>(std::vector<char>(packed_plan_bytes(shape), 0x5a));
+    workspace = DeviceArray<char>(std::vector<char>(packed_workspace_bytes(shape), 0));
+    args = {{pools[0].get(), pools[1].get(), pools[2].get()}, pages.get(), table.get(),    q.get(), out.get(),
+            1.f / std::sqrt(static_cast<float>(d)),           plan.get(),  workspace.get()};
+  }
+
+  // The largest difference to `expected`, against the largest number expected in that row.
+  double error() const {
+    const std::vector<__nv_bfloat16> got = out.read();
+    double worst = 0;
+    for (size_t row = 0; row < got.size() / shape.head_dim; ++row) {
+      double size = 1e-3, off = 0;
+      for (uint32_t c = 0; c < shape.head_dim; ++c) {
+        const size_t i = row * shape.head_dim + c;
+        const double value = static_cast<double>(__bfloat162float(got[i]));
+        size = std::max(size, std::abs(expected[i]));
+        off = std::isnan(value) ? INFINITY : std::max(off, std::abs(value - expected[i]));
+      }
+      worst = std::max(worst, off / size);
+    }
+    return worst;
+  }
+
+ private:
+  size_t page_size(uint32_t part) const { return packed_page_bytes(shape, static_cast<PackedPart>(part)); }
+  float draw() {  // near enough to a normal number
+    float sum = 0;
+    const uint64_t bits = random_();
+    for (int i = 0; i < 4; ++i) sum += static_cast<float>(bits >> (16 * i) & 0xffff) / 65536;
+    return (sum - 2) * 1.7320508f;
+  }
+
+  // Tables of all sequences, and page numbers in random order; some pages are nobody's.
+  std::vector<PackedSequence> number_pages(const std::vector<PartTokens>& tokens,
+                                           std::vector<uint32_t>* numbers) {
+    std::vector<PackedSequence> rows;
+    std::array<std::vector<uint32_t>, kPackedParts> free;
+    const auto pages_of = [&](uint32_t i, uint32_t part) {
+      return (tokens[i][part] + shape.page_tokens[part] - 1) / shape.page_tokens[part];
+    };
+    for (uint32_t part = 0; part < kPackedParts; ++part) {
+      uint32_t count = 3;
+      for (uint32_t i = 0; i < tokens.size(); i += shape.heads_per_page) count += pages_of(i, part);
+      for (uint32_t p = 0; p < count; ++p) free[part].push_back(p);
+      std::shuffle(free[part].begin(), free[part].end(), random_);
+      free_[part] = count;
+    }
+    for (uint32_t i = 0; i < tokens.size(); ++i) {
+      PackedSequence row{i * shape.group, i % shape.heads_per_page, {}, {}};
+      if (row.column > 0) std::copy_n(rows.back().table, kPackedParts, row.table);
+      for (uint32_t part = 0; part < kPackedParts; ++part) {
+        row.tokens[part] = tokens[i][part];
+        if (row.column > 0) continue;
+        row.table[part] = static_cast<uint32_t>(numbers->size());
+        for (uint32_t p = 0; p < pages_of(i, part); ++p) {
+          numbers->push_back(free[part].back());
+          free[part].pop_back();
+        }
+      }
+      rows.push_back(row);
+    }
+    return rows;
+  }
+
+  void write_part(const PackedSequence& row, uint32_t part, const std::vector<uint32_t>& numbers,
+                  float value_size, std::vector<uint8_t>* pool, std::vector<float>* k,
+                  std::vector<float>* v) {
+    const uint32_t page = shape.page_tokens[part], d = shape.head_dim;
+    for (uint32_t from = 0; from < row.tokens[part]; from += page) {
+      const uint32_t cells = std::min(page, row.tokens[part] - from);
+      std::vector<float> keys(size_t{page} * d), values(keys.size());
+      for (size_t i = 0; i < keys.size(); ++i) {
+        keys[i] = draw() + static_cast<float>(i % d % 7) / 2 - 1;
+        values[i] = value_size * (draw() + static_cast<float>(i % d % 5) / 2 - 1);
+      }
+      const PackedProblemPage made = make_page(shape, part, cells, keys, values);
+      const size_t number = numbers[row.table[part] + from / page];
+      std::copy(made.bytes.begin(), made.bytes.end(),
+                pool->begin() +
+                    static_cast<ptrdiff_t>((number * shape.heads_per_page + row.column) * page_size(part)));
+      k->insert(k->end(), made.k.begin(), made.k.begin() + cells * d);
+      v->insert(v->end(), made.v.begin(), made.v.begin() + cells * d);
+    }
+  }
+
+  void solve(const PackedSequence& row, const std::vector<float>& k, const std::vector<float>& v,
+             const std::vector<__nv_bfloat16>& queries) {
+    const uint32_t d = shape.head_dim;
+    const size_t cells = k.size() / d;
+    std::vector<double> weight(cells);
+    for (uint32_t j = 0; j < shape.group && cells > 0; ++j) {
+      const size_t query = size_t{row.q_row + j} * d;
+      for (size_t t = 0; t < cells; ++t) {
+        double sum = 0;
+        for (uint32_t c = 0; c < d; ++c) {
+          sum +=
+              static_cast<double>(__bfloat162float(queries[query + c])) * static_cast<double>(k[t * d + c]);
+        }
+        weight[t] = sum / std::sqrt(static_cast<double>(d));
+      }
+      const double most = *std::max_element(weight.begin(), weight.end());
+      double sum = 0;
+      for (double& w : weight) sum += w = std::exp(w - most);
+      for (size_t t = 0; t < cells; ++t) {
+        for (uint32_t c = 0; c < d; ++c)
+          expected[query + c] += weight[t] / sum * static_cast<double>(v[t * d + c]);
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+  std::array<size_t, kPackedParts> free_{};  // pages of each pool
+};
+
+}  // namespace kvtwin::test
+
+#endif  // KVTWIN_KERNELS_BENCH_PACKED_PROBLEM_CUH_

@@ -1,0 +1,44 @@
+// One layer of a page in its place on the host, and how it gets there and back (METHODS 6.4).
+//
+//   HND  [kv_heads][2][page_tokens][head_dim]  K and V of one head are one piece of 2 P d numbers
+//   NHD  [2][page_tokens][kv_heads][head_dim]  ... are 2 P pieces of d numbers
+// A page goes out whole, once, when it is full; it comes back one KV head at a time, through a staging
+// buffer.
+
+#ifndef KVTWIN_KERNELS_HOST_PAGE_H_
+#define KVTWIN_KERNELS_HOST_PAGE_H_
+
+#include <cstdint>
+
+#include "kernels/kv_pages.h"
+
+namespace kvtwin::kernels {
+
+enum class HostPageLayout : uint8_t { kHnd, kNhd };
+
+struct HostPage {
+  float* data = nullptr;  // 2 * kv_heads * page_tokens * head_dim numbers
+  HostPageLayout layout = HostPageLayout::kHnd;
+  uint32_t page_tokens = 0;
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;
+
+  // part 0: the key of token `token`, 1: its value; [head_dim].
+  float* at(uint32_t head, uint32_t part, uint32_t token) const {
+    const uint64_t row = layout == HostPageLayout::kHnd
+                             ? (uint64_t{head} * 2 + part) * page_tokens + token
+                             : (uint64_t{part} * page_tokens + token) * kv_heads + head;
+    return data + row * head_dim;
+  }
+};
+
+// gpu page `page` -> its place on the host, all heads.
+void offload_page_ref(const KvPages& gpu, uint32_t page, const HostPage& host);
+// host -> staging [2][page_tokens][head_dim], one head. Returns how many contiguous pieces that were.
+uint32_t recall_head_ref(const HostPage& host, uint32_t head, float* staging);
+// staging -> one head of gpu page `page`.
+void scatter_head_ref(const float* staging, uint32_t head, uint32_t page, const KvPages& gpu);
+
+}  // namespace kvtwin::kernels
+
+#endif  // KVTWIN_KERNELS_HOST_PAGE_H_

@@ -1,0 +1,169 @@
+// Rows of one token (a key's or a value's channels), eight channels a thread: fp8, int4, and int2's values.
+
+#ifndef KVTWIN_KERNELS_PACK_ROWS_CUH_
+#define KVTWIN_KERNELS_PACK_ROWS_CUH_
+
+#include <cuda_fp8.h>
+
+#include "kernels/bf16_chunk.cuh"
+#include "kernels/kv_block.cuh"
+#include "kernels/pack_pages.h"
+#include "kernels/quantise.cuh"
+
+namespace kvtwin::device {
+
+// What all threads know of the pages. A warp takes `block_rows` rows of one side of one page.
+struct PackedLayout {
+  uint32_t page_bytes = 0, values_at = 0, row_bytes = 0;
+  uint32_t block_rows = 0;       // 8, or 1 if a page is one token
+  uint32_t blocks_per_side = 0;  // of a page
+  uint32_t blocks = 0;           // of all pages
+  uint32_t first_side = 0;       // 1: values alone (int2)
+  uint32_t groups = 0;           // of a row
+};
+
+template <int kBits>
+__device__ __forceinline__ void store_codes(uint8_t* at, const uint32_t (&codes)[8]) {
+  uint32_t word = 0, rounding = 0;
+#pragma unroll
+  for (int i = 7; i >= 0; --i) {
+    word = (word << kBits) + codes[i];
+    rounding = (rounding << kBits) + Quantiser<kBits>::kRoundBits;
+  }
+  word -= rounding;
+  if constexpr (kBits == 4) {
+    *reinterpret_cast<uint32_t*>(at) = word;
+  } else {
+    *reinterpret_cast<uint16_t*>(at) = static_cast<uint16_t>(word);
+  }
+}
+
+// The least and the most of eight numbers and of those of kLanes neighbours: {least, -most}.
+template <int kLanes>
+__device__ __forceinline__ float2 bounds_of(const uint4& chunk) {
+  const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(&chunk);
+  const __nv_bfloat162 low = __hmin2(__hmin2(pairs[0], pairs[1]), __hmin2(pairs[2], pairs[3]));
+  const __nv_bfloat162 high = __hmax2(__hmax2(pairs[0], pairs[1]), __hmax2(pairs[2], pairs[3]));
+  __nv_bfloat162 both(__hmin(low.x, low.y), __hneg(__hmax(high.x, high.y)));
+#pragma unroll
+  for (int by = kLanes / 2; by > 0; by /= 2) both = __hmin2(both, __shfl_xor_sync(kAllLanes, both, by));
+  return __bfloat1622float2(both);
+}
+
+// `lane`: of the row's kDim / 8. kWidth: channels of a group. All lanes of the warp.
+template <int kBits, int kDim, int kWidth>
+__device__ __forceinline__ void quantise_row(const uint4& chunk, uint8_t* row, uint32_t groups, uint32_t lane,
+                                             bool real) {
+  const float2 bounds = bounds_of<kWidth / 8>(chunk);
+  if (!real) return;
+  const Quantiser<kBits> quantiser(bounds.x, -bounds.y);
+  float x[8];
+  uint32_t codes[8];
+  widen(chunk, x);
+  quantiser.codes(x, codes);
+  store_codes<kBits>(row + lane * kBits, codes);
+  if (lane % (kWidth / 8) != 0) return;
+  auto* const pairs = reinterpret_cast<__half*>(row + kDim * kBits / 8);
+  pairs[lane / (kWidth / 8)] = quantiser.scale;
+  pairs[groups + lane / (kWidth / 8)] = quantiser.zero;
+}
+
+__device__ __forceinline__ void narrow_row(const uint4& chunk, uint8_t* row, uint32_t lane) {
+  float x[8];
+  widen(chunk, x);
+  uint16_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    pairs[i] = __nv_cvt_float2_to_fp8x2({x[2 * i], x[2 * i + 1]}, __NV_SATFINITE, __NV_E4M3);
+  }
+  reinterpret_cast<uint2*>(row)[lane] = {pairs[0] | uint32_t{pairs[1]} << 16,
+                                         pairs[2] | uint32_t{pairs[3]} << 16};
+}
+
+template <int kBits, int kDim, int kWidth>
+__device__ __forceinline__ uint4 widen_row(const uint8_t* row, uint32_t groups, uint32_t lane) {
+  float x[8];
+  if constexpr (kBits == 8) {
+    const uint2 raw = __ldcs(reinterpret_cast<const uint2*>(row) + lane);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto pair = static_cast<__nv_fp8x2_storage_t>((i < 2 ? raw.x : raw.y) >> 16 * (i % 2));
+      const __half2 halves = __nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3);
+      x[2 * i] = __low2float(halves), x[2 * i + 1] = __high2float(halves);
+    }
+  } else {
+    const uint32_t word = kBits == 4 ? __ldcs(reinterpret_cast<const uint32_t*>(row) + lane)
+                                     : __ldcs(reinterpret_cast<const uint16_t*>(row) + lane);
+    const auto* const pairs = reinterpret_cast<const __half*>(row + kDim * kBits / 8);
+    const float scale = __half2float(__ldcs(pairs + lane / (kWidth / 8)));
+    const float zero = __half2float(__ldcs(pairs + groups + lane / (kWidth / 8)));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = value_of(word >> kBits * i & ((1u << kBits) - 1), scale, zero);
+  }
+  return narrow(x);
+}
+
+constexpr uint32_t kPackThreads = 128;
+
+// A block of rows: where its first one is, in either form.
+template <int kDim>
+struct RowBlock {
+  size_t wide = 0;    // in bf16 numbers
+  size_t packed = 0;  // in bytes
+
+  __device__ RowBlock(const PackArgs& args, const PackedLayout& layout, uint32_t block, bool packing) {
+    const uint32_t side_block = block % layout.blocks_per_side, side_of_all = block / layout.blocks_per_side;
+    const uint32_t sides = 2 - layout.first_side, side = side_of_all % sides + layout.first_side;
+    const uint2 pair = __ldg(reinterpret_cast<const uint2*>(args.pages) + side_of_all / sides);
+    const uint32_t slot = side_block * layout.block_rows;
+    const size_t row = (size_t{packing ? pair.x : pair.y} * 2 + side) * args.shape.page_tokens + slot;
+    wide = row * kDim;
+    packed = size_t{packing ? pair.y : pair.x} * layout.page_bytes + side * layout.values_at +
+             slot * layout.row_bytes;
+  }
+};
+
+// One warp, one block of rows, all of them in flight. kBits 8: fp8. kPack: from bf16, else to it.
+template <int kBits, int kDim, int kWidth, bool kPack>
+__device__ void convert_rows(const PackArgs& args, const PackedLayout& layout, uint32_t block,
+                             __nv_bfloat16* pool, uint8_t* bytes) {
+  constexpr uint32_t kLanes = kDim / 8, kAtOnce = 32 / kLanes, kSteps = 8 / kAtOnce;
+  if (block >= layout.blocks) return;
+  const RowBlock<kDim> at(args, layout, block, kPack);
+  const uint32_t lane = threadIdx.x % kLanes, first = threadIdx.x % 32 / kLanes;
+  auto* const wide = reinterpret_cast<uint4*>(pool + at.wide);
+  uint8_t* const packed = bytes + at.packed;
+  uint4 chunks[kSteps];
+#pragma unroll
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    const uint32_t row = min(first + i * kAtOnce, layout.block_rows - 1);
+    chunks[i] =
+        kPack ? load_once(wide + row * kLanes + (lane ^ row))  // a block's first slot is a multiple of 8
+              : widen_row<kBits, kDim, kWidth>(packed + row * layout.row_bytes, layout.groups, lane);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    const uint32_t row = first + i * kAtOnce;
+    const bool real = row < layout.block_rows;
+    uint8_t* const to = packed + row * layout.row_bytes;
+    if constexpr (!kPack) {
+      if (real) wide[row * kLanes + (lane ^ row)] = chunks[i];
+    } else if constexpr (kBits == 8) {
+      if (real) narrow_row(chunks[i], to, lane);
+    } else {
+      quantise_row<kBits, kDim, kWidth>(chunks[i], to, layout.groups, lane, real);
+    }
+  }
+}
+
+template <int kBits, int kDim, int kWidth, bool kPack>
+__global__ void __launch_bounds__(kPackThreads)
+    rows_kernel(const __grid_constant__ PackArgs args, const __grid_constant__ PackedLayout layout,
+                __nv_bfloat16* pool, uint8_t* bytes) {
+  const uint32_t block = blockIdx.x * (kPackThreads / 32) + threadIdx.x / 32;
+  convert_rows<kBits, kDim, kWidth, kPack>(args, layout, block, pool, bytes);
+}
+
+}  // namespace kvtwin::device
+
+#endif  // KVTWIN_KERNELS_PACK_ROWS_CUH_

@@ -1,0 +1,22 @@
+// Decode attention over the fast layout; packed_decode.h says what it computes, packed_worker.cuh how.
+
+#include "kernels/packed_decode.h"
+#include "kernels/packed_fast.cuh"
+#include "kernels/packed_worker.cuh"
+
+namespace kvtwin {
+
+namespace device {
+// packed_decode_rows.cu
+cudaError_t launch_rows(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream);
+}  // namespace device
+
+cudaError_t packed_decode(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream) {
+  if (!packed_shape_is_possible(shape)) return cudaErrorInvalidValue;
+  if (shape.sequences == 0) return cudaSuccess;
+  if (shape.layout == PackedLayout::kRows) return device::launch_rows(shape, args, stream);
+  return shape.head_dim == 128 ? device::launch_family<device::FastFamily<128>>(shape, args, stream)
+                               : device::launch_family<device::FastFamily<64>>(shape, args, stream);
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,25 @@
+// Decode attention over the byte layouts of METHODS 4.3; packed_decode.h says what it computes.
+
+#include "kernels/packed_decode.h"
+#include "kernels/packed_rows.cuh"
+#include "kernels/packed_worker.cuh"
+
+namespace kvtwin::device {
+namespace {
+
+template <int kScaleGroup>
+cudaError_t launch(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream) {
+  return shape.head_dim == 128 ? launch_family<RowsFamily<128, kScaleGroup>>(shape, args, stream)
+                               : launch_family<RowsFamily<64, kScaleGroup>>(shape, args, stream);
+}
+
+}  // namespace
+
+// REQUIRES: a possible shape of kRows.
+cudaError_t launch_rows(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream) {
+  return shape.scale_group == 32   ? launch<32>(shape, args, stream)
+         : shape.scale_group == 64 ? launch<64>(shape, args, stream)
+                                   : launch<128>(shape, args, stream);
+}
+
+}  // namespace kvtwin::device

@@ -1,0 +1,149 @@
+// What every packed format does alike: codes that are multiplied as they are, and the running softmax.
+//
+// Codes are never converted. A field of w & 0x000f000f (or another mask within the low ten bits of each half)
+// is a pair of fp16 *subnormals*, code * 2^-24 * (1, 4, 16 or 64, where it lies in the half), which tensor
+// cores multiply exactly. The powers of two are taken out afterwards: of columns of A together with the other
+// operand, of rows of A together with the result (`key_factor`, `value_factor`). So int4 costs 5 integer
+// instructions per 8 codes and int2 9 per 16. Scales never touch codes either:
+//   keys per channel   q' = q * scale once per group; zeros: sum_c q_c zero_c by a tensor-core row
+//   keys per token     sums of a group of channels are multiplied by its scale (32 numbers per 16 x 128
+//   codes) values             p' = p * scale; zeros: sum_t p_t zero_t by a tensor-core row, next to the sum
+//   of p
+//
+// p is exp2(logit - ref), below 2: an overflow shows in one bit of the fp16 pairs or'ed together, which costs
+// a quarter of a search for the largest logit; only then `ref` is raised and p computed again. Before p is
+// multiplied by a value's scale it is multiplied by 2^8 (exact), so that fp16 resolves small weights: a cell
+// counts down to 2^-24 of the largest weight. Scales of values of 2 and more raise `ref` such that the
+// product stays in fp16's range: any scale is right.
+
+#ifndef KVTWIN_KERNELS_PACKED_MATH_CUH_
+#define KVTWIN_KERNELS_PACKED_MATH_CUH_
+
+#include "kernels/attention_decode_merge.cuh"
+
+namespace kvtwin::device {
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kCodeUnit = 16777216.f;  // 2^24: a code as fp16 is code / 2^24
+constexpr uint32_t kFp16One = 0x3c003c00, kFp16Sixteenth = 0x2c002c00;
+constexpr uint32_t kFp16Up8 = 0x5c005c00, kFp16Up12 = 0x6c006c00;  // 2^8, 2^12
+constexpr float kUp8 = 256, kUp12 = 4096;
+
+// word >> 8, but not where masks are made: that pipe is what int2 waits for, and multipliers idle. The factor
+// is in memory because a constant would be made a shift again.
+static __device__ __constant__ uint32_t two_to_24 = 1u << 24;
+__device__ __forceinline__ uint32_t shift_by_8(uint32_t word) { return __umulhi(word, two_to_24); }
+
+// Of one sequence, by lane, as Partial has it; sums are whole ones, not this lane's only. `more` is the
+// accumulator of the tensor-core rows that values have besides: more[0..1] of row lane / 4 zeros of a group
+// (or of all channels), more[2..3] the sum of p.
+template <int kDim>
+struct PackedPartial {
+  float out[kDim / 16][4] = {};
+  float more[4] = {};
+  float ref[2] = {-1e30f, -1e30f};
+
+  // `top`: the largest logits of this lane's cells of heads lane % 4 * 2, + 1; `reserve` as reserve_of().
+  __device__ __forceinline__ void raise(float (&top)[2], float reserve) {
+#pragma unroll
+    for (int by = 4; by < 32; by *= 2) {
+      top[0] = fmaxf(top[0], __shfl_xor_sync(kAllLanes, top[0], by));
+      top[1] = fmaxf(top[1], __shfl_xor_sync(kAllLanes, top[1], by));
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float higher = fmaxf(ref[h], top[h] + reserve);
+      const float by = exp2_fast(ref[h] - higher);
+      ref[h] = higher;
+      more[h] *= by, more[h + 2] *= by;
+#pragma unroll
+      for (int mt = 0; mt < kDim / 16; ++mt) out[mt][h] *= by, out[mt][h + 2] *= by;
+    }
+  }
+
+  __device__ __forceinline__ Partial<kDim> result() const {
+    Partial<kDim> result;
+    const bool mine = threadIdx.x % 32 < 4;  // the sum is in all rows: it counts once
+#pragma unroll
+    for (int mt = 0; mt < kDim / 16; ++mt) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) result.out[mt][i] = out[mt][i];
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) result.max[h] = ref[h], result.sum[h] = mine ? more[h + 2] : 0;
+    return result;
+  }
+};
+
+// Raw sums `s` of cell row r of tile mt are logits (base 2) s * factor * key_factor(mt, r / 8) +
+// add[mt / kTilesPerAdd].
+template <class Format>
+__device__ __forceinline__ void find_top(const float (&s)[Format::kTiles][4],
+                                         const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
+                                         float factor, float (&top)[2]) {
+  top[0] = top[1] = -INFINITY;
+#pragma unroll
+  for (int mt = 0; mt < Format::kTiles; ++mt) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float by = factor * Format::key_factor(mt % 2, i / 2);
+      top[i % 2] = fmaxf(top[i % 2], fmaf(s[mt][i], by, add[mt / Format::kTilesPerAdd][i % 2]));
+    }
+  }
+}
+// p of the same, as pairs of heads: p[2 mt] of rows lane / 4, p[2 mt + 1] of those 8 below. All or'ed.
+template <class Format>
+__device__ __forceinline__ uint32_t weigh(const float (&s)[Format::kTiles][4],
+                                          const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
+                                          float factor, const float (&ref)[2],
+                                          uint32_t (&p)[2 * Format::kTiles]) {
+  uint32_t all = 0;
+#pragma unroll
+  for (int mt = 0; mt < Format::kTiles; ++mt) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float x[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float by = add[mt / Format::kTilesPerAdd][h] - ref[h];
+        x[h] = exp2_fast(fmaf(s[mt][2 * half + h], factor * Format::key_factor(mt % 2, half), by));
+      }
+      p[2 * mt + half] = Format::pack(x[0], x[1]);
+      all |= p[2 * mt + half];
+    }
+  }
+  return all;
+}
+template <class Format, int kDim>
+__device__ __forceinline__ void soften(const float (&s)[Format::kTiles][4],
+                                       const float (&add)[Format::kTiles / Format::kTilesPerAdd][2],
+                                       float factor, float reserve, PackedPartial<kDim>* part,
+                                       uint32_t (&p)[2 * Format::kTiles]) {
+  const uint32_t all = weigh<Format>(s, add, factor, part->ref, p);
+  if (!__any_sync(kAllLanes, (all & 0x40004000u) != 0) && reserve == 0) return;  // below 2, fp16 and bf16
+  float top[2];
+  find_top<Format>(s, add, factor, top);
+  part->raise(top, reserve);
+  weigh<Format>(s, add, factor, part->ref, p);
+}
+
+// By how many powers of two p must stay below 1 where the largest scale of a block is not below 2^bits.
+// Scales are positive fp16; whether any is above 2 shows in those of all lanes or'ed together.
+__device__ __forceinline__ bool has_large_scale(uint32_t ored_scales) {
+  return __any_sync(kAllLanes, (ored_scales & 0x40004000u) != 0);
+}
+__device__ __forceinline__ float reserve_of(uint32_t largest_pair, int bits) {
+  float most = fmaxf(fp16_low(largest_pair), fp16_high(largest_pair));
+  most = warp_max(most);
+  const int exponent = static_cast<int>(__float_as_uint(most) >> 23) - 126;  // most < 2^exponent
+  return static_cast<float>(max(0, exponent - bits));
+}
+__device__ __forceinline__ uint32_t max_fp16(uint32_t a, uint32_t b) {
+  uint32_t out;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
+}
+
+}  // namespace kvtwin::device
+
+#endif  // KVTWIN_KERNELS_PACKED_MATH_CUH_

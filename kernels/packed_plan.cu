@@ -1,0 +1,103 @@
+#include <algorithm>
+
+#include "kernels/packed_plan.cuh"
+
+namespace kvtwin {
+namespace {
+
+using namespace device;
+
+constexpr uint32_t kPlanThreads = 1024;
+constexpr uint32_t kNear = 8192;  // sequences whose first units fit shared memory
+
+// The first block at or behind unit `from` of the list.
+__device__ PackedShare first_block(const PackedRules& rules, const PackedSequence* table, uint32_t sequences,
+                                   const uint32_t* begins, uint32_t from) {
+  PackedShare share;
+  share.sequence = sequence_of(from, begins, sequences);
+  share.begin = share.first = begins[share.sequence];
+  if (share.first == from) return share;  // also where there are no cells
+  const PackedSequence s = table[share.sequence];
+  for (; share.part < kPackedParts; ++share.part) {
+    const uint32_t cost = rules.cost(share.part), blocks = rules.blocks(s, share.part);
+    share.block = share.first >= from ? 0 : (from - share.first + cost - 1) / cost;
+    if (share.block < blocks) {
+      share.first += share.block * cost;
+      return share;
+    }
+    share.first += blocks * cost;
+  }
+  ++share.sequence;
+  share.part = share.block = 0;
+  share.begin = share.first;
+  return share;
+}
+
+__global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ PackedDecodeShape shape,
+                                                            const PackedSequence* table, DecodePlan* plan) {
+  __shared__ uint32_t warp_sums[32], near[kNear];
+  const PackedRules rules{shape.layout, shape.scale_group};
+  const uint32_t sequences = shape.sequences;
+  auto* const far = reinterpret_cast<uint32_t*>(packed_shares_of(plan) + shape.ctas * kPackedWarps);
+  uint32_t* const begins = sequences <= kNear ? near : far;
+  uint32_t before = 0;
+  for (uint32_t base = 0; base < sequences; base += kPlanThreads) {
+    const uint32_t i = base + threadIdx.x;
+    const uint32_t mine = i < sequences ? rules.cost(table[i]) : 0;
+    const uint32_t until = before + sum_up_to_me(mine, warp_sums);
+    if (i < sequences) begins[i] = until - mine;
+    before += warp_sums[31];
+    __syncthreads();
+  }
+  __syncthreads();
+  const uint32_t ctas = max(1u, min(shape.ctas, before / kCostMost));
+  const DecodePlan cuts{before, ctas, before / ctas, before % ctas};
+  if (threadIdx.x == 0) *plan = cuts;
+  for (uint32_t g = threadIdx.x; g < shape.ctas * kPackedWarps; g += kPlanThreads) {
+    PackedShare share;
+    const uint32_t cta = g / kPackedWarps, warp = g % kPackedWarps;
+    if (cta < ctas) {
+      const uint32_t begin = cuts.cta_begin(cta), count = cuts.cta_begin(cta + 1) - begin;
+      share = first_block(rules, table, sequences, begins, begin + warp * count / kPackedWarps);
+      share.end = begin + (warp + 1) * count / kPackedWarps;
+      if (share.first < share.end) share.info = table[share.sequence];
+    }
+    packed_shares_of(plan)[g] = share;
+  }
+}
+
+}  // namespace
+
+bool packed_shape_is_possible(const PackedDecodeShape& s) {
+  const bool fast = s.layout == PackedLayout::kFast;
+  if (s.group == 0 || s.group > kDecodeGroupMax || (s.head_dim != 64 && s.head_dim != 128)) return false;
+  if (s.ctas == 0 || s.heads_per_page == 0) return false;
+  if (!fast && s.scale_group != 32 && s.scale_group != 64 && s.scale_group != 128) return false;
+  for (uint32_t part = 0; part < kPackedParts; ++part) {
+    const uint32_t page = s.page_tokens[part];
+    if (page != 16 && page != 32 && page != 64 && page != 128) return false;
+    if (fast && part != kPartWide && page != kRecordTokens) return false;
+    if (!fast && part == kPartInt2 && page % s.scale_group != 0) return false;
+  }
+  return true;
+}
+
+size_t packed_plan_bytes(const PackedDecodeShape& shape) {
+  return sizeof(DecodePlan) + sizeof(PackedShare) * shape.ctas * kPackedWarps +
+         sizeof(uint32_t) * shape.sequences;
+}
+
+size_t packed_workspace_bytes(const PackedDecodeShape& shape) {
+  return device::parts_offset(shape.sequences) +
+         size_t{2} * shape.ctas * kDecodeGroupMax * (shape.head_dim + 2) * sizeof(float);
+}
+
+cudaError_t plan_packed_decode(const PackedDecodeShape& shape, const PackedDecodeArgs& args,
+                               cudaStream_t stream) {
+  if (!packed_shape_is_possible(shape)) return cudaErrorInvalidValue;
+  if (shape.sequences == 0) return cudaSuccess;
+  plan_kernel<<<1, kPlanThreads, 0, stream>>>(shape, args.table, static_cast<DecodePlan*>(args.plan));
+  return cudaGetLastError();
+}
+
+}  // namespace kvtwin

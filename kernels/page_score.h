@@ -1,0 +1,52 @@
+// How much the G query heads of one KV head want each page, from the pages' summaries alone.
+//
+//   u_g[p] = sum_i max(q_g[i] * high_p[i], q_g[i] * low_p[i])
+// and the G of them become one (METHODS 6.2, and table 5 of FreeKV's paper):
+//   kMeanQ, kMaxQ    u of the mean | the channel-wise largest query
+//   kMeanQk, kMaxQk  mean | largest of u_g
+//   kMeanS, kMaxS    mean | largest of softmax over the pages of scale * u_g
+// The scale matters only before a softmax. Higher is chosen; ties: the later page (select.h).
+// Cost: O(G * pages * dim).
+
+#ifndef KVTWIN_KERNELS_PAGE_SCORE_H_
+#define KVTWIN_KERNELS_PAGE_SCORE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvtwin::kernels {
+
+enum class PagePooling : uint8_t { kMeanS, kMaxS, kMeanQk, kMaxQk, kMeanQ, kMaxQ };
+
+// A summary, [dim] each: page_summary.h.
+struct PageVectors {
+  const float* high = nullptr;
+  const float* low = nullptr;
+};
+
+// q [group][dim], rotated; scores [pages.size()]. Sums as in wide.h, exponentials as in exact_exp.h.
+void score_pages_ref(PagePooling pooling, float scale, const float* q, uint32_t group, uint32_t dim,
+                     std::span<const PageVectors> pages, float* scores);
+
+// The mean over the G query heads of cos(q_g, before_g): how alike two queries of one KV head are (METHODS
+// 6.3, C[h]). In [-1, 1]; a zero vector is like nothing: 0. q, before [group][dim].
+float group_cosine_ref(const float* q, const float* before, uint32_t group, uint32_t dim);
+
+// The slots of one KV head's arena that can be overwritten: slots[s] is the page that slot s holds.
+struct SlotChange {
+  uint32_t slot = 0;
+  uint32_t page = 0;  // what it holds from now on
+};
+
+// Makes the slots hold every page of `chosen`: what is missing, ascending, replaces the pages with the
+// lowest current score (ties: the earlier page), and of those only pages that were not chosen. Where there
+// are as many slots as chosen pages, the two sets are equal afterwards, and what moves is their difference.
+// scores[p - first] is page p's; a page in a slot without a score (before `first`, or behind the scores) goes
+// first. REQUIRES: chosen ascends, has at most slots.size() pages, all with scores.
+std::vector<SlotChange> replace_slots_ref(std::span<const uint32_t> chosen, std::span<const float> scores,
+                                          uint32_t first, std::span<uint32_t> slots);
+
+}  // namespace kvtwin::kernels
+
+#endif  // KVTWIN_KERNELS_PAGE_SCORE_H_

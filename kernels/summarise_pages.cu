@@ -1,0 +1,87 @@
+#include "kernels/bf16_chunk.cuh"
+#include "kernels/kv_block.cuh"
+#include "kernels/page_moves.h"
+
+namespace kvtwin {
+namespace {
+
+using namespace device;
+
+constexpr uint32_t kThreads = 128;
+constexpr uint32_t kAtOnce = 16;
+
+// Calls take(x) for eight channels of each of the cells, in their order; some rows are in flight at once.
+template <typename Take>
+__device__ void each_cell(const __nv_bfloat16* keys, const KvBlockShape& block, uint32_t cells,
+                          uint32_t channel, const Take& take) {
+  for (uint32_t base = 0; base < cells; base += kAtOnce) {
+    uint4 rows[kAtOnce];
+#pragma unroll
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      if (base + i < cells) rows[i] = load_once(keys + block.at(base + i, channel));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      if (base + i >= cells) break;
+      float x[8];
+      widen(rows[i], x);
+      take(x);
+    }
+  }
+}
+
+// One thread: eight channels of one page. So sums have the order of the definition, and nobody waits.
+template <PageSummaryKind kKind>
+__global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_constant__ SummaryArgs args) {
+  const uint32_t chunks = args.head_dim / 8, at = blockIdx.x * kThreads + threadIdx.x;
+  if (at / chunks >= args.count) return;
+  const SummaryPage page = args.pages[at / chunks];
+  if (page.cells == 0) return;
+  const KvBlockShape block{args.page_tokens, args.head_dim};
+  const __nv_bfloat16* const keys = args.pool + page.block * block.numbers();
+  const uint32_t channel = at % chunks * 8;
+  const auto cells = static_cast<float>(page.cells);
+  float high[8], low[8], sum[8] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) high[i] = -INFINITY, low[i] = INFINITY;
+  each_cell(keys, block, page.cells, channel, [&](const float(&x)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (kKind == PageSummaryKind::kMean) sum[i] += x[i];
+      high[i] = fmaxf(high[i], x[i]), low[i] = fminf(low[i], x[i]);
+    }
+  });
+  if (kKind == PageSummaryKind::kCuboid) {
+    float center[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) center[i] = (high[i] + low[i]) * 0.5f;
+    each_cell(keys, block, page.cells, channel, [&](const float(&x)[8]) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum[i] += fabsf(center[i] - x[i]);
+    });
+#pragma unroll
+    for (int i = 0; i < 8; ++i) high[i] = center[i] + sum[i] / cells, low[i] = center[i] - sum[i] / cells;
+  } else if (kKind == PageSummaryKind::kMean) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) high[i] = low[i] = sum[i] / cells;
+  }
+  __nv_bfloat16* const out = args.out + size_t{page.target} * 2 * args.head_dim + channel;
+  *reinterpret_cast<uint4*>(out) = narrow(high);
+  *reinterpret_cast<uint4*>(out + args.head_dim) = narrow(low);
+}
+
+}  // namespace
+
+cudaError_t summarise_pages(const SummaryArgs& args, cudaStream_t stream) {
+  const bool page = args.page_tokens == 1 || (args.page_tokens > 0 && args.page_tokens % 8 == 0);
+  if (!page || args.head_dim == 0 || args.head_dim % 64 != 0) return cudaErrorInvalidValue;
+  if (args.count == 0) return cudaSuccess;
+  const auto kernel = args.kind == PageSummaryKind::kMinMax   ? summarise_kernel<PageSummaryKind::kMinMax>
+                      : args.kind == PageSummaryKind::kCuboid ? summarise_kernel<PageSummaryKind::kCuboid>
+                                                              : summarise_kernel<PageSummaryKind::kMean>;
+  const uint32_t threads = args.count * (args.head_dim / 8);
+  kernel<<<(threads + kThreads - 1) / kThreads, kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace kvtwin

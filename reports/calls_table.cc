@@ -1,0 +1,123 @@
+#include "reports/calls_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+
+namespace kvtwin {
+namespace {
+
+// The columns that are read, in the order in which Row has them.
+constexpr std::array<std::string_view, 10> kColumns = {
+    "session",       "replica",  "end",         "prompt_tokens",  "output_tokens",
+    "reused_tokens", "ready_ns", "admitted_ns", "first_token_ns", "finished_ns"};
+enum Column { kSession, kReplica, kEnd, kPrompt, kOutput, kReused, kReady, kAdmitted, kFirst, kFinished };
+
+// RFC 4180: one record from the front of *rest; false at the end of the text.
+bool take_record(std::string_view* rest, std::vector<std::string>* cells) {
+  cells->clear();
+  if (rest->empty()) return false;
+  cells->emplace_back();
+  bool quoted = false;
+  size_t at = 0;
+  for (; at < rest->size(); ++at) {
+    const char c = (*rest)[at];
+    if (quoted) {
+      if (c != '"') {
+        cells->back().push_back(c);
+      } else if (at + 1 < rest->size() && (*rest)[at + 1] == '"') {
+        cells->back().push_back('"');
+        ++at;
+      } else {
+        quoted = false;
+      }
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == ',') {
+      cells->emplace_back();
+    } else if (c == '\n') {
+      ++at;
+      break;
+    } else if (c != '\r') {
+      cells->back().push_back(c);
+    }
+  }
+  rest->remove_prefix(at);
+  return true;
+}
+
+bool whole(const std::string& text, int64_t* value) {
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return failed == std::errc{} && end == text.data() + text.size();
+}
+
+float seconds(int64_t from_ns, int64_t to_ns) {
+  return static_cast<float>(static_cast<double>(to_ns - from_ns) / 1e9);
+}
+
+}  // namespace
+
+Result<CallsTable> read_calls(std::string_view csv, const std::string& where) {
+  std::vector<std::string> cells;
+  std::array<size_t, kColumns.size()> places{};
+  take_record(&csv, &cells);
+  for (size_t c = 0; c < kColumns.size(); ++c) {
+    const auto found = std::find(cells.begin(), cells.end(), kColumns[c]);
+    if (found == cells.end())
+      return mistake(where + ":1", fmt::format("has no column \"{}\"", kColumns[c]),
+                     "run the scenario again");
+    places[c] = static_cast<size_t>(found - cells.begin());
+  }
+  const size_t width = cells.size();
+  CallsTable out;
+  std::map<std::string, uint32_t> sessions;
+  for (uint64_t line = 2; take_record(&csv, &cells); ++line) {
+    const auto wrong = [&](std::string what) {
+      return mistake(fmt::format("{}:{}", where, line), std::move(what), "run the scenario again");
+    };
+    if (cells.size() != width)
+      return wrong(fmt::format("has {} columns, the first line {}", cells.size(), width));
+    if (cells[places[kEnd]] != "finished") continue;
+    std::array<int64_t, kColumns.size()> values{};
+    for (size_t c = kPrompt; c < kColumns.size(); ++c) {
+      if (!whole(cells[places[c]], &values[c]) || values[c] < 0)
+        return wrong(fmt::format("{} is \"{}\", no whole number", kColumns[c], cells[places[c]]));
+    }
+    std::string name = cells[places[kSession]];
+    if (cells[places[kReplica]] != "0") name += "/" + cells[places[kReplica]];
+    const auto session = sessions.emplace(name, static_cast<uint32_t>(sessions.size()));
+    if (session.second) out.sessions.push_back(name);
+    out.session.push_back(session.first->second);
+    out.ready_s.push_back(static_cast<double>(values[kReady]) / 1e9);
+    out.queue_s.push_back(seconds(values[kReady], values[kAdmitted]));
+    out.ttft_s.push_back(seconds(values[kReady], values[kFirst]));
+    out.e2e_s.push_back(seconds(values[kReady], values[kFinished]));
+    out.prompt.push_back(static_cast<uint32_t>(values[kPrompt]));
+    out.output.push_back(static_cast<uint32_t>(values[kOutput]));
+    out.reused.push_back(static_cast<uint32_t>(values[kReused]));
+  }
+  return out;
+}
+
+CallsTable CallsTable::thinned(size_t most) const {
+  if (count() <= most) return *this;
+  const size_t step = (count() + most - 1) / most;
+  CallsTable out;
+  out.sessions = sessions;
+  for (size_t i = 0; i < count(); i += step) {
+    out.ready_s.push_back(ready_s[i]);
+    out.queue_s.push_back(queue_s[i]);
+    out.ttft_s.push_back(ttft_s[i]);
+    out.e2e_s.push_back(e2e_s[i]);
+    out.prompt.push_back(prompt[i]);
+    out.output.push_back(output[i]);
+    out.reused.push_back(reused[i]);
+    out.session.push_back(session[i]);
+  }
+  return out;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,32 @@
+// CallsTable is calls.csv of a run's folder, read back: finished calls, as columns in seconds.
+
+#ifndef KVTWIN_REPORTS_CALLS_TABLE_H_
+#define KVTWIN_REPORTS_CALLS_TABLE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+
+namespace kvtwin {
+
+struct CallsTable {
+  std::vector<double> ready_s;
+  std::vector<float> queue_s, ttft_s, e2e_s;  // from ready
+  std::vector<uint32_t> prompt, output, reused;
+  std::vector<uint32_t> session;      // index of `sessions`
+  std::vector<std::string> sessions;  // in order of their first call
+
+  size_t count() const { return ready_s.size(); }
+  // Every k-th call, so that at most `most` are left; sessions stay.
+  CallsTable thinned(size_t most) const;
+};
+
+// `where` is for messages.
+Result<CallsTable> read_calls(std::string_view csv, const std::string& where);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_REPORTS_CALLS_TABLE_H_

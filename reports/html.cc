@@ -1,0 +1,127 @@
+// The page: reports/web's bundle with the data in it.
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "reports/page.h"
+#include "reports/report.h"
+
+namespace kvtwin {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "columns are little-endian");
+
+using Json = nlohmann::ordered_json;
+constexpr auto kReplaceBadText = Json::error_handler_t::replace;
+
+std::string base64(const void* data, size_t size) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  std::string out;
+  out.reserve((size + 2) / 3 * 4);
+  for (size_t i = 0; i < size; i += 3) {
+    uint32_t word = 0;
+    for (size_t b = 0; b < 3; ++b) word = word << 8 | (i + b < size ? bytes[i + b] : 0u);
+    for (size_t d = 0; d < 4; ++d) out.push_back(i + d <= size ? kDigits[word >> (18 - 6 * d) & 63] : '=');
+  }
+  return out;
+}
+
+template <typename T>
+std::string column(const std::vector<T>& values) {
+  return base64(values.data(), values.size() * sizeof(T));
+}
+
+Json calls_json(const CallsTable& all) {
+  const CallsTable calls = all.thinned(kReportCallsMax);
+  Json out;
+  out["count"] = calls.count();
+  out["of"] = all.count();
+  out["ready_s"] = column(calls.ready_s);
+  out["queue_s"] = column(calls.queue_s);
+  out["ttft_s"] = column(calls.ttft_s);
+  out["e2e_s"] = column(calls.e2e_s);
+  out["prompt"] = column(calls.prompt);
+  out["output"] = column(calls.output);
+  out["reused"] = column(calls.reused);
+  out["session"] = column(calls.session);
+  return out;
+}
+
+Json run_json(const ReportRun& run) {
+  Json out;
+  out["dir"] = run.dir;
+  out["name"] = run.result.scenario();
+  out["summary"] = Json::parse(run.summary);
+  out["scenario"] = run.result.scenario_text();
+  out["notes"] = Json::array();
+  for (const std::string& note : run.result.notes()) out["notes"].push_back(note);
+  if (run.calls.count() > kReportCallsMax)
+    out["notes"].push_back(fmt::format("plots of single calls show every {}th of {} calls",
+                                       (run.calls.count() + kReportCallsMax - 1) / kReportCallsMax,
+                                       run.calls.count()));
+  out["memory"] = Json::array();
+  for (const v1::MemoryTerm& term : run.result.memory())
+    out["memory"].push_back({{"name", term.name()}, {"bytes", term.bytes()}});
+  out["series"] = Json::array();
+  for (const v1::TimeSeries& series : run.result.series()) {
+    out["series"].push_back({{"name", series.name()},
+                             {"unit", series.unit()},
+                             {"width_s", static_cast<double>(series.width_ns()) / 1e9},
+                             {"mean", std::vector<double>(series.mean().begin(), series.mean().end())}});
+  }
+  out["calls"] = calls_json(run.calls);
+  out["sessions"] = run.calls.sessions;
+  return out;
+}
+
+Json sweep_json(const ReportSweep& sweep) {
+  Json out;
+  out["dir"] = sweep.dir;
+  out["axes"] = sweep.axes;
+  out["points"] = Json::array();
+  for (const ReportSweep::Point& point : sweep.points)
+    out["points"].push_back({{"values", point.values}, {"metrics", Json::parse(point.metrics)}});
+  return out;
+}
+
+// Runs of one scenario need names of their own: what tells them apart is where they lie.
+void tell_apart(Json* runs) {
+  std::map<std::string, int> same;
+  for (const auto& run : *runs) ++same[run["name"].get<std::string>()];
+  for (auto& run : *runs) {
+    if (same[run["name"].get<std::string>()] > 1) run["name"] = run["dir"];
+  }
+}
+
+}  // namespace
+
+bool has_report_page() { return !report_page().empty(); }
+
+std::string report_html(const Report& report) {
+  Json data;
+  data["command"] = report.command;
+  data["version"] = KVTWIN_VERSION;
+  data["runs"] = Json::array();
+  for (const ReportRun& run : report.runs) data["runs"].push_back(run_json(run));
+  tell_apart(&data["runs"]);
+  data["sweeps"] = Json::array();
+  for (const ReportSweep& sweep : report.sweeps) data["sweeps"].push_back(sweep_json(sweep));
+  std::string text;
+  for (const char c : data.dump(-1, ' ', false, kReplaceBadText)) {
+    // Nothing in it may end the script element it stands in.
+    if (c == '<') {
+      text += "\\u003c";
+    } else {
+      text.push_back(c);
+    }
+  }
+  std::string page(report_page());
+  constexpr std::string_view kPlace = "/*DATA*/";
+  return page.replace(page.find(kPlace), kPlace.size(), text);
+}
+
+}  // namespace kvtwin

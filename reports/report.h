@@ -1,0 +1,53 @@
+// A report: runs and sweeps as one self-contained HTML page, or as Markdown for a pull request.
+//
+// It is made of results only (run.binpb, calls.csv, a sweep's points): what a world did not write down, no
+// report knows. The page holds the data as JSON, calls as columns, and the bundle of reports/web, which draws
+// it.
+
+#ifndef KVTWIN_REPORTS_REPORT_H_
+#define KVTWIN_REPORTS_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "reports/calls_table.h"
+#include "traces/proto/run.pb.h"
+
+namespace kvtwin {
+
+struct ReportRun {
+  std::string dir;
+  v1::RunResult result;
+  std::string summary;  // a flat JSON object: the result as programs read it
+  CallsTable calls;
+};
+
+struct ReportSweep {
+  std::string dir;
+  std::vector<std::string> axes;
+  struct Point {
+    std::vector<std::string> values;  // by axis
+    std::string metrics;              // a flat JSON object
+  };
+  std::vector<Point> points;
+};
+
+struct Report {
+  std::string command;  // that makes it
+  std::vector<ReportRun> runs;
+  std::vector<ReportSweep> sweeps;
+};
+
+// More calls than this of one run are thinned out evenly, and the page says so: it stays below 5 MB.
+constexpr uint64_t kReportCallsMax = 60'000;
+
+// Whether this build has the page (Node.js was there).
+bool has_report_page();
+// REQUIRES: has_report_page().
+std::string report_html(const Report& report);
+std::string report_markdown(const Report& report);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_REPORTS_REPORT_H_

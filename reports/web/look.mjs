@@ -1,0 +1,68 @@
+// Opens a report in headless Chromium as its reader would (file://, no network) and checks it:
+//   node look.mjs REPORT.html [--light=PNG] [--dark=PNG] [--section=ID] [--ready-ms-max=N]
+// Prints what it saw as JSON; exit status 1 if a console error, a failed request or an empty plot was seen.
+import { pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+
+const [file, ...options] = process.argv.slice(2);
+const option = (name) => options.find((word) => word.startsWith(`--${name}=`))?.slice(name.length + 3);
+const browser = await chromium.launch({
+  executablePath: process.env.KVTWIN_CHROMIUM ?? "/usr/bin/chromium",
+  args: ["--no-sandbox", "--disable-gpu"],
+});
+const problems = [];
+const seen = {};
+for (const scheme of ["light", "dark"]) {
+  const page = await browser.newPage({ viewport: { width: 1280, height: 900 }, colorScheme: scheme });
+  page.on("console", (message) => message.type() === "error" && problems.push(`console: ${message.text()}`));
+  page.on("pageerror", (error) => problems.push(`page: ${error.message}`));
+  page.on("request", (request) => {
+    if (!request.url().startsWith("file:") && !request.url().startsWith("data:")) problems.push(`request: ${request.url()}`);
+  });
+  const before = Date.now();
+  await page.goto(pathToFileURL(file).href);
+  await page.waitForSelector('html[data-ready="true"]');
+  seen[`${scheme}_ms`] = Date.now() - before;
+  const most = Number(option("ready-ms-max") ?? Infinity);
+  if (seen[`${scheme}_ms`] > most) problems.push(`${scheme}: ready after ${seen[`${scheme}_ms`]} ms, not ${most}`);
+  // Plots are drawn when they come into view.
+  await page.evaluate(async () => {
+    for (const box of document.querySelectorAll(".plot")) {
+      box.scrollIntoView();
+      await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)));
+    }
+    window.scrollTo(0, 0);
+  });
+  const plots = await page.evaluate(() =>
+    [...document.querySelectorAll(".plot")].map((box) => {
+      const canvas = box.querySelector("canvas");
+      const label = box.getAttribute("aria-label");
+      if (!canvas) return { label, marks: 0 };
+      // Below the legend, which is coloured without data too.
+      const top = Math.round((40 * canvas.height) / canvas.clientHeight);
+      const { data } = canvas.getContext("2d").getImageData(0, top, canvas.width, canvas.height - top);
+      let marks = 0;
+      for (let i = 0; i < data.length; i += 4) {
+        // What is coloured is data: axes and texts are grey.
+        const [r, g, b, a] = [data[i], data[i + 1], data[i + 2], data[i + 3]];
+        if (a > 100 && Math.max(r, g, b) - Math.min(r, g, b) > 40) {
+          ++marks;
+        }
+      }
+      return { label, marks };
+    }),
+  );
+  seen.plots = plots.length;
+  for (const { label, marks } of plots) if (marks < 50) problems.push(`${scheme}: plot "${label}" is empty`);
+  // By keyboard alone: the first stops are the skip link, the button and the sections.
+  await page.keyboard.press("Tab");
+  seen.first_stop = await page.evaluate(() => document.activeElement?.textContent);
+  const picture = option(scheme);
+  const section = option("section");
+  if (picture && section) await page.locator(`#${section}`).screenshot({ path: picture });
+  else if (picture) await page.screenshot({ path: picture, fullPage: true });
+  await page.close();
+}
+await browser.close();
+console.log(JSON.stringify({ ...seen, problems }, null, 2));
+process.exit(problems.length > 0 ? 1 : 0);

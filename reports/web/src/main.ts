@@ -1,0 +1,45 @@
+import { BarChart, CustomChart, LineChart, ParallelChart, ScatterChart } from "echarts/charts";
+import {
+  DataZoomComponent, GridComponent, LegendComponent, ParallelComponent, TooltipComponent,
+} from "echarts/components";
+import * as echarts from "echarts/core";
+import { CanvasRenderer } from "echarts/renderers";
+
+import { readReport, type Report } from "./data.js";
+import { element, section, start } from "./page.js";
+import { attribution, latencies, memory, overRun, overview, unpackAll } from "./runs.js";
+import { gantt } from "./sessions.js";
+import { sweeps } from "./sweep.js";
+
+echarts.use([
+  BarChart, CanvasRenderer, CustomChart, DataZoomComponent, GridComponent, LegendComponent,
+  LineChart, ParallelChart, ParallelComponent, ScatterChart, TooltipComponent,
+]);
+
+function provenance(report: Report): void {
+  const into = section("provenance", "Provenance", "What was run, and the command that repeats it.");
+  into.append(element("p", `This page: ${report.command} (kvtwin ${report.version})`));
+  for (const run of report.runs) {
+    const details = document.createElement("details");
+    const world = run.summary["world"] ?? "";
+    details.append(element("summary", `${run.name}: world ${world}, seed ${run.summary["seed"]}, inputs ${run.summary["inputs"]}, decisions ${run.summary["decisions"]}`));
+    details.append(element("p", `kvtwin run scenario.resolved.textproto, as it lies in ${run.dir}:`));
+    details.append(element("pre", run.scenario));
+    into.append(details);
+  }
+}
+
+const report = readReport();
+if (report.runs.length > 0) {
+  const calls = unpackAll(report.runs);
+  overview(report.runs);
+  latencies(report.runs, calls);
+  overRun(report.runs);
+  attribution(report.runs);
+  memory(report.runs);
+  gantt(report.runs, calls);
+}
+sweeps(report.sweeps);
+provenance(report);
+start();
+document.documentElement.dataset["ready"] = "true";

@@ -1,0 +1,199 @@
+// Sections about one or several runs: overview, latencies, what happened over time, where time went.
+
+import { quantile, tpot, unpack, type Calls, type Run } from "./data.js";
+import { number, plot, section, table } from "./page.js";
+
+const kOverview: [string, string, string][] = [
+  ["calls_finished", "calls finished", ""],
+  ["output_tokens_per_s", "output tokens", "/s"],
+  ["ttft_p50_ms", "TTFT median", "ms"],
+  ["ttft_p99_ms", "TTFT P99", "ms"],
+  ["tpot_p50_ms", "TPOT median", "ms"],
+  ["tpot_p99_ms", "TPOT P99", "ms"],
+  ["e2e_p99_ms", "latency P99", "ms"],
+  ["session_served_p50_ms", "session served, median", "ms"],
+  ["preemptions", "preemptions", ""],
+  ["gpu_pages_held_peak", "GPU pages held, peak", ""],
+  ["gpu_pages", "GPU pages", ""],
+  ["fragmentation_tail", "tail fragmentation", ""],
+  ["fragmentation_group", "group fragmentation", ""],
+  ["reclaimed", "reclaimed", ""],
+  ["transfer_exposed_s", "transfers exposed", "s"],
+  ["transfer_hidden_s", "transfers hidden", "s"],
+  ["busy", "engines busy", ""],
+];
+
+export function overview(runs: Run[]): void {
+  const into = section("overview", "Overview", "");
+  const rows = kOverview.map(([key, label, unit]) => [
+    unit ? `${label}, ${unit}` : label,
+    ...runs.map((run) => number(run.summary[key])),
+  ]);
+  rows.push(["prefix reuse at first admission", ...runs.map(reuse)]);
+  rows.push(["step time from", ...runs.map((run) => shares(run, "cost"))]);
+  rows.push(["tokens from", ...runs.map((run) => shares(run, "input"))]);
+  table(into, "The runs side by side", ["", ...runs.map((run) => run.name)], rows);
+  for (const run of runs) {
+    for (const note of run.notes) into.append(Object.assign(document.createElement("p"), { textContent: `${run.name}: ${note}` }));
+  }
+}
+
+function reuse(run: Run): string {
+  const all = Number(run.summary["admitted_prompt_tokens"] ?? 0);
+  const found = Number(run.summary["reused_tokens_first"] ?? 0);
+  return all > 0 ? `${((100 * found) / all).toFixed(1)} %` : "–";
+}
+
+// "92 % measured, 8 % roofline".
+function shares(run: Run, prefix: string): string {
+  const parts = Object.entries(run.summary)
+    .filter(([key, value]) => key.startsWith(`${prefix}_`) && Number(value) > 0)
+    .sort((a, b) => Number(b[1]) - Number(a[1]));
+  return parts.map(([key, value]) => `${(100 * Number(value)).toFixed(0)} % ${key.slice(prefix.length + 1)}`).join(", ") || "–";
+}
+
+type Measure = { name: string; unit: string; of: (calls: Calls, i: number) => number };
+const kMeasures: Measure[] = [
+  { name: "TTFT", unit: "s", of: (calls, i) => calls.ttft[i] ?? NaN },
+  { name: "TPOT", unit: "s", of: tpot },
+  { name: "Latency", unit: "s", of: (calls, i) => calls.e2e[i] ?? NaN },
+];
+
+function sorted(calls: Calls, measure: Measure): Float64Array {
+  const values: number[] = [];
+  for (let i = 0; i < calls.count; ++i) {
+    const value = measure.of(calls, i);
+    if (Number.isFinite(value)) values.push(value);
+  }
+  return Float64Array.from(values).sort();
+}
+
+export function latencies(runs: Run[], all: Calls[]): void {
+  const into = section("latency", "Latency", "Share of finished calls that were at least so fast; and percentiles over time.");
+  for (const measure of kMeasures) {
+    const values = all.map((calls) => sorted(calls, measure));
+    plot(into, `${measure.name}: distribution`, () => ({
+      xAxis: { type: "log", name: measure.unit, nameLocation: "middle", nameGap: 28 },
+      yAxis: { type: "value", min: 0, max: 1, name: "share of calls" },
+      series: runs.map((run, r) => ({ name: run.name, type: "line", showSymbol: false, data: distribution(values[r]) })),
+    }));
+  }
+  runs.forEach((run, r) => {
+    const calls = all[r];
+    if (!calls || calls.count < kOverTimeCalls) return;
+    plot(into, `${run.name}: TTFT over time`, () => ({
+      xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 28, scale: true },
+      yAxis: { type: "log", name: "s" },
+      dataZoom: [{ type: "inside" }],
+      series: [0.5, 0.9, 0.99].map((share) => ({
+        name: `P${share * 100}`,
+        type: "line",
+        showSymbol: false,
+        data: overTime(calls, share),
+      })),
+    }));
+  });
+}
+
+// Fewer calls have no percentiles over time.
+const kOverTimeCalls = 100;
+
+// At most 400 points: more cannot be seen.
+function distribution(values: Float64Array | undefined): [number, number][] {
+  if (!values || values.length === 0) return [];
+  const out: [number, number][] = [];
+  const steps = Math.min(values.length, 400);
+  for (let i = 0; i < steps; ++i) {
+    const share = steps === 1 ? 1 : i / (steps - 1);
+    const value = quantile(values, Math.max(share, 1 / values.length));
+    if (value > 0) out.push([value, share]);
+  }
+  return out;
+}
+
+function overTime(calls: Calls, share: number): [number, number][] {
+  const order = Array.from({ length: calls.count }, (_, i) => i).sort((a, b) => (calls.ready[a] ?? 0) - (calls.ready[b] ?? 0));
+  const parts = Math.max(1, Math.min(120, Math.floor(calls.count / 20)));
+  const out: [number, number][] = [];
+  for (let p = 0; p < parts; ++p) {
+    const from = Math.floor((p * order.length) / parts);
+    const to = Math.floor(((p + 1) * order.length) / parts);
+    const here = order.slice(from, to);
+    const values = Float64Array.from(here, (i) => calls.ttft[i] ?? NaN).sort();
+    const value = quantile(values, share);
+    if (value > 0) out.push([calls.ready[here[0] ?? 0] ?? 0, value]);
+  }
+  return out;
+}
+
+export function overRun(runs: Run[]): void {
+  const into = section("time", "Over time", "Means over equal pieces of the run.");
+  const names = new Map<string, string>();
+  for (const run of runs) for (const series of run.series) names.set(series.name, series.unit);
+  for (const [name, unit] of names) {
+    plot(into, name.replaceAll("_", " "), () => ({
+      xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 28 },
+      yAxis: { type: "value", name: unit },
+      dataZoom: [{ type: "inside" }],
+      series: runs.flatMap((run) =>
+        run.series
+          .filter((series) => series.name === name)
+          .map((series) => ({
+            name: run.name,
+            type: "line",
+            step: "end",
+            showSymbol: false,
+            areaStyle: runs.length === 1 ? { opacity: 0.2 } : undefined,
+            data: series.mean.map((value, i) => [i * series.width_s, value]),
+          })),
+      ),
+    }), 220);
+  }
+}
+
+const kTimes = ["queue", "transfer", "prefill", "recompute", "decode", "host"];
+
+export function attribution(runs: Run[]): void {
+  const into = section("attribution", "Where time went", "Each call's latency, split to the nanosecond; shares of the sum over calls.");
+  plot(into, "Attribution of latency", () => ({
+    tooltip: { trigger: "axis", axisPointer: { type: "shadow" }, confine: true },
+    grid: { left: 160, right: 24, top: 40, bottom: 40 },
+    xAxis: { type: "value", max: 100, name: "%" },
+    yAxis: { type: "category", data: runs.map((run) => run.name), inverse: true },
+    series: kTimes.map((time) => ({
+      name: time,
+      type: "bar",
+      stack: "all",
+      data: runs.map((run) => {
+        const part = Number(run.summary[`time_${time}_s`] ?? 0);
+        const all = Number(run.summary["time_latency_s"] ?? 0);
+        return all > 0 ? (100 * part) / all : 0;
+      }),
+    })),
+  }), 100 + 44 * runs.length);
+  const rows = runs.map((run) => [
+    run.name,
+    ...kTimes.map((time) => number(run.summary[`time_${time}_s`])),
+    number(run.summary["time_latency_s"]),
+  ]);
+  table(into, "Seconds, summed over calls", ["", ...kTimes, "latency"], rows);
+}
+
+export function memory(runs: Run[]): void {
+  const into = section("memory", "KV memory", "Where a GPU's memory goes.");
+  const names = [...new Set(runs.flatMap((run) => run.memory.map((term) => term.name)))];
+  if (names.length === 0) {
+    into.append(Object.assign(document.createElement("p"), { textContent: "Page counts were given: no memory plan was made." }));
+    return;
+  }
+  table(
+    into,
+    "Bytes of one GPU",
+    ["", ...runs.map((run) => run.name)],
+    names.map((name) => [name, ...runs.map((run) => number(run.memory.find((term) => term.name === name)?.bytes))]),
+  );
+}
+
+export function unpackAll(runs: Run[]): Calls[] {
+  return runs.map((run) => unpack(run.calls));
+}

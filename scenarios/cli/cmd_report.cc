@@ -1,0 +1,55 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scenarios/cli/cli.h"
+#include "scenarios/report_inputs.h"
+#include "scenarios/results.h"
+
+namespace kvtwin {
+namespace {
+
+struct ReportArguments {
+  std::vector<std::string> dirs;
+  std::string out = "report.html";
+};
+
+int make_report(const ReportArguments& arguments) {
+  const std::filesystem::path out = arguments.out;
+  const bool markdown = out.extension() == ".md";
+  if (!markdown && out.extension() != ".html")
+    return complain(
+        Mistake{"--out", fmt::format("\"{}\" is no page", arguments.out), "a name in .html or .md"});
+  if (!markdown && !has_report_page())
+    return complain(Mistake{"--out", "this build cannot make pages",
+                            "run npm ci in reports/web and build again, or --out=report.md"},
+                    kExitNoBackend);
+  const std::string command =
+      fmt::format("kvtwin report {} --out={}", fmt::join(arguments.dirs, " "), arguments.out);
+  const Result<Report> report = read_report(arguments.dirs, command);
+  if (!report) return complain(report.error());
+  const std::string dir = out.has_parent_path() ? out.parent_path().string() : ".";
+  const std::string text = markdown ? report_markdown(*report) : report_html(*report);
+  if (Result<void> ok = write_files(dir, {{out.filename().string(), text}}); !ok)
+    return complain(ok.error(), kExitEnvironment);
+  fmt::print("{}: {} runs, {} sweeps, {:.2f} MB\n", arguments.out, report->runs.size(), report->sweeps.size(),
+             static_cast<double>(text.size()) / 1e6);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_report_command(CLI::App& app, int* status) {
+  CLI::App* const command = app.add_subcommand("report", "runs and sweeps as a page");
+  command->set_help_flag();
+  const auto arguments = std::make_shared<ReportArguments>();
+  command->add_option("DIR", arguments->dirs)->required();
+  command->add_option("--out", arguments->out);
+  command->callback([arguments, status] { *status = make_report(*arguments); });
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,253 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "scenarios/cli/cli.h"
+#include "scenarios/sweep/halving.h"
+#include "scenarios/sweep/index.h"
+#include "scenarios/sweep/pool.h"
+#include "scenarios/sweep/slurm.h"
+#include "scenarios/sweep/sweep.h"
+
+namespace kvtwin {
+namespace {
+
+struct SweepArguments {
+  std::string scenario, out, format = "table", shard = "0/1", sampler;
+  std::string columns = "calls_per_s,output_tokens_per_s,ttft_p99_ms,tpot_p95_ms,preemptions";
+  std::vector<std::string> sets, vary;
+  std::string halve, rungs, launcher = "local";
+  std::vector<std::string> sbatch;
+  uint32_t samples = 0, jobs = 0, keep_one_of = 3, tasks = 0;
+  uint64_t seed = 1;
+  bool quiet = false, dry = false;
+};
+
+// "120 of 1,000 points, 3 failed, about 340 s left": one rewritten line on a terminal, a line per 10 %
+// elsewhere.
+class SweepProgress {
+ public:
+  SweepProgress(bool quiet, size_t all) : quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1), all_(all) {}
+
+  void ended(const SweepRow& row) {
+    ++done_;
+    failed_ += row.state == PointState::kFailed ? 1 : 0;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    if (quiet_ || (seconds < 1 && done_ < all_)) return;
+    if (!terminal_ && done_ * 10 / all_ == tenths_) return;
+    tenths_ = done_ * 10 / all_;
+    const double left = seconds / static_cast<double>(done_) * static_cast<double>(all_ - done_);
+    fmt::print(stderr, "{}sweep: {} of {} points, {} failed, about {:.0f} s left{}",
+               terminal_ ? "\r\033[K" : "", done_, all_, failed_, left, terminal_ ? "" : "\n");
+    shown_ = terminal_;
+  }
+  void finish() const {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const bool quiet_, terminal_;
+  const size_t all_;
+  const Clock::time_point start_ = Clock::now();
+  size_t done_ = 0, failed_ = 0, tenths_ = 0;
+  bool shown_ = false;
+};
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> out;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t comma = std::min(list.find(',', at), list.size());
+    if (comma > at) out.push_back(list.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return out;
+}
+
+Result<SweepSpec> spec_of(const SweepArguments& arguments) {
+  SweepSpec spec;
+  spec.scenario = arguments.scenario;
+  spec.sets = arguments.sets;
+  for (const std::string& vary : arguments.vary) {
+    Result<Axis> axis = parse_axis(vary);
+    if (!axis) return tl::unexpected<Mistake>(axis.error());
+    for (const Axis& before : spec.axes) {
+      if (before.field == axis->field)
+        return mistake("--vary", fmt::format("{} is varied twice", axis->field),
+                       "give its values in one list");
+    }
+    spec.axes.push_back(std::move(*axis));
+  }
+  spec.sampling = {Sampler::kGrid, arguments.samples, arguments.seed};
+  if (arguments.sampler.empty() && arguments.samples == 0) return spec;
+  if (!arguments.sampler.empty() && arguments.sampler != "sobol" && arguments.sampler != "random")
+    return mistake("--sampler", fmt::format("there is no sampler \"{}\"", arguments.sampler),
+                   "sobol or random");
+  spec.sampling.sampler = arguments.sampler == "random" ? Sampler::kRandom : Sampler::kSobol;
+  return spec;
+}
+
+size_t points_to_run(const std::vector<SweepRow>& rows, const Shard& shard) {
+  std::vector<std::string> keys;
+  for (const SweepRow& row : rows) {
+    if (!row.key.empty() && row.state != PointState::kDone && shard.has(row.point)) keys.push_back(row.key);
+  }
+  std::sort(keys.begin(), keys.end());
+  return static_cast<size_t>(std::unique(keys.begin(), keys.end()) - keys.begin());
+}
+
+int say_rows(const SweepArguments& arguments, const SweepSpec& spec, const std::vector<SweepRow>& rows,
+             OutputFormat format) {
+  const std::vector<std::string> columns = split(arguments.columns);
+  for (const std::string& column : unknown_columns(rows, columns))
+    complain(Mistake{"--columns", fmt::format("results have no \"{}\"", column), "--format=jsonl names all"});
+  fmt::print("{}", format_sweep(spec, rows, format, columns));
+  size_t counts[3] = {};
+  for (const SweepRow& row : rows) ++counts[static_cast<size_t>(row.state)];
+  if (!arguments.quiet)
+    fmt::print(stderr, "{} points: {} done, {} failed, {} missing; in {}\n", rows.size(), counts[1],
+               counts[2], counts[0], arguments.out);
+  return counts[2] > 0 ? kExitNo : kExitDone;
+}
+
+// Runs what is missing of `rows`. Exit status.
+int run_rows(const SweepArguments& arguments, const SweepSpec& spec, const Shard& shard,
+             std::vector<SweepRow>* rows) {
+  std::error_code failed;
+  std::filesystem::create_directories(arguments.out, failed);
+  // Shards leave the index to whoever collects them: a network's file system is no place for two writers.
+  std::unique_ptr<SweepIndex> index;
+  if (shard.count == 1) {
+    Result<std::unique_ptr<SweepIndex>> made = SweepIndex::open(arguments.out + "/index.sqlite", spec, *rows);
+    if (!made) return complain(made.error(), kExitEnvironment);
+    index = std::move(*made);
+  }
+  SweepProgress progress(arguments.quiet, points_to_run(*rows, shard));
+  SweepRun how{shard, arguments.jobs, own_program()};
+  if (how.at_once == 0) how.at_once = std::max(1u, std::thread::hardware_concurrency());
+  Result<void> indexed;
+  const Result<void> ran = run_sweep(spec, arguments.out, how, rows, [&](const SweepRow& row) {
+    progress.ended(row);
+    if (index && indexed) indexed = index->put(row);
+  });
+  progress.finish();
+  if (!ran) return complain(ran.error(), kExitEnvironment);
+  if (!indexed) return complain(indexed.error(), kExitEnvironment);
+  return kExitDone;
+}
+
+// All points at the first rung, the better ones at the next; the last rung's rows are the answer.
+int halve(const SweepArguments& arguments, SweepSpec spec, OutputFormat format) {
+  const Result<Halving> halving = parse_halving(arguments.halve, arguments.rungs, arguments.keep_one_of);
+  if (!halving) return complain(halving.error());
+  Result<std::vector<SweepPoint>> points = sweep_points(spec.axes, spec.sampling);
+  if (!points) return complain(points.error());
+  spec.sets.emplace_back();
+  for (const std::string& rung : halving->rungs) {
+    spec.sets.back() = fmt::format("{}={}", halving->field, rung);
+    Result<std::vector<SweepRow>> rows = plan_points(spec, *points, arguments.out);
+    if (!rows) return complain(rows.error());
+    if (const int status = run_rows(arguments, spec, {}, &*rows); status != kExitDone) return status;
+    if (rung == halving->rungs.back()) return say_rows(arguments, spec, *rows, format);
+    const Result<std::vector<size_t>> better = better_points(*halving, *rows);
+    if (!better) return complain(better.error());
+    std::vector<SweepPoint> next;
+    for (const size_t row : *better) next.push_back((*rows)[row].values);
+    if (!arguments.quiet)
+      fmt::print(stderr, "{}: {} of {} points go on\n", spec.sets.back(), next.size(), rows->size());
+    *points = std::move(next);
+  }
+  return kExitDone;
+}
+
+// The words that repeat the plan of this sweep, for its shards.
+std::vector<std::string> plan_words(const SweepArguments& arguments, const std::string& dir) {
+  std::vector<std::string> words = {"sweep", std::filesystem::absolute(arguments.scenario).string()};
+  for (const std::string& vary : arguments.vary) words.push_back("--vary=" + vary);
+  for (const std::string& set : arguments.sets) words.push_back("--set=" + set);
+  if (arguments.samples > 0) words.push_back(fmt::format("--samples={}", arguments.samples));
+  if (!arguments.sampler.empty()) words.push_back("--sampler=" + arguments.sampler);
+  words.push_back(fmt::format("--seed={}", arguments.seed));
+  words.push_back("--out=" + dir);
+  return words;
+}
+
+int sweep_on_slurm(const SweepArguments& arguments, const SweepSpec& spec, OutputFormat format) {
+  if (arguments.tasks == 0)
+    return complain(Mistake{"--tasks", "the array needs a size", "--launcher=slurm --tasks=16, say"});
+  const std::string dir = std::filesystem::absolute(arguments.out).string();
+  const SlurmJob job{own_program(),   plan_words(arguments, dir),   dir,
+                     arguments.tasks, std::max(1u, arguments.jobs), arguments.sbatch};
+  if (Result<void> ok = run_on_slurm(job); !ok) return complain(ok.error(), kExitEnvironment);
+  Result<std::vector<SweepRow>> rows = plan_sweep(spec, arguments.out);
+  if (!rows) return complain(rows.error());
+  Result<std::unique_ptr<SweepIndex>> index = SweepIndex::open(dir + "/index.sqlite", spec, *rows);
+  if (!index) return complain(index.error(), kExitEnvironment);
+  return say_rows(arguments, spec, *rows, format);
+}
+
+int sweep(const SweepArguments& arguments) {
+  const Result<OutputFormat> format = parse_format(arguments.format);
+  if (!format) return complain(format.error());
+  const Result<Shard> shard = parse_shard(arguments.shard);
+  if (!shard) return complain(shard.error());
+  const Result<SweepSpec> spec = spec_of(arguments);
+  if (!spec) return complain(spec.error());
+  if (arguments.launcher != "local" && arguments.launcher != "slurm")
+    return complain(Mistake{"--launcher", fmt::format("there is no launcher \"{}\"", arguments.launcher),
+                            "local or slurm; --shard for any other scheduler"});
+  const bool slurm = arguments.launcher == "slurm";
+  if (!arguments.halve.empty() || !arguments.rungs.empty()) {
+    if (shard->count > 1 || arguments.dry || slurm)
+      return complain(Mistake{"--halve", "which points go on is known when all of a rung ended",
+                              "leave out --shard, --launcher and --dry-run"});
+    return halve(arguments, *spec, *format);
+  }
+  if (slurm && !arguments.dry) return sweep_on_slurm(arguments, *spec, *format);
+  Result<std::vector<SweepRow>> rows = plan_sweep(*spec, arguments.out);
+  if (!rows) return complain(rows.error());
+  if (!arguments.dry) {
+    if (const int status = run_rows(arguments, *spec, *shard, &*rows); status != kExitDone) return status;
+  }
+  return say_rows(arguments, *spec, *rows, *format);
+}
+
+}  // namespace
+
+void add_sweep_command(CLI::App& app, int* status) {
+  CLI::App* const command = app.add_subcommand("sweep", "run a scenario at many points");
+  command->set_help_flag();
+  const auto arguments = std::make_shared<SweepArguments>();
+  const auto repeated = [&](const char* name, std::vector<std::string>* into) {
+    return command->add_option(name, *into)->expected(1)->allow_extra_args(false)->take_all();
+  };
+  command->add_option("SCENARIO", arguments->scenario)->required();
+  repeated("--vary", &arguments->vary)->required();
+  repeated("--set", &arguments->sets);
+  command->add_option("--out", arguments->out)->required();
+  command->add_option("--samples", arguments->samples);
+  command->add_option("--sampler", arguments->sampler);
+  command->add_option("--seed", arguments->seed);
+  command->add_option("--halve", arguments->halve);
+  command->add_option("--rungs", arguments->rungs);
+  command->add_option("--keep-one-of", arguments->keep_one_of);
+  command->add_option("--jobs", arguments->jobs);
+  command->add_option("--shard", arguments->shard);
+  command->add_option("--launcher", arguments->launcher);
+  command->add_option("--tasks", arguments->tasks);
+  repeated("--sbatch", &arguments->sbatch);
+  command->add_option("--format", arguments->format);
+  command->add_option("--columns", arguments->columns);
+  command->add_flag("--dry-run", arguments->dry);
+  command->add_flag("--quiet", arguments->quiet);
+  command->callback([arguments, status] { *status = sweep(*arguments); });
+}
+
+}  // namespace kvtwin

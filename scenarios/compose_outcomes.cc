@@ -1,0 +1,145 @@
+#include "scenarios/compose_outcomes.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "engine/policy/budget_groups.h"
+#include "scenarios/compose_parts.h"
+#include "scenarios/retrieval_options.h"
+#include "sim/behaviour_retention.h"
+#include "sim/behaviour_retrieval.h"
+#include "sim/combined_source.h"
+
+namespace kvtwin {
+namespace {
+
+sim::RetrievalBehaviour behaviour_of(const v1::Scenario& values, const RetrievalSpec& spec) {
+  const v1::RetrievalBehaviour& in = values.simulation().retrieval();
+  sim::RetrievalBehaviour out;
+  out.seed = values.seed();
+  out.miss_q32 = ratio_q32(in.miss_rate());
+  out.correction_q32 = {in.outcomes() == "profile" ? sim::profiled_correction_q32(spec.tau_q32)
+                                                   : ratio_q32(in.correction_rate())};
+  if (in.correction_rate_by_layer_size() > 0) out.correction_q32.clear();
+  for (const double rate : in.correction_rate_by_layer()) out.correction_q32.push_back(ratio_q32(rate));
+  return out;
+}
+
+// The record of another run, if it can be one of engines like these.
+Result<RecordedOutcomes> read_record(const Scenario& scenario, const Composed& composed) {
+  const std::string path = recorded_outcomes_file(scenario);
+  std::ifstream in(path, std::ios::binary);
+  const std::string where = scenario.where("simulation.recorded_run");
+  if (!in) {
+    return mistake(
+        where, "\"" + path + "\" cannot be opened",
+        "it is there where the run was recorded (kvtwin run --record) and compresses or retrieves");
+  }
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  Result<RecordedOutcomes> record = read_outcomes(path, bytes);
+  if (!record) return record;
+  const auto check = [&](const char* what, size_t recorded, size_t here) -> Result<void> {
+    if (recorded == 0 || recorded == here) return {};
+    return mistake(where, fmt::format("was recorded with {} {}, this run has {}", recorded, what, here),
+                   "record a run of the same model, engines and head groups");
+  };
+  if (Result<void> ok = check("engines", record->engines.size(), composed.options.engines.size()); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  for (size_t i = 0; i < record->engines.size(); ++i) {
+    const RecordedOutcomes::Engine& engine = record->engines[i];
+    if (Result<void> ok = check("layers", engine.layers, composed.llm.layers); !ok)
+      return tl::unexpected<Mistake>(ok.error());
+    const uint32_t groups = make_groups(composed.options.engines[i].policies).groups();
+    if (Result<void> ok = check("head groups", engine.groups, groups); !ok)
+      return tl::unexpected<Mistake>(ok.error());
+  }
+  return record;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Outcomes>> Outcomes::make(const Scenario& scenario, const Composed& composed,
+                                                 const std::vector<OutcomeSource*>& values) {
+  std::unique_ptr<Outcomes> out(new Outcomes());
+  const CoreConfig& config = composed.options.engines.front();
+  const v1::Simulation& simulation = scenario.values.simulation();
+  if (world_says_kept(config)) out->kept_ = simulation.kept();
+  if (config.policies.retrieval != "all") out->recalled_ = simulation.retrieval().outcomes();
+  if (!values.empty()) {
+    for (OutcomeSource* source : values) out->engines_.push_back({source, nullptr});
+    if (!out->kept_.empty()) out->kept_ = "natural";
+    if (!out->recalled_.empty()) out->recalled_ = "natural";
+    return out;
+  }
+  if (out->kept_ == "recorded" || out->recalled_ == "recorded") {
+    Result<RecordedOutcomes> record = read_record(scenario, composed);
+    if (!record) return tl::unexpected<Mistake>(record.error());
+    out->record_ = std::move(*record);
+  }
+  for (size_t i = 0; i < composed.options.engines.size(); ++i) out->add_engine(scenario, composed, i);
+  return out;
+}
+
+void Outcomes::add_engine(const Scenario& scenario, const Composed& composed, size_t engine) {
+  const CoreConfig& config = composed.options.engines[engine];
+  const PolicySet& set = config.policies;
+  std::vector<OutcomeSource*> models;
+  if (!recalled_.empty()) {
+    models.push_back(own(std::make_unique<sim::RetrievalSource>(
+        behaviour_of(scenario.values, set.retrieval_spec), retrieval_method(set.retrieval),
+        set.retrieval_spec, config.page_tokens, composed.llm.layers, composed.llm.kv_heads)));
+  }
+  if (!kept_.empty()) {
+    const auto model = kept_ == "profile" ? sim::KeptModel::kProfile : sim::KeptModel::kFixed;
+    models.push_back(own(std::make_unique<sim::RetentionSource>(config, model, scenario.values.seed())));
+  }
+  const sim::RecordedParts parts{.kept = kept_ == "recorded", .recalls = recalled_ == "recorded"};
+  if (models.size() == 2) models = {own(std::make_unique<sim::CombinedSource>(models))};
+  if (parts.kept || parts.recalls) {
+    auto source = std::make_unique<sim::RecordedSource>(&record_.engines[engine], parts, models.front());
+    recorded_.push_back(source.get());
+    engines_.push_back({own(std::move(source)), nullptr});
+  } else if (recalled_.empty()) {
+    engines_.push_back({nullptr, models.empty() ? nullptr : models.front()});
+  } else {
+    engines_.push_back({models.front(), nullptr});
+  }
+}
+
+void Outcomes::attach(sim::SimConfig* config, OutcomeLog* log) const {
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    const auto watched = [&](OutcomeSource* source) {
+      return source == nullptr || log == nullptr ? source : log->watch(source);
+    };
+    config->engines[i].source = watched(engines_[i].source);
+    config->engines[i].retention = watched(engines_[i].retention);
+  }
+}
+
+std::string Outcomes::said_by(const std::string& outcomes, const sim::RecordedSource::Counts& counts) const {
+  if (outcomes != "recorded" || counts.found == counts.asked) return outcomes;
+  return fmt::format("recorded ({} of {}; the others fixed)", counts.found, counts.asked);
+}
+
+std::string Outcomes::kept_by() const {
+  sim::RecordedSource::Counts counts;
+  for (const sim::RecordedSource* source : recorded_) {
+    counts.asked += source->kept().asked;
+    counts.found += source->kept().found;
+  }
+  return said_by(kept_, counts);
+}
+
+std::string Outcomes::recalled_by() const {
+  sim::RecordedSource::Counts counts;
+  for (const sim::RecordedSource* source : recorded_) {
+    counts.asked += source->recalls().asked;
+    counts.found += source->recalls().found;
+  }
+  return said_by(recalled_, counts);
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,19 @@
+// What a report is made of, read from the folders of runs and sweeps.
+
+#ifndef KVTWIN_SCENARIOS_REPORT_INPUTS_H_
+#define KVTWIN_SCENARIOS_REPORT_INPUTS_H_
+
+#include <string>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "reports/report.h"
+
+namespace kvtwin {
+
+// A folder with run.binpb is a run, one with index.sqlite a sweep. `command` is what makes the report.
+Result<Report> read_report(const std::vector<std::string>& dirs, const std::string& command);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_REPORT_INPUTS_H_

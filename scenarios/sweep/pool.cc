@@ -1,0 +1,76 @@
+#include "scenarios/sweep/pool.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstring>
+#include <map>
+
+namespace kvtwin {
+namespace {
+
+// Between fork and exec: nothing that takes a lock or memory.
+[[noreturn]] void become(const char* program, char* const* words, const char* errors, pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);  // it died before we asked
+  const int out = open("/dev/null", O_WRONLY), err = open(errors, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  if (out < 0 || err < 0) _exit(126);
+  dup2(out, STDOUT_FILENO);
+  dup2(err, STDERR_FILENO);
+  execv(program, words);
+  _exit(127);
+}
+
+pid_t start(const std::string& program, const Job& job) {
+  std::vector<char*> words = {const_cast<char*>(program.c_str())};
+  for (const std::string& word : job.words) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child == 0) become(program.c_str(), words.data(), job.errors.c_str(), parent);
+  return child;
+}
+
+}  // namespace
+
+Result<void> run_jobs(const std::string& program, const std::vector<Job>& jobs, uint32_t at_once,
+                      const std::function<bool(const JobEnd&)>& ended) {
+  std::map<pid_t, size_t> running;
+  size_t next = 0;
+  bool go_on = true;
+  while ((go_on && next < jobs.size()) || !running.empty()) {
+    if (go_on && next < jobs.size() && running.size() < at_once) {
+      const pid_t child = start(program, jobs[next]);
+      if (child > 0) {
+        running[child] = next++;
+        continue;
+      }
+      if (running.empty())
+        return mistake(program, fmt::format("cannot be started: {}", std::strerror(errno)));
+      // Too many processes for now: wait for one of ours.
+    }
+    int status = 0;
+    const pid_t child = waitpid(-1, &status, 0);
+    if (child < 0 && errno == EINTR) continue;
+    const auto found = running.find(child);
+    if (found == running.end()) continue;
+    const size_t job = found->second;
+    running.erase(found);
+    go_on = ended({job, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)}) && go_on;
+  }
+  return {};
+}
+
+std::string own_program() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  return length > 0 ? std::string(path, static_cast<size_t>(length)) : "kvtwin";
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,189 @@
+#include "scenarios/sweep/sweep.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "scenarios/inputs.h"
+#include "scenarios/results.h"
+#include "scenarios/scenario.h"
+#include "scenarios/sweep/pool.h"
+
+namespace kvtwin {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int kEnvironment = 3;  // exit status of kvtwin run
+
+fs::path point_dir(const std::string& dir, const std::string& key) { return fs::path(dir) / "points" / key; }
+fs::path error_file(const std::string& dir, const std::string& key) {
+  return fs::path(dir) / "points" / (key + ".err");
+}
+
+std::vector<std::string> sets_of(const SweepSpec& spec, const SweepPoint& values) {
+  std::vector<std::string> sets = spec.sets;
+  for (size_t a = 0; a < spec.axes.size(); ++a) sets.push_back(spec.axes[a].field + "=" + values[a]);
+  return sets;
+}
+
+std::string one_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  constexpr size_t kLengthMax = 2000;
+  if (text.size() > kLengthMax) text = "..." + text.substr(text.size() - kLengthMax);
+  return text;
+}
+
+std::string first_of(const Mistakes& mistakes) {
+  return mistakes.empty() ? "" : one_line(mistakes.front().text());
+}
+
+// Held until it goes; the kernel lets go of it when the process dies.
+class Lock {
+ public:
+  explicit Lock(const fs::path& path)
+      : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)),
+        held_(file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) == 0) {}
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+  ~Lock() {
+    if (file_ >= 0) close(file_);
+  }
+  bool held() const { return held_; }
+
+ private:
+  const int file_;
+  const bool held_;
+};
+
+Job job_of(const SweepSpec& spec, const std::string& dir, const SweepRow& row) {
+  Job job;
+  job.words = {"run", spec.scenario};
+  for (const std::string& set : sets_of(spec, row.values)) job.words.push_back("--set=" + set);
+  job.words.push_back("--out=" + point_dir(dir, row.key).string());
+  job.words.push_back("--quiet");
+  job.errors = error_file(dir, row.key).string();
+  return job;
+}
+
+// What the point's run left behind when it ended with `status`.
+void take_end(const std::string& dir, int status, SweepRow* row) {
+  std::string complaint;
+  if (status == 0) look_up(dir, row, &complaint);
+  std::error_code ignored;
+  if (row->state == PointState::kDone) {
+    fs::remove(error_file(dir, row->key), ignored);
+    return;
+  }
+  std::ostringstream text;
+  text << std::ifstream(error_file(dir, row->key)).rdbuf();
+  row->state = PointState::kFailed;
+  row->error = one_line(text.str());
+  if (!complaint.empty()) row->error += complaint;
+  if (status > 128) row->error += fmt::format(" (ended by signal {})", status - 128);
+  if (row->error.empty()) row->error = fmt::format("ended with status {} and said nothing", status);
+}
+
+}  // namespace
+
+const char* name_of(PointState state) {
+  constexpr const char* kNames[] = {"missing", "done", "failed"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::string& dir) {
+  const Result<std::vector<SweepPoint>> points = sweep_points(spec.axes, spec.sampling);
+  if (!points) return tl::unexpected<Mistake>(points.error());
+  return plan_points(spec, *points, dir);
+}
+
+Result<std::vector<SweepRow>> plan_points(const SweepSpec& spec, const std::vector<SweepPoint>& points,
+                                          const std::string& dir) {
+  PathDigests read;
+  std::vector<SweepRow> rows(points.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    SweepRow& row = rows[i];
+    row.point = i;
+    row.values = points[i];
+    const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.scenario, sets_of(spec, row.values));
+    if (!scenario) {
+      row.state = PointState::kFailed;
+      row.error = first_of(scenario.error());
+      continue;
+    }
+    const Result<uint64_t> inputs = inputs_fingerprint(*scenario, &read);
+    if (!inputs) return tl::unexpected<Mistake>(inputs.error());
+    row.key = fmt::format("{:016x}", *inputs);
+    std::string complaint;
+    look_up(dir, &row, &complaint);
+    if (!complaint.empty()) fmt::print(stderr, "{}; it will run again\n", complaint);
+  }
+  return rows;
+}
+
+void look_up(const std::string& dir, SweepRow* row, std::string* complaint) {
+  std::error_code ignored;
+  const fs::path path = point_dir(dir, row->key);
+  if (row->key.empty() || !fs::exists(path / "run.binpb", ignored)) return;
+  const Result<v1::RunResult> result = read_result(path.string());
+  if (!result) {
+    *complaint = result.error().text();
+    return;
+  }
+  const auto record = nlohmann::ordered_json::parse(format_summary(*result, OutputFormat::kJsonl, {}));
+  row->state = PointState::kDone;
+  row->error.clear();
+  row->metrics.clear();
+  for (const auto& [name, value] : record.items()) row->metrics.emplace_back(name, value.dump());
+}
+
+Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const SweepRun& how,
+                       std::vector<SweepRow>* rows, const std::function<void(const SweepRow&)>& ended) {
+  std::error_code failed;
+  fs::create_directories(fs::path(dir) / "points", failed);
+  if (failed) return mistake(dir, "cannot be made: " + failed.message(), "choose another --out");
+  const Lock lock(fs::path(dir) / fmt::format(".lock-{}-of-{}", how.shard.index, how.shard.count));
+  if (!lock.held())
+    return mistake(dir, "another process sweeps here", "wait for it, or choose another --out");
+  std::map<std::string, std::vector<size_t>> same;  // rows by key
+  std::vector<Job> jobs;
+  std::vector<std::string> keys;
+  for (const SweepRow& row : *rows) {
+    if (row.key.empty() || !how.shard.has(row.point)) continue;
+    std::vector<size_t>& of_key = same[row.key];
+    if (of_key.empty() && row.state != PointState::kDone) {
+      jobs.push_back(job_of(spec, dir, row));
+      keys.push_back(row.key);
+    }
+    of_key.push_back(row.point);
+  }
+  std::optional<Mistake> environment;
+  Result<void> ran = run_jobs(how.program, jobs, how.at_once, [&](const JobEnd& end) {
+    const std::vector<size_t>& of_key = same[keys[end.job]];
+    SweepRow& first = (*rows)[of_key.front()];
+    take_end(dir, end.status, &first);
+    for (const size_t other : of_key) {
+      SweepRow& row = (*rows)[other];
+      row.state = first.state, row.error = first.error, row.metrics = first.metrics;
+    }
+    if (end.status == kEnvironment && !environment)
+      environment = Mistake{fmt::format("point {}", first.point), first.error,
+                            "mend that and repeat the command: what is done stays done"};
+    ended(first);
+    return !environment;
+  });
+  if (!ran) return ran;
+  if (environment) return tl::unexpected<Mistake>(*environment);
+  return {};
+}
+
+}  // namespace kvtwin

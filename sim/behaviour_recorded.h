@@ -1,0 +1,55 @@
+// RecordedSource answers as another run's outcomes were (engine/recorder_outcomes.h): what its values
+// decided, or what a model of them drew.
+//
+// Recalls are taken where the step is the very same one (number and entries); what a compression keeps, where
+// the same call comes to the same place on the same attempt. So decisions that are equal so far stay equal,
+// and the digests of the two runs are one. What the record does not know, another source answers, and it is
+// counted: such a run says how much of it was recorded.
+
+#ifndef KVTWIN_SIM_BEHAVIOUR_RECORDED_H_
+#define KVTWIN_SIM_BEHAVIOUR_RECORDED_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/recorder_outcomes.h"
+
+namespace kvtwin::sim {
+
+// Which of the outcomes are taken from the record.
+struct RecordedParts {
+  bool kept = false;
+  bool recalls = false;
+};
+
+class RecordedSource final : public OutcomeSource {
+ public:
+  // One engine's. `record` and `others` must outlive this; `others` may be null where nothing else can
+  // answer.
+  RecordedSource(const RecordedOutcomes::Engine* record, RecordedParts parts, OutcomeSource* others)
+      : record_(*record), parts_(parts), others_(others) {}
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
+  void told(const Command& command) override;
+
+  struct Counts {
+    uint64_t asked = 0;
+    uint64_t found = 0;
+  };
+  const Counts& kept() const { return kept_; }        // compressions
+  const Counts& recalls() const { return recalls_; }  // steps that recall
+
+ private:
+  void replace_kept(const LaunchStep& launch, StepValues* values);
+
+  const RecordedOutcomes::Engine& record_;
+  const RecordedParts parts_;
+  OutcomeSource* const others_;
+  Attempts attempts_;
+  StepValues given_;
+  Counts kept_, recalls_;
+};
+
+}  // namespace kvtwin::sim
+
+#endif  // KVTWIN_SIM_BEHAVIOUR_RECORDED_H_

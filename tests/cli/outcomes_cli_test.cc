@@ -1,0 +1,139 @@
+// Outcomes as users meet them: recorded and asked for again; retrieval beside what drops cells.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+std::vector<std::string> run_words(const std::string& method, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"run", KVTWIN_SOURCE_DIR "/scenarios/methods/" + method + ".textproto",
+                                    "--quiet"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// The number after "key": in one line of JSON; -1 when it is not there.
+double number(const std::string& json, const std::string& key) {
+  const size_t at = json.find("\"" + key + "\":");
+  return at == std::string::npos ? -1 : std::stod(json.substr(at + key.size() + 3));
+}
+
+}  // namespace
+
+TEST_CASE("recorded outcomes: a run that answers as another was recorded decides and lasts as that did") {
+  struct Row {
+    const char* method;
+    const char* other;     // what draws differently, were it asked
+    const char* recorded;  // who is recorded
+  };
+  const Row rows[] = {
+      {"freekv", "simulation.retrieval.miss_rate=0.7", "simulation.retrieval.outcomes=recorded"},
+      {"tangram_released", "simulation.kept=profile", "simulation.kept=recorded"},
+      {"adakv", "seed=9", "simulation.kept=recorded"},
+      {"intentkv", "seed=9", "simulation.kept=recorded"}};
+  for (const Row& row : rows) {
+    CAPTURE(row.method);
+    const Folder folder;
+    const std::string few = "--set=replay.sessions_max=2",
+                      run = "simulation.recorded_run=" + folder.file("a");
+    const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
+    const std::string other = std::string("--set=") + row.other;
+    REQUIRE(run_kvtwin(folder, run_words(row.method, {"--record", few, other, out("a")})).status == 0);
+    const Outcome told = run_kvtwin(folder, run_words(row.method, {"--record", few, out("b"), "--set=" + run,
+                                                                   std::string("--set=") + row.recorded}));
+    REQUIRE(told.status == 0);
+    CHECK(told.out.find("recorded") != std::string::npos);
+    CHECK(told.out.find("the others fixed") == std::string::npos);
+    CHECK(folder.read("a/calls.csv") == folder.read("b/calls.csv"));
+    CHECK(folder.read("a/outcomes.binpb") == folder.read("b/outcomes.binpb"));
+    // What the record does not know is said.
+    const Outcome more =
+        run_kvtwin(folder, run_words(row.method, {"--no-write", "--set=replay.sessions_max=3", "--set=" + run,
+                                                  std::string("--set=") + row.recorded}));
+    CHECK(more.status == 0);
+    CHECK(more.out.find("the others fixed") != std::string::npos);
+    // Folding does not show in the record.
+    REQUIRE(run_kvtwin(folder, run_words(row.method,
+                                         {"--record", few, other, out("c"), "--set=simulation.fold=false"}))
+                .status == 0);
+    CHECK(folder.read("a/outcomes.binpb") == folder.read("c/outcomes.binpb"));
+  }
+}
+
+TEST_CASE("recorded outcomes: what cannot be one is a mistake with the way out") {
+  const Folder folder;
+  const auto wrong = [&](const char* method, const std::vector<std::string>& sets, const char* says) {
+    std::vector<std::string> more = {"--no-write"};
+    for (const std::string& set : sets) more.push_back("--set=" + set);
+    const Outcome outcome = run_kvtwin(folder, run_words(method, more));
+    CAPTURE(outcome.err);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.err.find(says) != std::string::npos);
+  };
+  wrong("freekv", {"simulation.retrieval.outcomes=recorded"}, "recorded_run does not say in which run");
+  wrong("freekv", {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=/nowhere"},
+        "does not exist");
+  folder.write("empty/x", "");
+  wrong("freekv",
+        {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=" + folder.file("empty")},
+        "cannot be opened");
+  folder.write("rubbish/outcomes.binpb", "\x07garbage!");
+  wrong("freekv",
+        {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=" + folder.file("rubbish")},
+        "outcomes.binpb");
+  REQUIRE(run_kvtwin(folder, run_words("adakv", {"--record", "--set=replay.sessions_max=1",
+                                                 "--out=" + folder.file("adakv")}))
+              .status == 0);
+  wrong("tangram_released", {"simulation.kept=recorded", "simulation.recorded_run=" + folder.file("adakv")},
+        "head groups");
+}
+
+TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each saves what it saves alone") {
+  const Folder folder;
+  const std::string few = "--set=replay.sessions_max=2", quest = "--set=policies.retrieval=quest";
+  for (const std::string method : {"tangram_released", "intentkv"}) {
+    CAPTURE(method);
+    const auto itl = [&](const std::vector<std::string>& sets) {
+      std::vector<std::string> more = {"--no-write", "--format=jsonl", few};
+      more.insert(more.end(), sets.begin(), sets.end());
+      const Outcome outcome = run_kvtwin(folder, run_words(method, more));
+      REQUIRE(outcome.status == 0);
+      return number(outcome.out, "itl_p50_ms");
+    };
+    const std::string small = "--set=policies.retrieval_options.budget_tokens=1088",
+                      more = "--set=policies.retrieval_options.budget_tokens=65536";
+    CHECK(itl({quest, small}) < itl({}));
+    CHECK(itl({quest, small}) < itl({quest, more}));
+    const auto out = [&](const char* name) { return "--out=" + folder.file(method + name); };
+    REQUIRE(run_kvtwin(folder, run_words(method, {"--record", few, quest, out("a")})).status == 0);
+    REQUIRE(run_kvtwin(folder,
+                       run_words(method, {"--record", few, quest, "--set=simulation.fold=false", out("b")}))
+                .status == 0);
+    CHECK(folder.read(method + "a/log.binpb") == folder.read(method + "b/log.binpb"));
+    CHECK(folder.read(method + "a/calls.csv") == folder.read(method + "b/calls.csv"));
+    CHECK(run_kvtwin(folder, {"replay", folder.file(method + "a"), "--quiet"}).status == 0);
+  }
+}
+
+TEST_CASE("retrieval cli: what retrieval and dropping cannot do together is refused with the way out") {
+  const Folder folder;
+  const auto refused = [&](const char* method, const std::vector<std::string>& sets, const char* way_out) {
+    std::vector<std::string> more = {"--no-write"};
+    for (const std::string& set : sets) more.push_back("--set=policies." + set);
+    const Outcome outcome = run_kvtwin(folder, run_words(method, more));
+    CAPTURE(outcome.err);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.err.find(way_out) != std::string::npos);
+  };
+  refused("streaming_llm", {"retrieval=quest"}, "set layout: compact, ragged or page_mask_dead");
+  refused("h2o", {"retrieval=quest"}, "choose a scorer that works at chunk or prompt ends");
+  refused("freekv",
+          {"scorer=snapkv", "budget=uniform", "budget_options.cells=1024", "layout=compact", "identity=none"},
+          "placement");
+}

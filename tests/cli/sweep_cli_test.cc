@@ -1,0 +1,208 @@
+// A sweep as its user meets it: killed, resumed, repeated, sharded, on a full disk, over damaged results.
+
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/file.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kScenario = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/coding_agents_small.textproto";
+
+std::vector<std::string> words_of(const Folder& folder, std::vector<std::string> more) {
+  std::vector<std::string> words = {"sweep", kScenario, "--out=" + folder.file("s")};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Without waiting for it.
+pid_t begin_kvtwin(std::vector<std::string> words) {
+  std::string program = KVTWIN_PROGRAM;
+  std::vector<char*> arguments = {program.data()};
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const pid_t child = fork();
+  if (child != 0) return child;
+  dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
+  dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+  execv(program.c_str(), arguments.data());
+  _exit(127);
+}
+
+std::vector<nlohmann::json> lines_of(const std::string& text) {
+  std::vector<nlohmann::json> out;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) out.push_back(nlohmann::json::parse(line));
+  return out;
+}
+
+int64_t query(const std::string& base, const char* sql) {
+  sqlite3* db = nullptr;
+  REQUIRE(sqlite3_open(base.c_str(), &db) == SQLITE_OK);
+  sqlite3_stmt* statement = nullptr;
+  REQUIRE(sqlite3_prepare_v2(db, sql, -1, &statement, nullptr) == SQLITE_OK);
+  REQUIRE(sqlite3_step(statement) == SQLITE_ROW);
+  const int64_t value = sqlite3_column_int64(statement, 0);
+  sqlite3_finalize(statement);
+  sqlite3_close(db);
+  return value;
+}
+
+size_t points_done(const Folder& folder) {
+  size_t done = 0;
+  std::error_code none_yet;
+  for (const auto& entry : fs::directory_iterator(folder.file("s/points"), none_yet))
+    done += fs::exists(entry.path() / "run.binpb") ? 1 : 0;
+  return done;
+}
+
+const std::vector<std::string> kGrid = {"--vary=limits.calls_max=4..64*2",
+                                        "--vary=memory.gpu_pages=5000..12000+1000"};
+constexpr size_t kPoints = 40;
+
+}  // namespace
+
+TEST_CASE("sweep: killed five times, no point is lost or doubled; then all is free") {
+  Folder folder;
+  std::vector<std::string> grid = kGrid;
+  grid.push_back("--format=jsonl");
+  size_t survived = 0;
+  for (const int delay_ms : {0, 23, 5, 41, 12}) {
+    const pid_t child = begin_kvtwin(words_of(folder, grid));
+    const size_t before = survived;
+    for (int i = 0; i < 3000 && survived == before; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      survived = points_done(folder);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    kill(child, SIGKILL);
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    survived = points_done(folder);
+  }
+  MESSAGE(survived << " of " << kPoints << " points survived five kills");
+  CHECK(survived >= 5);
+  const Outcome end = run_kvtwin(folder, words_of(folder, grid));
+  CHECK(end.status == 0);
+  const auto rows = lines_of(end.out);
+  REQUIRE(rows.size() == kPoints);
+  std::set<std::string> keys;
+  for (const auto& row : rows) {
+    CHECK(row["state"] == "done");
+    CHECK(row["metrics"]["calls_finished"] == 617);
+    keys.insert(row["key"]);
+  }
+  CHECK(keys.size() == kPoints);
+  size_t folders = 0;
+  for (const auto& entry : fs::directory_iterator(folder.file("s/points")))
+    folders += entry.is_directory() ? 1 : 0;
+  CHECK(folders == kPoints);
+  CHECK(query(folder.file("s/index.sqlite"), "SELECT count(*) FROM points WHERE state='done'") == kPoints);
+  CHECK(query(folder.file("s/index.sqlite"),
+              "SELECT count(*) FROM metrics WHERE name='calls_finished' AND value=617") == kPoints);
+
+  const Outcome again = run_kvtwin(folder, words_of(folder, grid));
+  CHECK(again.out == end.out);
+  CHECK(!again.said("points, 0 failed, about"));  // nothing ran
+  // One more value: only what is new runs.
+  grid[0] = "--vary=limits.calls_max=4..128*2";
+  CHECK(lines_of(run_kvtwin(folder, words_of(folder, grid)).out).size() == kPoints + 8);
+}
+
+TEST_CASE("sweep: shards share the points, and who collects runs nothing again") {
+  Folder folder, whole;
+  for (const char* shard : {"--shard=0/3", "--shard=2/3", "--shard=1/3"}) {
+    std::vector<std::string> words = kGrid;
+    words.push_back(shard);
+    CHECK(run_kvtwin(folder, words_of(folder, words)).status == 0);
+  }
+  std::vector<std::string> words = kGrid;
+  words.push_back("--format=csv");
+  const Outcome collected = run_kvtwin(folder, words_of(folder, words));
+  CHECK(collected.status == 0);
+  CHECK(!collected.said("about"));
+  CHECK(collected.out == run_kvtwin(whole, words_of(whole, words)).out);
+}
+
+TEST_CASE("sweep: a wrong point and a point that cannot run are rows with their errors") {
+  Folder folder;
+  const Outcome out =
+      run_kvtwin(folder, words_of(folder, {"--vary=limits.calls_max=8,none", "--vary=memory.gpu_pages=9000,3",
+                                           "--format=jsonl"}));
+  CHECK(out.status == 1);
+  const auto rows = lines_of(out.out);
+  REQUIRE(rows.size() == 4);
+  CHECK(rows[0]["state"] == "done");
+  for (const size_t i : {1u, 2u, 3u}) CHECK(rows[i]["state"] == "failed");
+  CHECK(std::string(rows[1]["error"]).find("pages") != std::string::npos);
+  CHECK(std::string(rows[2]["error"]).find("\"none\" is no value of limits.calls_max") != std::string::npos);
+}
+
+TEST_CASE("sweep: damaged results are said and made again; a damaged index too") {
+  Folder folder;
+  const std::vector<std::string> words = words_of(folder, {"--vary=limits.calls_max=4,8", "--format=jsonl"});
+  const Outcome first = run_kvtwin(folder, words);
+  const std::string key = lines_of(first.out)[1]["key"];
+  std::ofstream(folder.file("s/points/" + key + "/run.binpb"), std::ios::trunc) << "garbage";
+  std::ofstream(folder.file("s/index.sqlite"), std::ios::trunc) << std::string(5000, 'x');
+  const Outcome second = run_kvtwin(folder, words);
+  CHECK(second.status == 0);
+  CHECK(second.out == first.out);
+  CHECK(second.said(key + "/run.binpb: is no run result"));
+  CHECK(second.said("it is made again from the points"));
+  CHECK(query(folder.file("s/index.sqlite"), "SELECT count(*) FROM points WHERE state='done'") == 2);
+}
+
+TEST_CASE("sweep: a full disk ends it with a clear error, and nothing done is lost") {
+  Folder folder;
+  const std::vector<std::string> words = words_of(folder, {"--vary=limits.calls_max=4,8,16", "--jobs=1"});
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);  // writes fail instead
+    const struct rlimit limit = {60'000, 60'000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    _exit(run_kvtwin(folder, words).status);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WEXITSTATUS(status) == 3);
+  CHECK(folder.read(".err").find("cannot be written") != std::string::npos);
+  CHECK(run_kvtwin(folder, words).status == 0);
+}
+
+TEST_CASE("sweep: two at once in one folder: the second is told so") {
+  Folder folder;
+  fs::create_directories(folder.file("s/points"));
+  const int lock = open(folder.file("s/.lock-0-of-1").c_str(), O_RDWR | O_CREAT, 0644);
+  REQUIRE(flock(lock, LOCK_EX) == 0);
+  const Outcome out = run_kvtwin(folder, words_of(folder, {"--vary=limits.calls_max=4,8"}));
+  close(lock);
+  CHECK(out.status == 3);
+  CHECK(out.said("another process sweeps here"));
+}
+
+TEST_CASE("sweep: halving runs all points cheaply, and the best in full") {
+  Folder folder;
+  const Outcome out =
+      run_kvtwin(folder, words_of(folder, {"--vary=limits.calls_max=1..9+1", "--halve=e2e_mean_ms:min",
+                                           "--rungs=replay.sessions_max=2,6,24", "--format=jsonl"}));
+  CHECK(out.status == 0);
+  const auto rows = lines_of(out.out);
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0]["metrics"]["sessions"] == 24);
+  CHECK(out.said("replay.sessions_max=2: 3 of 9 points go on"));
+  CHECK(out.said("replay.sessions_max=6: 1 of 3 points go on"));
+  CHECK(points_done(folder) == 9 + 3 + 1);
+}

@@ -1,0 +1,188 @@
+// A whole run of one engine under a compressing policy: Core, Client without manners, CPU engine, witness.
+
+#ifndef KVTWIN_TESTS_CPU_COMPRESS_RUN_H_
+#define KVTWIN_TESTS_CPU_COMPRESS_RUN_H_
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "engine/cpu/cpu_backend.h"
+#include "engine/driver.h"
+#include "engine/policy/registry.h"
+#include "engine/recorder.h"
+#include "engine/recorder_replay.h"
+#include "kernels/score.h"
+#include "tests/cpu/steps.h"
+#include "tests/cpu/tiny_models.h"
+#include "tests/cpu/witness_cache.h"
+#include "tests/kernels/floats.h"
+#include "tests/support/script_client.h"
+
+namespace kvtwin::testing {
+
+struct Method {
+  const char* scorer;
+  const char* budget;
+  const char* layout;
+  uint32_t heads_per_group = 0;
+  Clustering clustering = Clustering::kAdjacent;
+  std::optional<Moment> moment{};
+};
+
+// Numbers that drop a lot of prompts of some sixty tokens.
+inline CoreConfig config_of(const Method& method, const LlmSpec& llm) {
+  CoreConfig config;
+  config.page_tokens = std::string(method.layout) == "slot_dead" ? 1 : 4;
+  config.unit_tokens = config.page_tokens;
+  config.pages_gpu = 4000;
+  config.calls_max = 4;
+  config.step_tokens_max = 64;
+  PolicySet& set = config.policies;
+  set.scorer = method.scorer, set.budget = method.budget, set.layout = method.layout;
+  set.scorer_spec.moment = method.moment;
+  const bool holes = config.page_tokens == 1 || set.layout == "page_mask_dead";
+  set.identity = holes ? "session_memory" : "none";
+  config.prefix_cache = holes;
+  set.layout_spec.layers = llm.layers, set.layout_spec.kv_heads = llm.kv_heads;
+  set.layout_spec.heads_per_group = method.heads_per_group;
+  set.layout_spec.clustering = method.clustering;
+  if (set.scorer == "judge_q") set.scorer_spec.probe_rows = 5;
+  set.scorer_spec.repeat_tokens = 20, set.scorer_spec.repeat_tail = 3;
+  set.scorer_spec.repeat_instruction = 4;
+  BudgetSpec& budget = set.budget_spec;
+  budget.sinks = 2, budget.window = 4, budget.chunk_tokens = 16, budget.cells = 16, budget.interval = 3;
+  budget.ratio = kWhole / 3;
+  budget.kept_min = 8;
+  for (uint32_t head = 0; head < set.layout_spec.heads(); ++head) {
+    budget.mu.push_back(kWhole / 8 + draw({head, 5}) % (kWhole / 4));
+    budget.sigma.push_back(kWhole / 16);
+    budget.keeps_all.push_back(head % 2 == 0);
+  }
+  return config;
+}
+
+inline kernels::ScoreSpec score_of(const CoreConfig& config) {
+  kernels::ScoreSpec spec = kernels::score_spec(*kernels::scorer_kind(config.policies.scorer));
+  if (spec.window.window > 8) spec.window.window = 8;
+  spec.expected.future = 16;
+  spec.sink = 2;
+  spec.page_tokens = config.page_tokens;
+  spec.seed = 11;
+  return spec;
+}
+
+// Hashes what every call's rows came to, and passes on.
+class LogitHashes final : public OutcomeSource {
+ public:
+  explicit LogitHashes(cpu::CpuEngine* engine) : engine_(engine) {}
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    engine_->step(launch, offset, values);
+    const size_t vocab =
+        engine_->samples().empty() ? 0 : engine_->logits().size() / engine_->samples().size();
+    for (size_t i = 0; i < engine_->samples().size(); ++i) {
+      const auto& sample = engine_->samples()[i];
+      const std::vector<float> row(engine_->logits().begin() + static_cast<ptrdiff_t>(i * vocab),
+                                   engine_->logits().begin() + static_cast<ptrdiff_t>((i + 1) * vocab));
+      for (const float x : row) finite_ = finite_ && std::isfinite(x);
+      hashes_[sample.call][sample.position] = bits_of(row);
+    }
+  }
+  void told(const Command& command) override {
+    preemptions_ += std::holds_alternative<DropCallState>(command) &&
+                    std::get<DropCallState>(command).reason == DropCallState::Reason::kPreempted;
+    engine_->told(command);
+  }
+  // By call, then position.
+  std::map<CallId, std::map<uint32_t, uint64_t>> hashes_;
+  bool finite_ = true;
+  uint32_t preemptions_ = 0;
+
+ private:
+  cpu::CpuEngine* const engine_;
+};
+
+struct RunResult {
+  std::map<CallId, std::map<uint32_t, uint64_t>> logits;
+  double worst = 0;
+  uint64_t compressions = 0, dropped = 0, preemptions = 0, adopted_dead = 0, rows = 0, digest = 0;
+};
+
+struct RunOf {
+  LlmSpec llm;
+  CoreConfig config;
+  uint64_t seed = 1;
+  ScriptClientOptions client{};
+  bool dense = false;                                      // PagedCache instead
+  std::function<void(const WitnessCache::Kept&)> judge{};  // of every compression
+  std::function<void(kernels::ScoreSpec*)> scorer{};       // changes it
+};
+
+inline ScriptClientOptions client_of(const RunOf& what) {
+  ScriptClientOptions out = what.client;
+  out.seed = what.seed;
+  out.unit_tokens = what.config.unit_tokens;
+  return out;
+}
+
+inline RunResult run_of(const RunOf& what) {
+  const auto wrong = validate_core_config(what.config);
+  REQUIRE_MESSAGE(!wrong.has_value(), wrong.value_or(""));
+  const ModelWeights weights = ModelWeights::random(what.llm, what.seed);
+  RunOptions options;
+  options.check_invariants = true;
+  options.engines = {what.config};
+  ScriptClient client(client_of(what));
+  cpu::IdentityTokens tokens(
+      {.seed = what.seed, .unit_tokens = what.config.unit_tokens, .vocab = what.llm.vocab});
+  const cpu::KvMemory memory{what.config.page_tokens, what.config.pages_gpu, 0, true};
+  std::unique_ptr<cpu::KvCache> cache;
+  WitnessCache* witness = nullptr;
+  if (what.dense) {
+    cache = paged(memory, what.llm);
+  } else {
+    kernels::ScoreSpec score = score_of(what.config);
+    if (what.scorer) what.scorer(&score);
+    auto made = cpu::CompressedCache::make({what.config, score, 9}, memory, &weights);
+    REQUIRE(made);
+    auto watched = std::make_unique<WitnessCache>(std::move(*made), what.llm, what.config.page_tokens);
+    witness = watched.get();
+    witness->judge = what.judge;
+    cache = std::move(watched);
+  }
+  cpu::CpuEngine engine({}, &weights, &tokens, std::move(cache));
+  LogitHashes hashes(&engine);
+  cpu::CpuBackend world({{what.config.steps_in_flight_max}}, &hashes,
+                        [n = uint64_t{0}, seed = what.seed](const std::function<void()>& work) mutable {
+                          work();
+                          return Duration{static_cast<int64_t>(draw({seed, ++n}) % 1000)};
+                        });
+  Recorder recorder(options, {"compress", what.seed});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
+  CHECK(end.idle);
+  CHECK(client.content());
+  CHECK(hashes.finite_);  // no slot that nobody wrote was read
+  const std::string bytes = recorder.finish(end);
+  const Result<Log> log = read_log("log", bytes);
+  REQUIRE(log);
+  const Result<Replayed> replayed = replay("log", *log, {});
+  REQUIRE(replayed);
+  CHECK(replayed->same);
+  CHECK(replayed->end.digest == end.digest);
+  RunResult out{.logits = hashes.hashes_, .preemptions = hashes.preemptions_, .digest = end.digest};
+  if (witness != nullptr) {
+    out.worst = witness->worst(), out.compressions = witness->compressions();
+    out.dropped = witness->dropped(), out.adopted_dead = witness->adopted_dead();
+    out.rows = witness->rows_checked();
+    CHECK(witness->cache().nan_scores() == 0);
+  }
+  return out;
+}
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_CPU_COMPRESS_RUN_H_

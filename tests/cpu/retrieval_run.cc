@@ -1,0 +1,149 @@
+#include "tests/cpu/retrieval_run.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/prng.h"
+#include "engine/cpu/cpu_backend.h"
+#include "engine/cpu/paged_cache.h"
+#include "engine/cpu/retrieved_cache.h"
+#include "engine/driver.h"
+#include "engine/policy/registry.h"
+#include "engine/recorder.h"
+#include "engine/recorder_replay.h"
+
+namespace kvtwin::testing {
+namespace {
+
+class Arrivals final : public Client {
+ public:
+  explicit Arrivals(const std::vector<RetrievalCall>& calls) : calls_(calls) {}
+  Instant wake_at() const override { return next_ < calls_.size() ? Instant{calls_[next_].at_ns} : kNever; }
+  void wake(Instant now, ClientEvents* events) override {
+    for (; next_ < calls_.size() && calls_[next_].at_ns <= now.ns; ++next_) {
+      const RetrievalCall& call = calls_[next_];
+      events->push_back(CallReady{CallId{next_}, SessionId{next_}, call.prompt, call.output, {}, {}});
+    }
+  }
+  void tokens_emitted(Instant, CallId, uint32_t, ClientEvents*) override {}
+  void call_finished(Instant, CallId, uint32_t, bool, ClientEvents*) override { ++finished; }
+  void call_rejected(Instant, CallId call, ClientEvents*) override { CHECK_MESSAGE(false, raw(call)); }
+  uint32_t finished = 0;
+
+ private:
+  const std::vector<RetrievalCall>& calls_;
+  uint32_t next_ = 0;
+};
+
+class Listener final : public OutcomeSource {
+ public:
+  Listener(cpu::CpuEngine* engine, uint32_t vocab, RetrievalOutcome* out)
+      : engine_(engine), vocab_(vocab), out_(out) {}
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    engine_->step(launch, offset, values);
+    out_->steps.emplace_back().recalls = values->recalls;
+    const auto samples = engine_->samples();
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const auto logits = engine_->logits().subspan(i * vocab_, vocab_);
+      // Whatever was not recalled holds NaN.
+      CHECK(std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }));
+      std::vector<float>& all = out_->logits[samples[i].call];
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+  }
+  void told(const Command& command) override {
+    const auto* drop = std::get_if<DropCallState>(&command);
+    out_->preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
+    engine_->told(command);
+  }
+
+ private:
+  cpu::CpuEngine* const engine_;
+  const uint32_t vocab_;
+  RetrievalOutcome* const out_;
+};
+
+RetrievalMethod method_of(const std::string& name) {
+  PolicySet set;
+  set.retrieval = name;
+  return make_axes(set).retrieval->method();
+}
+
+std::unique_ptr<cpu::KvCache> make_cache(const RetrievalSetting& setting, const CoreConfig& core,
+                                         const ModelWeights& weights) {
+  const cpu::KvMemory memory{core.page_tokens, core.pages_gpu, core.pages_host, true};
+  Result<std::unique_ptr<cpu::KvCache>> made =
+      setting.retrieval == "all" ? cpu::PagedCache::make(memory, weights.llm())
+                                 : cpu::RetrievedCache::make(memory, &weights,
+                                                             {method_of(setting.retrieval), setting.spec,
+                                                              setting.delays, setting.witness});
+  REQUIRE(made.has_value());
+  return std::move(*made);
+}
+
+}  // namespace
+
+RetrievalSpec small_spec(RetrievalMethod method) {
+  RetrievalSpec spec = retrieval_defaults(method);
+  spec.sink_tokens = 8;
+  spec.window_tokens = 16;
+  spec.budget_tokens = 56;
+  spec.extra_tokens = method == RetrievalMethod::kShadowkv ? 16 : 0;
+  spec.layers_dense = method == RetrievalMethod::kInfinigen ? 1 : 0;
+  spec.rank = 12;
+  return spec;
+}
+
+CoreConfig core_of(const RetrievalSetting& setting) {
+  CoreConfig core;
+  core.page_tokens = core.unit_tokens = setting.page_tokens;
+  core.pages_gpu = setting.pages_gpu;
+  core.step_tokens_max = setting.step_tokens_max;
+  core.calls_max = setting.calls_max;
+  core.steps_in_flight_max = setting.in_flight;
+  core.prefix_cache = false;
+  core.policies.retrieval = setting.retrieval;
+  core.policies.retrieval_spec = setting.spec;
+  if (setting.retrieval != "all" && setting.retrieval != "quest") {
+    core.policies.placement = "arena";
+    core.pages_host = setting.pages_host;
+  }
+  const auto wrong = validate_core_config(core);
+  REQUIRE_MESSAGE(!wrong, wrong.value_or(""));
+  return core;
+}
+
+RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeights& weights,
+                               const std::vector<RetrievalCall>& calls) {
+  RetrievalOutcome out;
+  RunOptions options;
+  options.check_invariants = true;
+  options.engines = {core_of(setting)};
+  Arrivals client(calls);
+  cpu::IdentityTokens tokens(
+      {.seed = setting.seed, .unit_tokens = setting.page_tokens, .vocab = weights.llm().vocab});
+  cpu::CpuEngine engine({}, &weights, &tokens, make_cache(setting, options.engines[0], weights));
+  Listener listener(&engine, weights.llm().vocab, &out);
+  cpu::CpuBackend world({{setting.in_flight}}, &listener,
+                        [seed = setting.seed, n = uint64_t{0}](const std::function<void()>& work) mutable {
+                          work();
+                          return Duration{static_cast<int64_t>(draw({seed, ++n}) % 1000)};
+                        });
+  Recorder recorder(options, {"retrieval", setting.seed});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
+  CHECK(end.idle);
+  CHECK(client.finished == calls.size());
+  const Result<Log> log = read_log("log", recorder.finish(end));
+  REQUIRE(log.has_value());
+  const Result<Replayed> replayed = replay("log", *log, {});
+  REQUIRE(replayed.has_value());
+  CHECK(replayed->same);
+  CHECK(replayed->end.digest == end.digest);
+  out.recalled = engine.recalled();
+  out.digest = end.digest;
+  return out;
+}
+
+}  // namespace kvtwin::testing

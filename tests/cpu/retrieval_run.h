@@ -1,0 +1,54 @@
+// Whole runs of a RetrievedCache: the real policy, the CPU engine, calls that come and go.
+
+#ifndef KVTWIN_TESTS_CPU_RETRIEVAL_RUN_H_
+#define KVTWIN_TESTS_CPU_RETRIEVAL_RUN_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/cpu/cpu_engine.h"
+#include "engine/cpu/retrieval_witness.h"
+#include "engine/policy/config.h"
+#include "models/weights.h"
+
+namespace kvtwin::testing {
+
+struct RetrievalCall {
+  int64_t at_ns = 0;
+  uint32_t prompt = 0, output = 0;
+};
+
+struct RetrievalSetting {
+  std::string retrieval = "freekv";  // "all": the dense engine
+  RetrievalSpec spec{};
+  uint32_t page_tokens = 8;
+  uint32_t pages_gpu = 400, pages_host = 400;
+  uint32_t step_tokens_max = 64, calls_max = 8, in_flight = 1;
+  uint64_t seed = 1;    // of tokens and times
+  uint64_t delays = 0;  // of copies
+  cpu::RetrievalWitness* witness = nullptr;
+};
+
+// Small enough that a few hundred tokens choose: in pages of 8 tokens, 1 sink, a window of 2, 4 to choose.
+RetrievalSpec small_spec(RetrievalMethod method);
+
+struct RetrievalOutcome {
+  std::map<CallId, std::vector<float>> logits;  // of every sample, one after the other
+  std::vector<StepValues> steps;                // recalls alone
+  cpu::CpuEngine::Recalled recalled;
+  uint64_t preemptions = 0;
+  uint64_t digest = 0;
+};
+
+// Runs to the end, checks that all calls were answered, that nothing read was missing, and that the log
+// replays to the same digest.
+RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeights& weights,
+                               const std::vector<RetrievalCall>& calls);
+
+// The policy's side of `setting`.
+CoreConfig core_of(const RetrievalSetting& setting);
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_CPU_RETRIEVAL_RUN_H_

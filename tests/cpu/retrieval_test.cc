@@ -1,0 +1,214 @@
+// The retrieval methods on real values: what METHODS 6.6 demands of them (F-1 is in
+// tests/kernels/page_retrieval_test.cc). Pages are poisoned when granted and slots when something is recalled
+// into them: whoever reads what is not there samples NaN.
+
+#include <doctest/doctest.h>
+
+#include <tuple>
+
+#include "tests/cpu/retrieval_oracle.h"
+#include "tests/cpu/retrieval_run.h"
+#include "tests/cpu/tiny_models.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+// Prompts beyond the arena (7 pages of 8), within it and outgrowing it, and one that stays within it.
+const std::vector<RetrievalCall> kCalls = {{0, 150, 40}, {0, 40, 60}, {900, 201, 24}, {2'000, 20, 12}};
+
+std::vector<LlmSpec> models() {
+  std::vector<LlmSpec> all = tiny_models();  // GQA 4:1, MHA, biases, norms
+  for (LlmSpec& llm : all) llm.layers = 3;
+  return all;
+}
+
+struct Method {
+  const char* name;
+  RetrievalMethod method;
+};
+constexpr Method kByPage[] = {{"quest", RetrievalMethod::kQuest},
+                              {"arkvale", RetrievalMethod::kArkvale},
+                              {"freekv", RetrievalMethod::kFreekv}};
+
+RetrievalSetting setting_of(const Method& method) {
+  RetrievalSetting out;
+  out.retrieval = method.name;
+  out.spec = small_spec(method.method);
+  return out;
+}
+
+int64_t q32(double x) { return static_cast<int64_t>(x * static_cast<double>(kOneQ32)); }
+
+std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> recalls_of(const RetrievalOutcome& run) {
+  std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> out;
+  for (const StepValues& step : run.steps) {
+    for (const LayerRecall& recall : step.recalls)
+      out.emplace_back(recall.blocking, recall.background, recall.corrected);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("F-2 F-3 F-4 X-2 retrieval: an oracle without slots reads, recalls and computes the same") {
+  for (const Method& method : kByPage) {
+    for (const LlmSpec& llm : models()) {
+      CAPTURE(method.name);
+      CAPTURE(llm.family);
+      const ModelWeights weights = ModelWeights::random(llm, 3);
+      RetrievalSetting setting = setting_of(method);
+      setting.spec.tau_q32 = q32(0.1);
+      setting.spec.layers_dense = llm.family == "qwen2" ? 1 : 0;
+      RetrievalOracle oracle(setting, llm);
+      setting.witness = &oracle;
+      const RetrievalOutcome run = run_retrieval(setting, weights, kCalls);
+      CHECK(oracle.compared == oracle.reads);
+      CHECK(oracle.reads == run.recalled.heads);
+      CHECK(oracle.reads > 150);
+      CHECK(oracle.corrected == run.recalled.corrected);
+      if (method.method == RetrievalMethod::kQuest) {
+        CHECK(run.recalled.blocking + run.recalled.background == 0);
+        continue;
+      }
+      oracle.check_recalls();
+      CHECK(run.recalled.blocking > 0);
+      const bool speculates = method.method == RetrievalMethod::kFreekv;
+      CHECK((run.recalled.background > 0) == speculates);
+      CHECK((oracle.speculated > 20) == speculates);
+      CHECK((oracle.corrected > 20) == speculates);
+    }
+  }
+}
+
+TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit; tau at -1 is speculation alone") {
+  for (const LlmSpec& llm : models()) {
+    CAPTURE(llm.family);
+    const ModelWeights weights = ModelWeights::random(llm, 4);
+    RetrievalSetting setting = setting_of(kByPage[2]);
+    setting.spec.tau_q32 = kOneQ32 + 1;
+    const RetrievalOutcome always = run_retrieval(setting, weights, kCalls);
+    setting.spec.tau_q32 = -kOneQ32;
+    const RetrievalOutcome never = run_retrieval(setting, weights, kCalls);
+    setting.spec.speculation = false;
+    const RetrievalOutcome blocking = run_retrieval(setting, weights, kCalls);
+    // ArkVale with FreeKV's summaries and pooling is the same selection.
+    setting.retrieval = "arkvale";
+    setting.spec.host_layout = HostLayout::kNhd;
+    const RetrievalOutcome arkvale = run_retrieval(setting, weights, kCalls);
+    CHECK(always.logits == blocking.logits);
+    CHECK(arkvale.logits == blocking.logits);
+    CHECK(never.logits != blocking.logits);
+    CHECK(always.recalled.blocking == blocking.recalled.blocking);
+    CHECK(always.recalled.background == 0);
+    // All but the first step of each of three calls, in three layers.
+    CHECK(always.recalled.corrected == always.recalled.heads - 3 * 3 * llm.kv_heads);
+    CHECK(blocking.recalled.corrected == 0);
+    CHECK(never.recalled.corrected == 0);
+    CHECK(never.recalled.background > never.recalled.blocking);
+  }
+}
+
+TEST_CASE("F-6 G-2 X-1 retrieval: a budget that nothing outgrows moves nothing and is dense, to the bit") {
+  for (const LlmSpec& llm : models()) {
+    const ModelWeights weights = ModelWeights::random(llm, 5);
+    RetrievalSetting dense;
+    dense.retrieval = "all";
+    const RetrievalOutcome expected = run_retrieval(dense, weights, kCalls);
+    for (const Method& method : kByPage) {
+      CAPTURE(method.name);
+      RetrievalSetting setting = setting_of(method);
+      CHECK(run_retrieval(setting, weights, kCalls).logits != expected.logits);
+      setting.spec.budget_tokens = 232;  // 225 tokens are the most that any call has
+      const RetrievalOutcome run = run_retrieval(setting, weights, kCalls);
+      CHECK(run.logits == expected.logits);
+      CHECK(run.recalled.blocking + run.recalled.background + run.recalled.heads == 0);
+      // Where all layers are dense it is the same, whatever the budget.
+      setting = setting_of(method);
+      setting.spec.layers_dense = llm.layers;
+      CHECK(run_retrieval(setting, weights, kCalls).logits == expected.logits);
+    }
+  }
+}
+
+TEST_CASE("F-7 X-8 retrieval: when copies run changes nothing, and none runs into a page that is read") {
+  const LlmSpec llm = models()[2];
+  const ModelWeights weights = ModelWeights::random(llm, 6);
+  for (const uint32_t buffers : {1u, 2u}) {
+    RetrievalSetting setting = setting_of(kByPage[2]);
+    setting.spec.tau_q32 = q32(0.1);
+    setting.spec.staging_buffers = buffers;
+    const RetrievalOutcome expected = run_retrieval(setting, weights, kCalls);
+    uint64_t beside = 0;
+    for (uint64_t delays = 1; delays <= 12; ++delays) {
+      CAPTURE(delays);
+      RetrievalOracle oracle(setting, llm);
+      RetrievalSetting delayed = setting;
+      delayed.delays = delays;
+      delayed.witness = &oracle;
+      const RetrievalOutcome run = run_retrieval(delayed, weights, kCalls);
+      CHECK(run.logits == expected.logits);
+      CHECK(recalls_of(run) == recalls_of(expected));
+      beside += oracle.writes_beside_reads;
+    }
+    CHECK(beside > 100);  // copies did run beside reads
+  }
+}
+
+TEST_CASE("retrieval: the host's layout and the number of staging buffers change no bit") {
+  const LlmSpec llm = models()[0];
+  const ModelWeights weights = ModelWeights::random(llm, 7);
+  RetrievalSetting setting = setting_of(kByPage[2]);
+  setting.spec.tau_q32 = q32(0.1);
+  const RetrievalOutcome expected = run_retrieval(setting, weights, kCalls);
+  setting.spec.host_layout = HostLayout::kNhd;
+  CHECK(run_retrieval(setting, weights, kCalls).logits == expected.logits);
+  setting.spec.staging_buffers = 1;
+  CHECK(run_retrieval(setting, weights, kCalls).logits == expected.logits);
+  for (const GroupPooling pooling : {GroupPooling::kMaxS, GroupPooling::kMeanQk, GroupPooling::kMaxQk,
+                                     GroupPooling::kMeanQ, GroupPooling::kMaxQ}) {
+    setting.spec.pooling = pooling;
+    CHECK(run_retrieval(setting, weights, kCalls).logits != expected.logits);
+  }
+}
+
+TEST_CASE("X-9 retrieval: company, chunks, folding and steps in flight change no value of a call") {
+  for (const Method& method : kByPage) {
+    for (const LlmSpec& llm : {models()[0], models()[1]}) {
+      CAPTURE(method.name);
+      const ModelWeights weights = ModelWeights::random(llm, 8);
+      RetrievalSetting setting = setting_of(method);
+      setting.spec.tau_q32 = q32(0.1);
+      const RetrievalOutcome together = run_retrieval(setting, weights, kCalls);
+      CHECK(together.preemptions == 0);
+      setting.calls_max = 1;
+      setting.step_tokens_max = 23;
+      setting.in_flight = 2;
+      const RetrievalOutcome apart = run_retrieval(setting, weights, kCalls);
+      CHECK(apart.logits == together.logits);
+      CHECK(apart.recalled.blocking == together.recalled.blocking);
+      CHECK(apart.recalled.background == together.recalled.background);
+      CHECK(apart.recalled.corrected == together.recalled.corrected);
+    }
+  }
+}
+
+TEST_CASE("X-3 retrieval: calls that are preempted, in every step and with copies on their way, come back") {
+  const LlmSpec llm = models()[3];
+  const ModelWeights weights = ModelWeights::random(llm, 9);
+  uint64_t preemptions = 0;
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    CAPTURE(seed);
+    RetrievalSetting setting = setting_of(kByPage[1 + seed % 2]);
+    setting.spec.tau_q32 = q32(0.05);
+    setting.seed = seed;
+    setting.delays = seed % 3;
+    setting.in_flight = 1 + static_cast<uint32_t>(seed % 2);
+    setting.pages_gpu = 30 + static_cast<uint32_t>(seed % 5);
+    setting.pages_host = 60;
+    setting.page_tokens = 8;
+    preemptions += run_retrieval(setting, weights, kCalls).preemptions;
+  }
+  CHECK(preemptions > 10);
+}

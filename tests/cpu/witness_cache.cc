@@ -1,0 +1,232 @@
+#include "tests/cpu/witness_cache.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::testing {
+
+WitnessCache::WitnessCache(std::unique_ptr<cpu::CompressedCache> cache, const LlmSpec& llm,
+                           uint32_t page_tokens)
+    : cache_(std::move(cache)), llm_(llm), rope_(rope_frequencies(llm)), page_tokens_(page_tokens) {}
+
+WitnessCache::Cell& WitnessCache::cell(Call* call, uint32_t position) {
+  if (!holes()) return call->cells[position];
+  const PageId page = call->pages.at(position / page_tokens_);
+  REQUIRE(page != kNoPage);
+  return slots_[uint64_t{raw(page)} * page_tokens_ + position % page_tokens_];
+}
+
+std::vector<double> WitnessCache::turned(const double* row, uint32_t phase) const {
+  const uint32_t half = llm_.head_dim / 2;
+  std::vector<double> out(llm_.head_dim);
+  for (uint32_t i = 0; i < half; ++i) {
+    const auto angle = static_cast<double>(static_cast<float>(phase) * rope_.inverse[i]);
+    const double c = std::cos(angle) * static_cast<double>(rope_.scale),
+                 s = std::sin(angle) * static_cast<double>(rope_.scale);
+    out[i] = row[i] * c - row[i + half] * s;
+    out[i + half] = row[i + half] * c + row[i] * s;
+  }
+  return out;
+}
+
+void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
+  cache_->begin(launch, offset, entries);
+  entries_.assign(entries.begin(), entries.end());
+  const uint32_t heads = llm_.layers * llm_.kv_heads;
+  for (const PlanEntry& entry : entries) {
+    Call& call = calls_[entry.call];
+    if (offset == 0 && entry.first) call = {};
+    call.gone.resize(heads);
+    call.gathered.resize(heads);
+    // Rows go through all layers one after the other.
+    for (uint32_t i = 0; i < std::min(entry.tokens, kRecentRows); ++i) call.recent.emplace_back(heads);
+    while (call.recent.size() > kRecentRows) call.recent.pop_front();
+    call.tables.resize(cache_->shape().groups.groups());
+  }
+  if (offset == 0) {
+    for (const Adoption& adoption : launch.adoptions)
+      calls_[adoption.call].pages.assign(adoption.pages.begin(), adoption.pages.end());
+  }
+  for (const PageGrant& grant : launch.grants) {
+    if (grant.offset != offset) continue;
+    Call& call = calls_[launch.entries[grant.entry].call];
+    ++call.tables[grant.group];
+    if (holes()) call.pages.push_back(grant.page);
+  }
+  before_.clear();
+  for (const PlanEntry& entry : entries) {
+    std::vector<std::vector<uint32_t>>& of_entry = before_.emplace_back();
+    for (uint32_t head = 0; head < heads; ++head) {
+      std::vector<uint32_t>& left = of_entry.emplace_back();
+      for (const uint32_t p : cache_->positions(entry.call, head)) {
+        if (p < entry.context) left.push_back(p);
+      }
+      if (entry.first) adopted_dead_ += entry.context - left.size();
+      for (const uint32_t p : left) CHECK_MESSAGE(!calls_[entry.call].gone[head].contains(p), "back again");
+    }
+  }
+}
+
+// what row `row` of the entry may read.
+std::vector<uint32_t> WitnessCache::readable(const PlanEntry& entry, uint32_t head, uint32_t row) const {
+  const size_t index = static_cast<size_t>(&entry - entries_.data());
+  const cpu::CellShape& shape = cache_->shape();
+  const uint32_t position = entry.context + row;
+  std::vector<uint32_t> out;
+  if (shape.is_ring(shape.groups.group_of(head))) {
+    const uint32_t cells = shape.ring_cells(), sinks = std::min(shape.sinks, cells - 1);
+    for (uint32_t p = 0; p <= position; ++p) {
+      if (p < sinks || p + cells - sinks > position) out.push_back(p);
+    }
+    return out;
+  }
+  out = before_[index][head];
+  for (uint32_t p = entry.context; p <= position; ++p) out.push_back(p);
+  return out;
+}
+
+void WitnessCache::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
+  const uint32_t kv_width = llm_.kv_heads * llm_.head_dim, q_width = llm_.query_heads * llm_.head_dim;
+  uint32_t rows = 0;
+  for (const PlanEntry& entry : entries_) {
+    for (uint32_t i = 0; i < entry.tokens; ++i, ++rows) {
+      Cell& made = cell(&calls_[entry.call], entry.context + i);
+      made.keys.resize(llm_.layers), made.values.resize(llm_.layers);
+      made.keys[layer].assign(k + rows * kv_width, k + (rows + 1) * kv_width);
+      made.values[layer].assign(v + rows * kv_width, v + (rows + 1) * kv_width);
+    }
+  }
+  const std::vector<float> queries(q, q + size_t{rows} * q_width);
+  cache_->attend(layer, q, k, v, out);
+  uint32_t row = 0;
+  for (const PlanEntry& entry : entries_) {
+    check_rows(layer, entry, row, &calls_[entry.call], queries.data(), out);
+    row += entry.tokens;
+  }
+}
+
+void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t row, Call* call,
+                              const float* q, const float* out) {
+  const uint32_t group = llm_.query_heads / llm_.kv_heads, dim = llm_.head_dim;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+  const bool rerotate = cache_->shape().rerotate;
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    const uint32_t head = layer * llm_.kv_heads + h;
+    Row& gathered = call->gathered[head];
+    gathered.resize(entry.context + entry.tokens, 0.0);
+    for (uint32_t i = 0; i < entry.tokens; ++i) {
+      const std::vector<uint32_t> reads = readable(entry, head, i);
+      std::vector<std::vector<double>> keys;
+      for (uint32_t cell_index = 0; cell_index < reads.size(); ++cell_index) {
+        const Cell& from = cell(call, reads[cell_index]);
+        keys.push_back(turned(from.keys[layer].data() + h * dim, rerotate ? cell_index : reads[cell_index]));
+      }
+      const uint32_t behind = entry.tokens - i;  // rows from the newest, this one included
+      std::vector<Row>* recent = nullptr;
+      if (behind <= call->recent.size()) {
+        recent = &call->recent[call->recent.size() - behind][head];
+        recent->assign(group, Row(entry.context + entry.tokens, 0.0));
+      }
+      for (uint32_t g = 0; g < group; ++g) {
+        const size_t at = (size_t{row + i} * llm_.query_heads + h * group + g) * dim;
+        const std::vector<double> wide(q + at, q + at + dim);
+        const uint32_t phase = rerotate ? static_cast<uint32_t>(reads.size()) - 1 : entry.context + i;
+        const std::vector<double> query = turned(wide.data(), phase);
+        std::vector<double> p(reads.size());
+        double most = -INFINITY, sum = 0;
+        for (size_t c = 0; c < reads.size(); ++c) {
+          for (uint32_t d = 0; d < dim; ++d) p[c] += query[d] * keys[c][d];
+          most = std::max(most, p[c] *= scale);
+        }
+        for (double& x : p) sum += x = std::exp(x - most);
+        std::vector<double> expected(dim, 0.0);
+        for (size_t c = 0; c < reads.size(); ++c) {
+          p[c] /= sum;
+          const Cell& from = cell(call, reads[c]);
+          for (uint32_t d = 0; d < dim; ++d) expected[d] += p[c] * from.values[layer][h * dim + d];
+          gathered[reads[c]] += p[c] / group;
+          if (recent != nullptr) (*recent)[g][reads[c]] = p[c];
+        }
+        for (uint32_t d = 0; d < dim; ++d) {
+          const auto got = static_cast<double>(out[at + d]);
+          const double apart = std::fabs(got - expected[d]) / (1 + std::fabs(expected[d]));
+          worst_ = std::isfinite(got) ? std::max(worst_, apart) : INFINITY;
+        }
+      }
+      ++rows_checked_;
+    }
+  }
+}
+
+void WitnessCache::end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+                       StepValues* values) {
+  cache_->end(launch, offset, entries, values);
+  REQUIRE(values->kept.size() == launch.compressions.size());
+  for (size_t i = 0; i < launch.compressions.size(); ++i)
+    check_kept(launch, launch.compressions[i], values->kept[i]);
+}
+
+void WitnessCache::check_kept(const LaunchStep& launch, const Compression& c, const CellsKept& kept) {
+  const cpu::CellShape& shape = cache_->shape();
+  const PlanEntry& entry = launch.entries[c.entry];
+  Call& call = calls_[entry.call];
+  CHECK(kept.call == entry.call);
+  CHECK(kept.counts.size() == (c.keep.empty() ? shape.groups.groups() : 0));
+  ++compressions_;
+  for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) {
+    const std::span<const uint32_t> now = cache_->positions(entry.call, head);
+    const std::vector<uint32_t> after(now.begin(), now.end());
+    std::vector<uint32_t> before = before_[c.entry][head];
+    for (uint32_t i = 0; i < entry.tokens; ++i) before.push_back(entry.context + i);
+    CHECK(std::is_sorted(after.begin(), after.end()));
+    CHECK(std::includes(before.begin(), before.end(), after.begin(), after.end()));
+    uint32_t candidates = 0, stay = 0;
+    for (const uint32_t p : before) {
+      const bool forced = std::any_of(c.forced.begin(), c.forced.end(), [&](const Compression::Forced& f) {
+        return p >= f.begin && p < f.end;
+      });
+      const bool left = std::binary_search(after.begin(), after.end(), p);
+      if (p < c.begin || forced) {
+        CHECK_MESSAGE(left, "position " << p << " had to stay");
+        ++stay;
+      } else {
+        ++candidates;
+      }
+      if (!left) {
+        call.gone[head].insert(p);
+        ++dropped_;
+      }
+      if (!kept.live.empty()) CHECK(((kept.live[p / 64] >> (p % 64)) & 1) == (left ? 1u : 0u));
+    }
+    const uint32_t group = shape.groups.group_of(head);
+    if (!c.keep.empty()) CHECK(after.size() == stay + std::min(candidates, c.keep[group]));
+    if (c.keep.empty()) CHECK(after.size() == kept.counts[group]);
+    if (shape.keeping == Keeping::kMove) {
+      CHECK(after.size() <= uint64_t{call.tables[group]} * page_tokens_);  // T-2
+      // T-1: what was reserved is exactly what is needed, so nothing is given back.
+      if (c.staged) CHECK(call.tables[group] == div_ceil<size_t>(after.size(), page_tokens_));
+    }
+    if (!judge) continue;
+    const auto key = [&](uint32_t position) -> const std::vector<double>& {
+      return cell(&call, position).keys[head / llm_.kv_heads];
+    };
+    judge({entry.call, head, c.end, &c, before, after, &call.recent, &call.gathered[head], key});
+  }
+  if (shape.keeping != Keeping::kMove) return;
+  for (uint32_t g = 0; g < call.tables.size(); ++g) {
+    const size_t cells = cache_->positions(entry.call, shape.groups.members(g)[0]).size();
+    call.tables[g] = std::min(call.tables[g], static_cast<uint32_t>(div_ceil<size_t>(cells, page_tokens_)));
+  }
+}
+
+void WitnessCache::told(const Command& command) {
+  cache_->told(command);
+  const auto* drop = std::get_if<DropCallState>(&command);
+  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
+}
+
+}  // namespace kvtwin::testing

@@ -1,0 +1,96 @@
+// WitnessCache stands before a CompressedCache and checks everything that it says and computes, by other
+// means: values by position in a map, attention in double precision, kept sets by their rules.
+//
+//   G-1  what is left ascends, is forced or was ranked, and has the size that was asked for
+//   G-3  each row's attention is the softmax over the cells that it may read, and nothing else
+//   X-2  only cells that are left are read; what was dropped never comes back
+// Beside it, it gathers what scorers would see (probabilities of the last rows, sums over all rows), so that
+// tests can say which cells had to stay.
+
+#ifndef KVTWIN_TESTS_CPU_WITNESS_CACHE_H_
+#define KVTWIN_TESTS_CPU_WITNESS_CACHE_H_
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "engine/cpu/compressed_cache.h"
+
+namespace kvtwin::testing {
+
+class WitnessCache final : public cpu::KvCache {
+ public:
+  using Row = std::vector<double>;  // by position
+
+  // One compression of one head, as tests judge it.
+  struct Kept {
+    CallId call{};
+    uint32_t head = 0;
+    uint32_t tokens = 0;
+    const Compression* compression = nullptr;
+    std::vector<uint32_t> before, after;  // positions
+    // Probabilities of the newest rows of the call, the newest last: by row, then head, then query head.
+    const std::deque<std::vector<std::vector<Row>>>* recent = nullptr;
+    const Row* gathered = nullptr;  // sums over all rows, mean over the group
+    std::function<const std::vector<double>&(uint32_t position)> key;  // as it was before its rotation
+  };
+
+  WitnessCache(std::unique_ptr<cpu::CompressedCache> cache, const LlmSpec& llm, uint32_t page_tokens);
+
+  void serve(const cpu::EngineAccess& engine) override { cache_->serve(engine); }
+  void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
+  void hidden(uint32_t layer, const float* x) override { cache_->hidden(layer, x); }
+  void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
+  void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+           StepValues* values) override;
+  void told(const Command& command) override;
+
+  static constexpr uint32_t kRecentRows = 8;
+  std::function<void(const Kept&)> judge;  // after every compression, for each head
+  double worst() const { return worst_; }  // largest |difference| / (1 + |value|) of an attention output
+  uint64_t compressions() const { return compressions_; }
+  uint64_t dropped() const { return dropped_; }  // cells of one head
+  uint64_t adopted_dead() const { return adopted_dead_; }
+  uint64_t rows_checked() const { return rows_checked_; }
+  const cpu::CompressedCache& cache() const { return *cache_; }
+
+ private:
+  struct Cell {
+    std::vector<std::vector<double>> keys, values;  // by layer: [kv_heads * head_dim], before the rotation
+  };
+  struct Call {
+    std::vector<PageId> pages;             // holes: by position
+    std::map<uint32_t, Cell> cells;        // else: by position
+    std::vector<std::set<uint32_t>> gone;  // by head
+    std::vector<Row> gathered;             // by head
+    std::deque<std::vector<std::vector<Row>>> recent;
+    std::vector<uint32_t> tables;  // pages by group
+  };
+
+  bool holes() const { return cache_->shape().keeping == Keeping::kHoles; }
+  Cell& cell(Call* call, uint32_t position);
+  std::vector<double> turned(const double* row, uint32_t phase) const;
+  void check_rows(uint32_t layer, const PlanEntry& entry, uint32_t row, Call* call, const float* q,
+                  const float* out);
+  std::vector<uint32_t> readable(const PlanEntry& entry, uint32_t head, uint32_t row) const;
+  void check_kept(const LaunchStep& launch, const Compression& c, const CellsKept& kept);
+
+  const std::unique_ptr<cpu::CompressedCache> cache_;
+  const LlmSpec llm_;
+  const RopeFrequencies rope_;
+  const uint32_t page_tokens_;
+  std::map<CallId, Call> calls_;
+  std::map<uint64_t, Cell> slots_;  // holes: by page * page_tokens + slot
+  std::vector<PlanEntry> entries_;
+  // By entry, then head: what was left before the step's own rows.
+  std::vector<std::vector<std::vector<uint32_t>>> before_;
+  double worst_ = 0;
+  uint64_t compressions_ = 0, dropped_ = 0, adopted_dead_ = 0, rows_checked_ = 0;
+};
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_CPU_WITNESS_CACHE_H_

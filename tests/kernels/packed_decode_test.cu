@@ -1,0 +1,200 @@
+// The packed decode kernel against double precision over what the definitions read back: every layout, format
+// and mix of formats, around every edge of pages, groups, records, blocks, warps and CTAs.
+
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include "kernels/bench/packed_problem.cuh"
+#include "kernels/decode_plan.cuh"
+
+namespace kvtwin::test {
+namespace {
+
+// The result is rounded to bf16 (2^-9), queries times scales and weights times scales to fp16 (2^-12).
+constexpr double kTolerance = 6e-3;
+
+void run(PackedProblem* p) {
+  KVT_CUDA(plan_packed_decode(p->shape, p->args, nullptr));
+  KVT_CUDA(packed_decode(p->shape, p->args, nullptr));
+  KVT_CUDA(cudaDeviceSynchronize());
+}
+
+double worst_seen = 0;
+void check(PackedProblem* p) {
+  run(p);
+  const double error = p->error();
+  worst_seen = std::max(worst_seen, error);
+  CHECK(error < kTolerance);
+}
+
+PackedDecodeShape fast(uint32_t dim, uint32_t group, uint32_t wide_page = 16) {
+  return {PackedLayout::kFast, dim, group, 128, {128, 128, wide_page}, 1, 0, 132};
+}
+PackedDecodeShape rows(uint32_t dim, uint32_t group, uint32_t scale_group, uint32_t page2, uint32_t page4,
+                       uint32_t page8) {
+  return {PackedLayout::kRows, dim, group, scale_group, {page2, page4, page8}, 1, 0, 132};
+}
+
+// Each format alone around its edges, then mixes.
+std::vector<PartTokens> edges(const std::vector<uint32_t>& lengths) {
+  std::vector<PartTokens> out;
+  for (uint32_t part = 0; part < kPackedParts; ++part) {
+    for (const uint32_t n : lengths) {
+      out.push_back({});
+      out.back()[part] = n;
+    }
+  }
+  for (const PartTokens mix : {PartTokens{128, 1, 0},
+                               {256, 130, 15},
+                               {0, 64, 33},
+                               {384, 0, 7},
+                               {1, 1, 1},
+                               {0, 0, 0},
+                               {1024, 512, 100},
+                               {128, 127, 0}}) {
+    out.push_back(mix);
+  }
+  return out;
+}
+
+TEST_CASE("Q-2 fast layout: every head size and group") {
+  for (const uint32_t dim : {64u, 128u}) {
+    for (const uint32_t group : {1u, 3u, 4u, 5u, 8u}) {
+      CAPTURE(dim);
+      CAPTURE(group);
+      PackedProblem p(fast(dim, group, dim == 64 ? 32 : 16), edges({1, 63, 64, 65, 128, 129, 300, 1000}),
+                      dim + group);
+      check(&p);
+    }
+  }
+}
+
+TEST_CASE("Q-2 row layouts: every group of scales, head size, page and group of heads") {
+  uint64_t seed = 1;
+  for (const uint32_t scale_group : {32u, 64u, 128u}) {
+    for (const uint32_t dim : {64u, 128u}) {
+      for (const uint32_t page : {16u, 32u, 64u, 128u}) {
+        const uint32_t group = std::array{4u, 1u, 8u, 3u, 5u}[seed % 5];
+        CAPTURE(scale_group);
+        CAPTURE(dim);
+        CAPTURE(page);
+        CAPTURE(group);
+        PackedProblem p(rows(dim, group, scale_group, std::max(page, scale_group), page, page),
+                        edges({1, 15, 16, 17, 31, 32, 33, 64, 65, 127, 129, 400}), ++seed);
+        check(&p);
+      }
+    }
+  }
+}
+
+TEST_CASE("packed decode: however many CTAs cut the work, and a second launch finds its counters clean") {
+  const std::vector<PartTokens> tokens = {{1280, 700, 3}, {3, 0, 0},   {0, 0, 0},
+                                          {0, 0, 0},      {0, 777, 0}, {2560, 40, 0}};
+  for (const uint32_t ctas : {1u, 2u, 3u, 7u, 31u, 132u, 264u}) {
+    for (const bool is_fast : {true, false}) {
+      CAPTURE(ctas);
+      CAPTURE(is_fast);
+      PackedDecodeShape shape = is_fast ? fast(128, 4) : rows(128, 4, 32, 32, 32, 32);
+      shape.ctas = ctas;
+      PackedProblem p(shape, tokens, ctas);
+      check(&p);
+      const auto first = p.out.read();
+      // Parts of the launch before must not do for parts that have not arrived yet.
+      const size_t counters = device::parts_offset(p.shape.sequences);
+      for (int again = 0; again < 2; ++again) {
+        KVT_CUDA(cudaMemset(p.workspace.get() + counters, 0xff, p.workspace.bytes() - counters));
+        KVT_CUDA(cudaMemset(p.out.get(), 0xff, p.out.bytes()));
+        KVT_CUDA(packed_decode(p.shape, p.args, nullptr));
+        const auto second = p.out.read();
+        CHECK(std::memcmp(first.data(), second.data(), first.size() * 2) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("packed decode: pages of several heads, each in its column") {
+  for (const uint32_t heads : {2u, 8u}) {
+    std::vector<PartTokens> tokens;
+    for (const PartTokens& each : {PartTokens{128, 70, 5}, {0, 1, 0}, {256, 256, 17}}) {
+      tokens.insert(tokens.end(), heads, each);
+    }
+    for (PackedDecodeShape shape : {fast(128, 4), rows(128, 4, 32, 64, 32, 16)}) {
+      shape.heads_per_page = heads;
+      PackedProblem p(shape, tokens, heads);
+      check(&p);
+    }
+  }
+}
+
+TEST_CASE("packed decode: one cell in all; nothing at all; more sequences than threads of the plan") {
+  for (const std::vector<PartTokens>& tokens :
+       {std::vector<PartTokens>{{0, 1, 0}}, std::vector<PartTokens>{{0, 0, 0}},
+        std::vector<PartTokens>(1500, {0, 5, 1}), std::vector<PartTokens>(2500, {0, 0, 0}),
+        std::vector<PartTokens>{{0, 0, 1}, {0, 0, 0}, {1, 0, 0}}}) {
+    PackedProblem a(fast(64, 2), tokens, tokens.size()),
+        b(rows(64, 2, 32, 32, 16, 16), tokens, tokens.size());
+    check(&a);
+    check(&b);
+  }
+}
+
+TEST_CASE("packed decode: one sequence over all CTAs, and random ragged mixes") {
+  PackedProblem long_fast(fast(128, 4), {{12800, 6000, 100}}, 5);
+  check(&long_fast);
+  PackedProblem long_rows(rows(128, 4, 32, 32, 32, 32), {{12800, 6000, 100}}, 6);
+  check(&long_rows);
+  std::mt19937 random(7);
+  for (int round = 0; round < 12; ++round) {
+    std::vector<PartTokens> tokens(1 + random() % 20);
+    for (PartTokens& each : tokens) {
+      for (uint32_t& n : each) n = random() % 3 == 0 ? 0 : random() % (random() % 4 == 0 ? 2000 : 200);
+    }
+    PackedDecodeShape shape = round % 2 == 0 ? fast(128, 4) : rows(128, 4, 32, 32, 32, 32);
+    shape.ctas = 1 + random() % 140;
+    PackedProblem p(shape, tokens, static_cast<uint64_t>(round));
+    check(&p);
+  }
+}
+
+TEST_CASE("packed decode: any size of values, though weights times scales are made in fp16") {
+  for (const float size : {1e-3f, 1.f, 30.f, 1000.f, 20000.f}) {
+    CAPTURE(size);
+    PackedProblem a(fast(128, 4), edges({1, 64, 200, 1000}), 3, size);
+    check(&a);
+    PackedProblem b(rows(128, 4, 32, 32, 32, 32), edges({1, 64, 200, 1000}), 3, std::min(size, 200.f));
+    check(&b);
+  }
+}
+
+TEST_CASE("packed decode: shapes that cannot be are refused") {
+  PackedProblem p(rows(128, 4, 32, 32, 32, 32), {{0, 5, 0}}, 1);
+  const auto refused = [&](auto change) {
+    PackedDecodeShape shape = p.shape;
+    change(&shape);
+    CHECK(plan_packed_decode(shape, p.args, nullptr) == cudaErrorInvalidValue);
+    CHECK(packed_decode(shape, p.args, nullptr) == cudaErrorInvalidValue);
+  };
+  refused([](PackedDecodeShape* s) { s->head_dim = 96; });
+  refused([](PackedDecodeShape* s) { s->group = 0; });
+  refused([](PackedDecodeShape* s) { s->group = 9; });
+  refused([](PackedDecodeShape* s) { s->scale_group = 16; });
+  refused([](PackedDecodeShape* s) { s->page_tokens[kPartInt2] = 16; });
+  refused([](PackedDecodeShape* s) { s->page_tokens[kPartInt4] = 48; });
+  refused([](PackedDecodeShape* s) { s->page_tokens[kPartWide] = 0; });
+  refused([](PackedDecodeShape* s) { s->ctas = 0; });
+  refused([](PackedDecodeShape* s) { s->layout = PackedLayout::kFast; });
+}
+
+}  // namespace
+}  // namespace kvtwin::test
+
+int main(int argc, char** argv) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("skipped: there is no GPU here\n");
+    return 77;
+  }
+  const int result = doctest::Context(argc, argv).run();
+  std::printf("largest error %.2e of a row's largest value\n", kvtwin::test::worst_seen);
+  return result;
+}

@@ -1,0 +1,398 @@
+// What moves cells between forms and places, against its definitions: to the bit where the definition rounds
+// to the same format, which is everywhere but in the rotation.
+
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "kernels/bench/decode_problem.cuh"
+#include "kernels/kv_block.cuh"
+#include "kernels/pack_pages.h"
+#include "kernels/packed_page.h"
+#include "kernels/page_moves.h"
+#include "kernels/rope_append.h"
+#include "kernels/rope_append_cuda.h"
+#include "kernels/small_floats.h"
+
+namespace kvtwin::test {
+namespace {
+
+using Bits = std::vector<uint16_t>;
+
+constexpr uint16_t kPoison = 0x7fc1;  // a NaN
+
+uint16_t bf16(float x) { return kernels::to_bf16(x); }
+float wide(uint16_t bits) { return kernels::from_bf16(bits); }
+__nv_bfloat16* device(const DeviceArray<uint16_t>& a) { return reinterpret_cast<__nv_bfloat16*>(a.get()); }
+
+Bits random_bits(std::mt19937_64* random, size_t count, float size = 1) {
+  std::normal_distribution<float> normal(0, size);
+  Bits out(count);
+  for (uint16_t& x : out) x = bf16(normal(*random));
+  return out;
+}
+std::vector<uint32_t> shuffled(std::mt19937_64* random, uint32_t count) {
+  std::vector<uint32_t> out(count);
+  for (uint32_t i = 0; i < count; ++i) out[i] = i;
+  std::shuffle(out.begin(), out.end(), *random);
+  return out;
+}
+
+// Groups without spread, on a grid (ties), beyond fp16, tiny, one outlier; and ordinary ones.
+Bits awkward_bits(std::mt19937_64* random, size_t count) {
+  Bits out = random_bits(random, count);
+  for (size_t i = 0; i < count; i += 64) {
+    const auto kind = (*random)() % 8;
+    for (size_t j = i; j < std::min(count, i + 64); ++j) {
+      if (kind == 0) out[j] = out[i];
+      if (kind == 1) out[j] = bf16(static_cast<float>(static_cast<int>((*random)() % 61)) * 0.25f);
+      if (kind == 2) out[j] = bf16(wide(out[j]) * 60000);
+      if (kind == 3) out[j] = bf16(wide(out[j]) * 1e-6f);
+      if (kind == 4 && j == i) out[j] = bf16(3000);
+      if (kind == 5 && j % 3 > 0) out[j] = j % 3 == 1 ? 0x8000 : 0;  // -0 and 0
+      if (kind == 6) out[j] = bf16(1000 + 4 * wide(out[j]));
+    }
+  }
+  return out;
+}
+
+struct PackProblem {
+  PackArgs args;
+  Bits pool;  // pages of [K, V][slot][channel], not swizzled
+  DeviceArray<PagePair> pages;
+  std::vector<PagePair> pairs;
+  uint32_t blocks = 0;
+
+  PackProblem(Format format, PageShape shape, uint32_t count, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    args.format = format, args.shape = shape, args.count = count, blocks = count + 3;
+    pool = awkward_bits(&random, size_t{blocks} * 2 * shape.page_tokens * shape.head_dim);
+    const std::vector<uint32_t> from = shuffled(&random, blocks), to = shuffled(&random, blocks);
+    for (uint32_t i = 0; i < count; ++i) pairs.push_back({from[i], to[i]});
+    pages = DeviceArray<PagePair>(pairs);
+    args.pages = pages.get();
+  }
+  size_t numbers() const { return size_t{2} * args.shape.page_tokens * args.shape.head_dim; }
+  Bits swizzled(const Bits& plain) const {
+    const KvBlockShape block{args.shape.page_tokens, args.shape.head_dim};
+    Bits out(plain.size());
+    for (size_t i = 0; i < plain.size(); ++i) {
+      const size_t row = i / args.shape.head_dim, slot = row % args.shape.page_tokens;
+      const size_t base = (row - slot) * args.shape.head_dim;
+      out[base + block.at(static_cast<uint32_t>(slot), static_cast<uint32_t>(i % args.shape.head_dim))] =
+          plain[i];
+    }
+    return out;
+  }
+  std::vector<uint8_t> packed_by_definition() const {
+    const size_t bytes = page_bytes(args.format, args.shape), half = numbers() / 2;
+    std::vector<uint8_t> out(bytes * blocks, 0xa5);
+    for (const PagePair& pair : pairs) {
+      std::vector<float> cells(numbers());
+      for (size_t i = 0; i < cells.size(); ++i) cells[i] = wide(pool[pair.source * numbers() + i]);
+      kernels::pack_page(args.format, args.shape, std::span(cells).first(half), std::span(cells).last(half),
+                         std::span(out).subspan(pair.target * bytes, bytes));
+    }
+    return out;
+  }
+};
+
+TEST_CASE("Q-1 pack_pages and unpack_pages: the bytes of pack_page, and what unpack_page reads from them") {
+  for (const Format format : {Format::kFp8, Format::kInt4, Format::kInt2}) {
+    for (const uint32_t page : {1u, 8u, 16u, 32u, 64u, 128u}) {
+      for (const uint32_t dim : {64u, 128u}) {
+        for (const uint32_t group : {32u, 64u, 128u}) {
+          const PageShape shape{page, dim, group};
+          if (!page_shape_is_possible(shape, format)) continue;
+          CAPTURE(format_name(format));
+          CAPTURE(page);
+          CAPTURE(dim);
+          CAPTURE(group);
+          PackProblem p(format, shape, 1 + 200 / page, page + dim + group);
+          const DeviceArray<uint16_t> pool(p.swizzled(p.pool));
+          const std::vector<uint8_t> want = p.packed_by_definition();
+          const DeviceArray<uint8_t> packed(std::vector<uint8_t>(want.size(), 0xa5));
+          KVT_CUDA(pack_pages(p.args, device(pool), packed.get(), nullptr));
+          CHECK(packed.read() == want);
+          // Back, to the page it came from.
+          std::vector<PagePair> back;
+          for (const PagePair& pair : p.pairs) back.push_back({pair.target, pair.source});
+          const DeviceArray<PagePair> back_pages(back);
+          p.args.pages = back_pages.get();
+          Bits plain(p.pool.size(), kPoison);
+          for (const PagePair& pair : back) {
+            std::vector<float> k(p.numbers() / 2), v(k.size());
+            const size_t bytes = page_bytes(format, shape);
+            kernels::unpack_page(format, shape, std::span(want).subspan(pair.source * bytes, bytes), page, k,
+                                 v);
+            for (size_t i = 0; i < k.size(); ++i) {
+              plain[pair.target * p.numbers() + i] = bf16(k[i]);
+              plain[pair.target * p.numbers() + k.size() + i] = bf16(v[i]);
+            }
+          }
+          const DeviceArray<uint16_t> wide_again(Bits(p.pool.size(), kPoison));
+          KVT_CUDA(unpack_pages(p.args, packed.get(), device(wide_again), nullptr));
+          CHECK(wide_again.read() == p.swizzled(plain));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("pack_pages: formats and shapes that cannot be are refused; no pages are no work") {
+  PackArgs args;
+  args.count = 1;
+  const auto refused = [&](Format format, PageShape shape) {
+    args.format = format, args.shape = shape;
+    return pack_pages(args, nullptr, nullptr, nullptr) == cudaErrorInvalidValue &&
+           unpack_pages(args, nullptr, nullptr, nullptr) == cudaErrorInvalidValue;
+  };
+  CHECK(refused(Format::kBf16, {32, 128, 32}));
+  CHECK(refused(Format::kFp4, {32, 128, 32}));
+  CHECK(refused(Format::kInt4, {32, 96, 32}));
+  CHECK(refused(Format::kInt4, {32, 128, 16}));
+  CHECK(refused(Format::kInt4, {12, 128, 32}));
+  CHECK(refused(Format::kInt2, {16, 128, 32}));
+  args.count = 0, args.format = Format::kInt4, args.shape = {32, 128, 32};
+  CHECK(pack_pages(args, nullptr, nullptr, nullptr) == cudaSuccess);
+}
+
+TEST_CASE("summarise_pages: high and low of every kind, over full and begun pages") {
+  std::mt19937_64 random(4);
+  for (const uint32_t page : {1u, 16u, 32u, 128u}) {
+    for (const uint32_t dim : {64u, 128u}) {
+      for (const auto kind : {PageSummaryKind::kMinMax, PageSummaryKind::kCuboid, PageSummaryKind::kMean}) {
+        const uint32_t count = 37, blocks = 41;
+        const KvBlockShape block{page, dim};
+        Bits pool(blocks * block.numbers(), kPoison), want(blocks * 2 * dim, kPoison);
+        const std::vector<uint32_t> where = shuffled(&random, blocks), to = shuffled(&random, blocks);
+        std::vector<SummaryPage> pages;
+        for (uint32_t i = 0; i < count; ++i) {
+          const uint32_t cells = i % 3 == 0 ? page : static_cast<uint32_t>(random() % (page + 1));
+          pages.push_back({where[i], cells, to[i]});
+          for (uint32_t c = 0; c < dim && cells > 0; ++c) {
+            float high = -INFINITY, low = INFINITY, sum = 0, far = 0;
+            std::vector<float> keys;
+            for (uint32_t t = 0; t < cells; ++t) {
+              uint16_t& key = pool[where[i] * block.numbers() + block.at(t, c)];
+              key = random_bits(&random, 1)[0];
+              keys.push_back(wide(key));
+              high = std::max(high, wide(key)), low = std::min(low, wide(key)), sum += wide(key);
+            }
+            const float center = (high + low) * 0.5f, n = static_cast<float>(cells);
+            for (const float key : keys) far += std::abs(center - key);
+            if (kind == PageSummaryKind::kCuboid) high = center + far / n, low = center - far / n;
+            if (kind == PageSummaryKind::kMean) high = low = sum / n;
+            want[to[i] * 2 * dim + c] = bf16(high), want[to[i] * 2 * dim + dim + c] = bf16(low);
+          }
+        }
+        const DeviceArray<uint16_t> on_device(pool), out(Bits(want.size(), kPoison));
+        const DeviceArray<SummaryPage> table(pages);
+        KVT_CUDA(
+            summarise_pages({device(on_device), table.get(), device(out), count, page, dim, kind}, nullptr));
+        CHECK(out.read() == want);
+      }
+    }
+  }
+}
+
+TEST_CASE("gather_cells: kept cells of ragged sequences, between pages of different sizes and columns") {
+  std::mt19937_64 random(5);
+  for (const auto& [from, to, dim, heads, all] : {std::tuple{16u, 16u, 128u, 1u, false},
+                                                  {1u, 64u, 128u, 1u, true},
+                                                  {32u, 1u, 64u, 2u, false},
+                                                  {48u, 16u, 64u, 1u, false},
+                                                  {64u, 128u, 128u, 4u, true},
+                                                  {16u, 32u, 128u, 8u, false}}) {
+    CAPTURE(from);
+    CAPTURE(to);
+    const uint32_t sequences = 24;
+    std::vector<GatherSequence> table;
+    std::vector<uint32_t> kept, source_pages, target_pages, source_cells;
+    for (uint32_t i = 0; i < sequences; ++i) {
+      const uint32_t cells = i % 5 == 4 ? 0 : static_cast<uint32_t>(random() % 300);
+      table.push_back({static_cast<uint32_t>(kept.size()), static_cast<uint32_t>(source_pages.size()),
+                       i % heads, static_cast<uint32_t>(target_pages.size()), i % heads});
+      uint32_t count = 0;
+      for (uint32_t t = 0; t < cells; ++t) {
+        if (all || random() % 2) kept.push_back(t), ++count;
+      }
+      source_pages.resize(source_pages.size() + (cells + from - 1) / from);
+      target_pages.resize(target_pages.size() + (count + to - 1) / to);
+    }
+    table.push_back({static_cast<uint32_t>(kept.size()), 0, 0, 0, 0});
+    const auto deal = [&](std::vector<uint32_t>* pages) {
+      const std::vector<uint32_t> numbers = shuffled(&random, static_cast<uint32_t>(pages->size()) + 2);
+      std::copy_n(numbers.begin(), pages->size(), pages->begin());
+    };
+    deal(&source_pages), deal(&target_pages);
+    const KvBlockShape source{from, dim}, target{to, dim};
+    const Bits pool = random_bits(&random, (source_pages.size() + 2) * heads * source.numbers());
+    Bits want((target_pages.size() + 2) * heads * target.numbers(), kPoison);
+    for (uint32_t i = 0; i < sequences; ++i) {
+      const GatherSequence& s = table[i];
+      for (uint32_t c = s.first; c < table[i + 1].first; ++c) {
+        const uint32_t t = kept[c], u = c - s.first;
+        const size_t a =
+            (size_t{source_pages[s.source_table + t / from]} * heads + s.source_column) * source.numbers();
+        const size_t b =
+            (size_t{target_pages[s.target_table + u / to]} * heads + s.target_column) * target.numbers();
+        for (uint32_t d = 0; d < dim; ++d) {
+          want[b + target.at(u % to, d)] = pool[a + source.at(t % from, d)];
+          want[b + target.numbers() / 2 + target.at(u % to, d)] =
+              pool[a + source.numbers() / 2 + source.at(t % from, d)];
+        }
+      }
+    }
+    const DeviceArray<uint16_t> in(pool), out(Bits(want.size(), kPoison));
+    const DeviceArray<uint32_t> source_on(source_pages), target_on(target_pages), kept_on(kept);
+    const DeviceArray<GatherSequence> table_on(table);
+    for (const uint32_t ctas : {1056u, 3u}) {
+      KVT_CUDA(gather_cells({device(in),
+                             device(out),
+                             {source_on.get(), from, heads},
+                             {target_on.get(), to, heads},
+                             table_on.get(),
+                             all ? nullptr : kept_on.get(),
+                             sequences,
+                             dim,
+                             ctas},
+                            nullptr));
+      CHECK(out.read() == want);
+    }
+  }
+}
+
+struct RopeCase {
+  uint32_t rows, query_heads, kv_heads, dim, page;
+  bool ragged, norm, in_place;
+};
+
+// |got - want| against a step of bf16 at `size`.
+bool close(uint16_t got, float want, float size) {
+  return std::abs(wide(got) - want) <= size * 0x1p-8f + 1e-6f;
+}
+
+struct RopeProblem {
+  RopeCase c;
+  uint32_t heads, width, per_row;
+  KvBlockShape block;
+  RopeAppendArgs args;
+  Bits qkv, weight;
+  std::vector<uint32_t> positions;
+  std::vector<float> inv_freq;
+  std::vector<AppendSlot> slots;
+  DeviceArray<uint16_t> matrix, pool, q, norms;
+  DeviceArray<uint32_t> at;
+  DeviceArray<AppendSlot> slots_on;
+  DeviceArray<float> freq;
+  size_t written = 0;
+
+  explicit RopeProblem(const RopeCase& wanted)
+      : c(wanted),
+        heads(c.query_heads + 2 * c.kv_heads),
+        width(heads * c.dim),
+        per_row(c.ragged ? c.kv_heads : 1),
+        block{c.page, c.dim} {
+    std::mt19937_64 random(c.rows);
+    const uint32_t each = c.ragged ? 1 : c.kv_heads;
+    qkv = random_bits(&random, size_t{c.rows} * width, 2), weight = random_bits(&random, 2 * c.dim);
+    for (uint32_t r = 0; r < c.rows; ++r) positions.push_back(static_cast<uint32_t>(random() % 131072));
+    for (uint32_t i = 0; i < c.dim / 2; ++i) {
+      inv_freq.push_back(std::pow(5e5f, -2.f * static_cast<float>(i) / static_cast<float>(c.dim)));
+    }
+    const std::vector<uint32_t> places = shuffled(&random, c.rows * per_row);
+    for (uint32_t i = 0; i < c.rows * per_row; ++i) {
+      slots.push_back({i % 11 == 10 ? kNoBlock : places[i] / c.page * each, places[i] % c.page});
+    }
+    const size_t blocks = (places.size() / c.page + 1) * each;
+    matrix = DeviceArray<uint16_t>(qkv),
+    pool = DeviceArray<uint16_t>(Bits(blocks * block.numbers(), kPoison));
+    q = DeviceArray<uint16_t>(Bits(size_t{c.rows} * c.query_heads * c.dim, kPoison));
+    norms = DeviceArray<uint16_t>(weight), at = DeviceArray<uint32_t>(positions);
+    slots_on = DeviceArray<AppendSlot>(slots), freq = DeviceArray<float>(inv_freq);
+    args.qkv = device(matrix), args.positions = at.get(), args.slots = slots_on.get();
+    args.inv_freq = freq.get(), args.rope_scale = 1.25f, args.eps = 1e-5f;
+    args.rows = c.rows, args.query_heads = c.query_heads, args.kv_heads = c.kv_heads;
+    args.head_dim = c.dim, args.page_tokens = c.page, args.slots_per_row = per_row;
+    args.q = c.in_place ? device(matrix) : device(q);
+    args.q_stride = c.in_place ? width : c.query_heads * c.dim;
+    if (c.in_place) args.k = device(matrix) + size_t{c.query_heads} * c.dim, args.k_stride = width;
+    if (c.norm) args.q_norm = device(norms), args.k_norm = device(norms) + c.dim;
+    args.pool = device(pool);
+  }
+
+  // What a head's numbers become, and how large those are that they are sums of.
+  void expect(uint32_t row, uint32_t head, std::vector<float>* x, std::vector<float>* size) const {
+    const bool query = head < c.query_heads, value = head >= c.query_heads + c.kv_heads;
+    double sum = 0;
+    for (uint32_t d = 0; d < c.dim; ++d) {
+      (*x)[d] = wide(qkv[size_t{row} * width + head * c.dim + d]);
+      sum += static_cast<double>((*x)[d]) * static_cast<double>((*x)[d]);
+    }
+    const float scale = 1 / std::sqrt(static_cast<float>(sum / c.dim) + 1e-5f);
+    for (uint32_t d = 0; d < c.dim && c.norm && !value; ++d) {
+      (*x)[d] *= scale * wide(weight[d + (query ? 0 : c.dim)]);
+    }
+    for (uint32_t d = 0; d < c.dim; ++d) {
+      (*size)[d] = 1.25f * (std::abs((*x)[d]) + std::abs((*x)[(d + c.dim / 2) % c.dim]));
+    }
+    if (!value) kernels::rope_ref({inv_freq, 1.25f}, positions[row], 1, c.dim, x->data());
+  }
+
+  // Counts what should have been written to pages.
+  bool head_is_right(uint32_t row, uint32_t head, const Bits& rows, const Bits& queries, const Bits& cells) {
+    std::vector<float> x(c.dim), size(c.dim);
+    expect(row, head, &x, &size);
+    const bool query = head < c.query_heads, value = head >= c.query_heads + c.kv_heads;
+    const uint32_t kv_head = query ? 0 : (head - c.query_heads) % c.kv_heads;
+    const AppendSlot slot = slots[size_t{row} * per_row + (c.ragged ? kv_head : 0)];
+    const size_t from = size_t{row} * width + head * c.dim;
+    bool right = true;
+    for (uint32_t d = 0; d < c.dim; ++d) {
+      if (query) right &= close(queries[size_t{row} * args.q_stride + head * c.dim + d], x[d], size[d]);
+      if (!query && !value && c.in_place) right &= close(rows[from + d], x[d], size[d]);
+      if (query || slot.block == kNoBlock) continue;
+      ++written;
+      const uint16_t cell = cells[(slot.block + (c.ragged ? 0 : kv_head)) * block.numbers() +
+                                  (value ? block.numbers() / 2 : 0) + block.at(slot.slot, d)];
+      right &= value ? cell == qkv[from + d] : close(cell, x[d], size[d]);
+    }
+    return right;
+  }
+};
+
+TEST_CASE("rope_append: rotated queries and keys, and every cell in its page, of whatever shape") {
+  for (const RopeCase& c : {RopeCase{1, 32, 8, 128, 16, false, false, false},
+                            {37, 8, 2, 64, 1, true, true, false},
+                            {300, 4, 4, 128, 64, false, true, true},
+                            {1501, 8, 1, 128, 32, true, false, true},
+                            {1025, 6, 2, 256, 16, false, true, false},
+                            {70, 15, 5, 64, 8, false, false, true},
+                            {1100, 64, 8, 128, 16, false, true, true}}) {
+    CAPTURE(c.rows);
+    RopeProblem p(c);
+    KVT_CUDA(rope_append(p.args, nullptr));
+    KVT_CUDA(cudaDeviceSynchronize());
+    const Bits rows = p.matrix.read(), queries = c.in_place ? rows : p.q.read(), cells = p.pool.read();
+    bool right = true;
+    for (uint32_t r = 0; r < c.rows; ++r) {
+      for (uint32_t h = 0; h < p.heads; ++h) right &= p.head_is_right(r, h, rows, queries, cells);
+    }
+    CHECK(right);
+    CHECK(static_cast<size_t>(std::count(cells.begin(), cells.end(), kPoison)) == cells.size() - p.written);
+  }
+}
+
+}  // namespace
+}  // namespace kvtwin::test
+
+int main(int argc, char** argv) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("skipped: there is no GPU here\n");
+    return 77;
+  }
+  return doctest::Context(argc, argv).run();
+}

@@ -1,0 +1,113 @@
+// What the data decided, written down and read again.
+
+#include "engine/recorder_outcomes.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/base/prng.h"
+
+namespace kvtwin {
+namespace {
+
+// Decides by chance: recalls for steps that decode, counts or live bits for compressions.
+class Drawn final : public OutcomeSource {
+ public:
+  explicit Drawn(uint64_t seed) : prng_(seed) {}
+  void step(const LaunchStep& launch, uint32_t, StepValues* values) override {
+    values->clear();
+    for (int l = 0; l < 3; ++l) {
+      values->recalls.push_back({static_cast<uint32_t>(prng_.range(0, 9)),
+                                 static_cast<uint32_t>(prng_.range(0, 9)),
+                                 static_cast<uint32_t>(prng_.range(0, 2))});
+    }
+    if (prng_.chance(1, 9)) values->eos.push_back(launch.entries[0].call);
+    for (const Compression& c : launch.compressions) {
+      values->kept_counts = {static_cast<uint32_t>(prng_.range(1, c.end)), c.end};
+      values->kept_live = {prng_.next()};
+      values->kept.push_back({launch.entries[c.entry].call, values->kept_counts, values->kept_live});
+    }
+    said = *values;
+  }
+  void told(const Command&) override {}
+  StepValues said;
+
+ private:
+  Prng prng_;
+};
+
+// One call, begun twice, with a compression at each prompt's end.
+std::string write_log(std::vector<StepValues>* said) {
+  OutcomeLog log(2);
+  Drawn drawn(7);
+  OutcomeSource* const watched = log.watch(&drawn);
+  StepValues values;
+  for (uint64_t step = 0; step < 12; ++step) {
+    const bool prompt = step % 6 == 0;
+    const PlanEntry entry{CallId{3},         prompt ? EntryKind::kChunk : EntryKind::kDecode,    prompt, true,
+                          prompt ? 40u : 1u, prompt ? 0u : 39u + static_cast<uint32_t>(step % 6)};
+    Compression compression;
+    compression.end = 40;
+    LaunchStep launch;
+    launch.engine = EngineId{1};
+    launch.step = StepId{step};
+    launch.entries = {&entry, 1};
+    if (prompt) launch.compressions = {&compression, 1};
+    watched->step(launch, 0, &values);
+    if (said != nullptr) said->push_back(drawn.said);
+  }
+  return log.finish();
+}
+
+}  // namespace
+
+TEST_CASE("outcome log: what was said is read again, by step and by call, attempt and place") {
+  std::vector<StepValues> said;
+  const std::string bytes = write_log(&said);
+  const Result<RecordedOutcomes> read = read_outcomes("log", bytes);
+  REQUIRE(read);
+  REQUIRE(read->engines.size() == 2);
+  CHECK(read->engines[0].steps.empty());
+  const RecordedOutcomes::Engine& engine = read->engines[1];
+  CHECK(engine.layers == 3);
+  CHECK(engine.groups == 2);
+  REQUIRE(engine.steps.size() == said.size());
+  for (size_t step = 0; step < said.size(); ++step) {
+    const RecordedOutcomes::Step& one = engine.steps.at(step);
+    CHECK(one.eos == said[step].eos);
+    for (int l = 0; l < 3; ++l) CHECK(one.recalls[l].blocking == said[step].recalls[l].blocking);
+    for (int l = 0; l < 3; ++l) CHECK(one.recalls[l].background == said[step].recalls[l].background);
+    for (int l = 0; l < 3; ++l) CHECK(one.recalls[l].corrected == said[step].recalls[l].corrected);
+  }
+  REQUIRE(engine.kept.size() == 2);
+  for (const uint32_t attempt : {1u, 2u}) {
+    const RecordedOutcomes::Kept& kept = engine.kept.at({CallId{3}, attempt, 40});
+    CHECK(kept.counts == said[(attempt - 1) * 6].kept_counts);
+    CHECK(kept.live == said[(attempt - 1) * 6].kept_live);
+  }
+  CHECK(engine.steps.at(1).plan == engine.steps.at(7).plan);  // the same entries
+  CHECK(engine.steps.at(1).plan != engine.steps.at(2).plan);
+}
+
+TEST_CASE("outcome log: a file that was cut or changed is read or refused, and nothing else") {
+  const std::string whole = write_log(nullptr);
+  for (size_t length = 0; length < whole.size(); ++length) {
+    CHECK_FALSE(read_outcomes("log", whole.substr(0, length)));
+  }
+  Prng prng(11);
+  uint32_t refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string changed = whole;
+    for (uint64_t n = prng.range(1, 4); n > 0; --n) {
+      changed[prng.range(0, changed.size() - 1)] = static_cast<char>(prng.next());
+    }
+    const Result<RecordedOutcomes> read = read_outcomes("log", changed);
+    refused += read ? 0 : 1;
+    if (!read) CHECK_FALSE(read.error().what.empty());
+  }
+  CHECK(refused > 1000);
+}
+
+}  // namespace kvtwin

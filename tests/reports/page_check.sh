@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The report in headless Chromium, from file://: no console error, no request, no empty plot, in light and dark;
+# with 50,000 calls ready within 2 s and below 5 MB. Exit 77 (skipped) where there is no Chromium.
+#
+#   tests/reports/page_check.sh KVTWIN NODE
+set -euo pipefail
+kvtwin=$(realpath "$1")
+node=$2
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export KVTWIN_CHROMIUM=${KVTWIN_CHROMIUM:-/usr/bin/chromium}
+[[ -x $KVTWIN_CHROMIUM ]] || { echo "skipped: there is no Chromium (./dev test --browser installs it)"; exit 77; }
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+small=$root/scenarios/coding_agents_small.textproto
+
+"$kvtwin" run "$small" --out="$here/a" --quiet > /dev/null
+"$kvtwin" run "$small" --set=limits.calls_max=4 --out="$here/b" --quiet > /dev/null
+"$kvtwin" sweep "$small" --vary=limits.calls_max=4..32*2 --vary=memory.gpu_pages=6000,9000 --out="$here/s" --quiet > /dev/null
+"$kvtwin" report "$here/a" "$here/b" "$here/s" --out="$here/all.html"
+"$node" "$root/reports/web/look.mjs" "$here/all.html"
+
+# 82 replicas of 617 calls: 50,594.
+"$kvtwin" run "$small" --set=replay.replicas=82 --set=limits.calls_max=64 --out="$here/large" --quiet > /dev/null
+"$kvtwin" report "$here/large" --out="$here/large.html"
+size=$(stat -c %s "$here/large.html")
+[[ $size -le 5000000 ]] || { echo "the page has $size bytes"; exit 1; }
+"$node" "$root/reports/web/look.mjs" "$here/large.html" --ready-ms-max=2000

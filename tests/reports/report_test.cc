@@ -1,0 +1,90 @@
+// What goes into a report: calls read back, thinned, escaped.
+
+#include "reports/report.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+using namespace kvtwin;
+
+namespace {
+
+const std::string kHead =
+    "call,session,replica,node,engine,end,prompt_tokens,output_tokens,reused_tokens,ready_ns,admitted_ns,"
+    "first_token_ns,finished_ns\n";
+
+Report report_of(const std::string& session) {
+  Report report;
+  report.command = "kvtwin report a";
+  ReportRun run;
+  run.dir = "a";
+  run.result.set_scenario("one");
+  run.summary = R"({"ttft_p99_ms":12.5,"calls_finished":1})";
+  run.calls = *read_calls(
+      kHead + "0,\"" + session + "\",0,0,0,finished,10,3,0,1000000000,1500000000,2000000000,4000000000\n",
+      "calls.csv");
+  report.runs.push_back(run);
+  return report;
+}
+
+}  // namespace
+
+TEST_CASE("report: calls.csv read back: finished calls, in seconds from ready") {
+  const auto calls =
+      read_calls(kHead +
+                     "0,\"a,\"\"b\",0,0,0,finished,10,3,4,1000000000,1500000000,2000000000,4000000000\n"
+                     "1,c,0,0,0,cancelled,10,3,4,1000000000,,,\n"
+                     "2,\"a,\"\"b\",0,1,0,finished,20,1,8,5000000000,5000000000,5250000000,5250000000\n",
+                 "calls.csv");
+  REQUIRE_MESSAGE(calls, calls.error().text());
+  REQUIRE(calls->count() == 2);
+  CHECK(calls->sessions == std::vector<std::string>{"a,\"b"});
+  CHECK(calls->ready_s == std::vector<double>{1, 5});
+  CHECK(calls->queue_s == std::vector<float>{0.5f, 0});
+  CHECK(calls->ttft_s == std::vector<float>{1, 0.25f});
+  CHECK(calls->e2e_s == std::vector<float>{3, 0.25f});
+  CHECK(calls->reused == std::vector<uint32_t>{4, 8});
+}
+
+TEST_CASE("report: what is no calls.csv is said, with the line") {
+  const auto said = [](const std::string& text) { return read_calls(text, "x.csv").error().text(); };
+  CHECK(said("") == "x.csv:1: has no column \"session\"; run the scenario again");
+  CHECK(said("garbage\n").find("has no column") != std::string::npos);
+  CHECK(said(kHead + "1,2\n") == "x.csv:2: has 2 columns, the first line 13; run the scenario again");
+  CHECK(said(kHead + "0,a,0,0,0,finished,x,3,4,1,1,1,1\n") ==
+        "x.csv:2: prompt_tokens is \"x\", no whole number; run the scenario again");
+}
+
+TEST_CASE("report: thinned calls are even, and at most so many") {
+  CallsTable calls;
+  calls.sessions = {"a"};
+  for (uint32_t i = 0; i < 1000; ++i) {
+    calls.ready_s.push_back(i);
+    for (auto* column : {&calls.queue_s, &calls.ttft_s, &calls.e2e_s}) column->push_back(1);
+    for (auto* column : {&calls.prompt, &calls.output, &calls.reused, &calls.session}) column->push_back(0);
+  }
+  CHECK(calls.thinned(1000).count() == 1000);
+  const CallsTable few = calls.thinned(300);
+  CHECK(few.count() == 250);
+  CHECK(few.ready_s[1] == 4);
+}
+
+TEST_CASE("report: nothing in the data can end the page's script or a table's cell") {
+  const std::string session = "</script><script>alert(1)</script>|";
+  const Report report = report_of(session);
+  const std::string markdown = report_markdown(report);
+  CHECK(markdown.find("| TTFT P99, ms | 12.5 |") != std::string::npos);
+  if (!has_report_page()) {
+    MESSAGE("this build has no page (Node.js was not there): its part is skipped");
+    return;
+  }
+  const std::string page = report_html(report);
+  CHECK(page.find("alert(1)</script>") == std::string::npos);
+  const size_t begin = page.find("id=\"report\">") + 12, end = page.find("</script>", begin);
+  const auto data = nlohmann::json::parse(page.substr(begin, end - begin));
+  CHECK(data["runs"][0]["sessions"][0] == session);
+  CHECK(data["runs"][0]["calls"]["queue_s"] == "AAAAPw==");  // 0.5f
+  CHECK(data["runs"][0]["calls"]["ready_s"] == "AAAAAAAA8D8=");
+  CHECK(page.find("/*DATA*/") == std::string::npos);
+}

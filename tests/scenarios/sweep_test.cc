@@ -1,0 +1,125 @@
+// A sweep's axes and points: what is written becomes which values, and the same ones everywhere.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "scenarios/sweep/axis.h"
+#include "scenarios/sweep/halving.h"
+#include "scenarios/sweep/points.h"
+
+using namespace kvtwin;
+
+namespace {
+
+std::vector<std::string> values_of(const char* vary) {
+  const Result<Axis> axis = parse_axis(vary);
+  REQUIRE_MESSAGE(axis, axis.error().text());
+  return axis->values;
+}
+
+using Values = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("sweep axis: lists, steps and ranges") {
+  CHECK(values_of("a=1,2,5") == Values{"1", "2", "5"});
+  CHECK(values_of("a=1..8*2") == Values{"1", "2", "4", "8"});
+  CHECK(values_of("a=1..10*2") == Values{"1", "2", "4", "8"});
+  CHECK(values_of("a=1..7+3") == Values{"1", "4", "7"});
+  CHECK(values_of("a=0.1..0.5+0.1") == Values{"0.1", "0.2", "0.3", "0.4", "0.5"});
+  CHECK(values_of("a=1e-3..1e-1*10") == Values{"0.001", "0.01", "0.1"});
+  CHECK(values_of("a=-2..2+2") == Values{"-2", "0", "2"});
+  CHECK(values_of("trace.path=../a.kvtrace") == Values{"../a.kvtrace"});
+  CHECK(values_of("trace.path=a..b,c") == Values{"a..b", "c"});
+  CHECK(values_of("policies.retrieval=freekv") == Values{"freekv"});
+  const Result<Axis> range = parse_axis("a=1..8");
+  REQUIRE(range);
+  CHECK(range->sampled());
+  CHECK(range->at(0) == "1");
+  CHECK(range->at(0.999999) == "8");
+  const Result<Axis> scale = parse_axis("a=0.01..100*");
+  REQUIRE(scale);
+  CHECK(scale->at(0.5) == "1");
+}
+
+TEST_CASE("sweep axis: what is wrong is said, with the way out") {
+  const auto said = [](const char* vary) {
+    const Result<Axis> axis = parse_axis(vary);
+    REQUIRE(!axis);
+    return axis.error().text();
+  };
+  CHECK(said("a") == "--vary: \"a\" is no FIELD=VALUES; as in --vary=limits.calls_max=16..256*2");
+  CHECK(said("=1").find("is no FIELD=VALUES") != std::string::npos);
+  CHECK(said("a=1,,2") == "--vary=a: \"1,,2\" has an empty value; separate values by single commas");
+  CHECK(said("a=8..1*2").find("ends before it starts") != std::string::npos);
+  CHECK(said("a=1..8*1").find("*F needs F > 1") != std::string::npos);
+  CHECK(said("a=0..8*2").find("a range above 0") != std::string::npos);
+  CHECK(said("a=0..8+0").find("+D needs D > 0") != std::string::npos);
+  CHECK(said("a=0..8*").find("needs a range above 0") != std::string::npos);
+  CHECK(said("a=1..x").find("is no range of numbers") != std::string::npos);
+  CHECK(said("a=0..1e9+1").find("more than 100000 values") != std::string::npos);
+}
+
+TEST_CASE("sweep points: a grid has every combination once, the last axis fastest") {
+  const std::vector<Axis> axes = {*parse_axis("a=1,2"), *parse_axis("b=x,y,z")};
+  const auto points = sweep_points(axes, {});
+  REQUIRE(points);
+  CHECK(*points ==
+        std::vector<SweepPoint>{{"1", "x"}, {"1", "y"}, {"1", "z"}, {"2", "x"}, {"2", "y"}, {"2", "z"}});
+  CHECK(!sweep_points({*parse_axis("a=1..8")}, {}));
+  const std::vector<Axis> large(3, *parse_axis("a=1..1000+1"));
+  CHECK(!sweep_points(large, {}));
+}
+
+TEST_CASE("sweep points: samples repeat, grow without changing, and cover their axes") {
+  const std::vector<Axis> axes = {*parse_axis("a=0..15"), *parse_axis("b=p,q")};
+  for (const Sampler sampler : {Sampler::kRandom, Sampler::kSobol}) {
+    CAPTURE(static_cast<int>(sampler));
+    const auto few = sweep_points(axes, {sampler, 16, 7}), many = sweep_points(axes, {sampler, 256, 7});
+    REQUIRE(few);
+    REQUIRE(many);
+    CHECK(std::equal(few->begin(), few->end(), many->begin()));
+    CHECK(*many == *sweep_points(axes, {sampler, 256, 7}));
+    CHECK(*many != *sweep_points(axes, {sampler, 256, 8}));
+    CHECK(std::set<SweepPoint>(many->begin(), many->end()).size() == 32);
+  }
+  // A shifted Sobol sequence: of 16 points each sixteenth of the first axis gets exactly one... up to the
+  // shift, which moves cell borders: none may get more than two.
+  const auto sobol = sweep_points(axes, {Sampler::kSobol, 16, 3});
+  std::map<std::string, int> hits;
+  for (const SweepPoint& point : *sobol) CHECK(++hits[point[0]] <= 2);
+  CHECK(hits.size() >= 12);
+  CHECK(!sweep_points(axes, {Sampler::kSobol, 0, 1}));
+}
+
+TEST_CASE("sweep shards: together they are the whole, apart they share nothing") {
+  for (size_t point = 0; point < 50; ++point) {
+    int owners = 0;
+    for (uint32_t i = 0; i < 4; ++i) owners += Shard{i, 4}.has(point) ? 1 : 0;
+    CHECK(owners == 1);
+  }
+  CHECK(parse_shard("3/4")->index == 3);
+  for (const char* wrong : {"4/4", "1", "/4", "1/", "a/4", "1/0", "-1/4"}) CHECK(!parse_shard(wrong));
+}
+
+TEST_CASE("sweep halving: the better third goes on, ties by point, failed ones never") {
+  const Result<Halving> halving = parse_halving("ttft_p99_ms:min", "replay.sessions_max=5,20", 3);
+  REQUIRE(halving);
+  CHECK(halving->rungs == Values{"5", "20"});
+  std::vector<SweepRow> rows(7);
+  const char* values[] = {"5.5", "1.25", "9", "1.25", "null", "0.5", "2"};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].state = i == 5 ? PointState::kFailed : PointState::kDone;
+    rows[i].metrics = {{"other", "0"}, {"ttft_p99_ms", values[i]}};
+  }
+  CHECK(*better_points(*halving, rows) == std::vector<size_t>{1, 3, 6});
+  CHECK(*better_points(*parse_halving("ttft_p99_ms:max", "a=1,2", 7), rows) == std::vector<size_t>{2});
+  CHECK(!better_points(*parse_halving("nothing:max", "a=1,2", 2), rows));
+  for (const char* wrong : {"ttft_p99_ms", ":min", "ttft:best"}) CHECK(!parse_halving(wrong, "a=1,2", 3));
+  CHECK(!parse_halving("a:min", "a=1", 3));
+  CHECK(!parse_halving("a:min", "a=1..8", 3));
+  CHECK(!parse_halving("a:min", "a=1,2", 1));
+}
