@@ -191,6 +191,7 @@ void Metrics::saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges)
   }
   pages_until(here, now);
   here.pages_held = gauges.pages_gpu_held;
+  here.pages_int2_held = gauges.pages_int2_held;  // prompts alone take them: never ahead
   note_peaks(here);
 }
 
@@ -205,6 +206,7 @@ void Metrics::pages_until(Engine& engine, Instant now) {
   const Duration span = now - engine.pages_at;
   if (span.ns <= 0) return;
   engine.totals.pages_held_ns += Integral{engine.pages_held} * static_cast<uint64_t>(span.ns);
+  engine.totals.pages_int2_held_ns += Integral{engine.pages_int2_held} * static_cast<uint64_t>(span.ns);
   pages_series_.add(engine.pages_at, now, engine.pages_held);
   engine.pages_at = now;
 }

@@ -104,6 +104,7 @@ struct EngineFacts {
   // Where members of a head group need less than they share: of each ranked token that is dropped from a mean
   // group, so many cells more could be, had each head what it alone needs. A ratio; 0: heads alike.
   double group_slack = 0;
+  uint32_t pages_int2 = 0;  // of pages_gpu, where there are two formats
 };
 
 // Per engine; all times in ns of the run's clock.
@@ -118,6 +119,7 @@ struct EngineTotals {
   uint32_t pages_held_peak = 0;                 // needed by calls or transfers
   uint32_t pages_resident_peak = 0;             // held or cached
   Integral pages_held_ns{};                     // pages times ns
+  Integral pages_int2_held_ns{};                // of them
   Integral cells_ns{}, slots_ns{};              // tokens times ns, over the calls of each step
   Integral full_ns{};                           // likewise, had nothing been dropped; 0 where nothing ever is
   uint64_t reads_raw = 0, reads_effective = 0;  // tokens, of decode entries

@@ -77,6 +77,7 @@ struct Metrics::Engine {
   std::vector<Recall> recalls;
   std::vector<uint32_t> recall_of_page;  // 1 + index in recalls
   uint64_t steps_ended = 0;
+  uint64_t pages_int2_held = 0;
   uint64_t pages_held = 0;  // by the rule of CoreGauges: without what is granted further ahead
   Instant pages_at{};
   CoreGauges gauges;

@@ -157,7 +157,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
       launch.chunks.push_back(entry);
     }
   }
-  if (step.held.full > 0) {
+  if (step.held.full > 0 || step.held.slots > 0) {
     launch.cells = step.held.cells;
     launch.slots = step.held.slots;
     launch.full = step.held.full;

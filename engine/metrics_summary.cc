@@ -92,13 +92,14 @@ void add_sessions(const Metrics& metrics, Summary* sum) {
 
 void add_engines(const Metrics& metrics, Summary* sum) {
   double slack_ns = 0;  // cells that no head needs, times ns
-  Integral held_ns = 0, cells_ns = 0, slots_ns = 0, full_ns = 0, busy_ns = 0;
+  Integral held_ns = 0, int2_ns = 0, cells_ns = 0, slots_ns = 0, full_ns = 0, busy_ns = 0;
   Instant first = kNever, last{};
   for (size_t i = 0; i < metrics.engines(); ++i) {
     const EngineTotals& engine = metrics.totals(EngineId{static_cast<uint16_t>(i)});
     first = std::min(first, engine.first_event);
     last = std::max(last, engine.last_event);
     sum->pages_gpu += metrics.facts()[i].pages_gpu;
+    sum->pages_int2 += metrics.facts()[i].pages_int2;
     sum->pages_held_peak += engine.pages_held_peak;
     sum->pages_resident_peak += engine.pages_resident_peak;
     sum->steps += engine.steps;
@@ -110,6 +111,7 @@ void add_engines(const Metrics& metrics, Summary* sum) {
     sum->transfer_exposed = sum->transfer_exposed + engine.exposed;
     sum->transfer_hidden = sum->transfer_hidden + engine.hidden;
     held_ns += engine.pages_held_ns;
+    int2_ns += engine.pages_int2_held_ns;
     cells_ns += engine.cells_ns;
     slots_ns += engine.slots_ns;
     full_ns += engine.full_ns;
@@ -124,6 +126,7 @@ void add_engines(const Metrics& metrics, Summary* sum) {
   if (first == kNever || last <= first) return;
   const auto span = static_cast<uint64_t>((last - first).ns);
   sum->pages_held_mean = ratio(held_ns, span);
+  sum->pages_int2_held_mean = ratio(int2_ns, span);
   sum->busy = ratio(busy_ns, Integral{span} * metrics.engines());
   if (cells_ns > 0) sum->group_fragmentation = std::min(1.0, slack_ns / static_cast<double>(cells_ns));
   if (slots_ns > 0) sum->tail_fragmentation = 1 - ratio(cells_ns, slots_ns);

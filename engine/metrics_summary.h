@@ -43,6 +43,8 @@ struct Summary {
   uint64_t preemptions = 0, calls_preempted = 0;
   uint64_t pages_gpu = 0, pages_held_peak = 0, pages_resident_peak = 0;  // summed over engines
   double pages_held_mean = 0;
+  uint64_t pages_int2 = 0;  // of pages_gpu
+  double pages_int2_held_mean = 0;
   double tail_fragmentation = 0, group_fragmentation = 0, reclaimed = 0;
   uint64_t steps = 0, call_steps = 0;
   double busy = 0;  // share of engine time in which a step ran

@@ -10,6 +10,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
+#include "engine/recorder_formats.h"
 #include "engine/recorder_log.h"
 #include "traces/proto/run.pb.h"
 
@@ -132,6 +133,8 @@ class Recorder::Watch : public Client {
       out->add_count(run.count);
     }
     for (const uint32_t trigger : call.triggers) out->add_trigger(trigger);
+    write_roles(call.roles, out);
+    out->set_turn(call.turn);
   }
 
   Client* const client_;

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "engine/recorder.h"
+#include "engine/recorder_formats.h"
 
 namespace kvtwin {
 namespace {
@@ -148,6 +149,7 @@ class Reader {
       if (auto* call = std::get_if<CallReady>(&step.event)) {
         call->identity = step.runs;
         call->triggers = step.triggers;
+        call->roles = step.roles;
       }
     }
     return {};
@@ -224,6 +226,13 @@ class Reader {
     }
     if (in.has_budget()) axes.budget_spec = recorded_budget(in.budget());
     if (in.has_layout()) axes.layout_spec = recorded_layout(in.layout());
+    out.pages_int2 = in.pages_int2();
+    if (in.has_formats() && !read_precision(in.formats(), &axes.precision_spec)) {
+      return wrong("an engine's formats have a choice that this version does not know");
+    }
+    if (axes.precision == "triaxial" && out.pages_int2 > out.pages_gpu) {
+      return wrong(fmt::format("{} of {} pages are int2", out.pages_int2, out.pages_gpu));
+    }
     log_->options.engines.push_back(std::move(out));
     return {};
   }
@@ -314,7 +323,10 @@ class Reader {
       if (trigger <= last) return wrong(fmt::format("triggers of call {} do not ascend", in.call()));
       step->triggers.push_back(last = trigger);
     }
+    if (!read_roles(in, &step->roles))
+      return wrong(fmt::format("call {} has roles of unequal length", in.call()));
     CallReady call;
+    call.turn = in.turn();
     call.call = CallId{in.call()};
     call.session = SessionId{in.session()};
     call.prompt_tokens = in.prompt_tokens();
@@ -450,6 +462,8 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
       record_budget(axes.budget_spec, engine.mutable_budget());
       record_layout(axes.layout_spec, engine.mutable_layout());
     }
+    engine.set_pages_int2(in.pages_int2);
+    if (axes.precision != "bf16") write_precision(axes.precision_spec, engine.mutable_formats());
   }
   return out;
 }

@@ -22,9 +22,10 @@ struct Log {
     Instant at{};
     uint64_t answers = 0;
     bool from_wake = false;
-    Event event;  // CallReady's spans point into `runs` and `triggers`
+    Event event;  // CallReady's spans point into what follows
     std::vector<UnitRun> runs;
     std::vector<uint32_t> triggers;
+    std::vector<RoleRun> roles;
   };
   struct Kept {
     CallId call{};

@@ -21,6 +21,7 @@ constexpr Ticks kTicksPerNs = 1024;
 struct ChunkShape {
   uint32_t tokens = 0;
   uint32_t context = 0;
+  uint32_t narrow = 0;  // of the context, in the narrower of two KV formats (LlmSpec::kv_narrow)
 };
 
 // What the device computes in one step. All that its duration may depend on.
@@ -28,6 +29,7 @@ struct StepShape {
   uint32_t decodes = 0;             // calls that decode one token
   uint64_t decode_context_sum = 0;  // tokens read by them, together (the new token not counted)
   uint32_t decode_context_max = 0;  // by the longest of them
+  uint64_t decode_narrow_sum = 0;   // of decode_context_sum, in the narrower of two KV formats
   std::span<const ChunkShape> chunks;
   uint32_t tokens = 0;         // computed: decodes + sum of chunk tokens
   uint32_t tokens_padded = 0;  // what dense kernels run on

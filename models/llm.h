@@ -65,6 +65,7 @@ struct LlmSpec {
   double norm_eps = 1e-5;  // of RMS norms
   uint32_t context_window = 0;
   TensorFormat weights, expert_weights, kv;
+  TensorFormat kv_narrow;  // of the cells that a policy keeps narrower than `kv` (triaxial: int2 beside int4)
 
   uint32_t moe_layers() const;
   uint32_t dense_layers() const { return layers - moe_layers(); }

@@ -64,6 +64,9 @@ RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_
   expert_down_ = gemm(expert_width_, hidden, llm.expert_weights);
   lm_head_ = gemm(hidden, vocab_, TensorFormat{});
   kv_cell_bytes_ = llm.kv.bytes(2 * kv_width);
+  // What reading one cell in the narrow format takes, as cells of the other.
+  narrow_cells_ = llm.kv_narrow.bytes(2 * kv_width) / kv_cell_bytes_ * read_rate_factor(llm.kv.dtype) /
+                  read_rate_factor(llm.kv_narrow.dtype);
   pair_flop_ = 4 * q_width;  // a multiply and an add for QK, the same for PV
 }
 
@@ -158,13 +161,17 @@ std::vector<StepPart> RooflineCost::head_ops(uint32_t count) const {
 
 double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const {
   // The token that is being computed is read as well.
-  const double decode_cells = static_cast<double>(std::min(
-      shape.decode_context_sum + shape.decodes, window == UINT64_MAX ? window : shape.decodes * window));
+  double decode_cells = static_cast<double>(std::min(shape.decode_context_sum + shape.decodes,
+                                                     window == UINT64_MAX ? window : shape.decodes * window));
+  // Windows hold the newest cells, which are not narrow.
+  if (window == UINT64_MAX)
+    decode_cells -= static_cast<double>(shape.decode_narrow_sum) * (1 - narrow_cells_);
   double ns = attention_fixed_ns_ + decode_cells * kv_cell_bytes_ / decode_bytes_per_ns_;
   const auto limit = static_cast<double>(window);
   for (const ChunkShape& chunk : shape.chunks) {
     const double tokens = chunk.tokens, context = chunk.context;
-    const double cells = std::min(context, limit) + tokens;
+    const double narrow = window == UINT64_MAX ? chunk.narrow : 0;
+    const double cells = std::min(context, limit) - narrow * (1 - narrow_cells_) + tokens;
     ns += std::max(visible_pairs(tokens, context, limit) * pair_flop_ / prefill_flop_per_ns_,
                    cells * kv_cell_bytes_ / decode_bytes_per_ns_);
   }

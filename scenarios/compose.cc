@@ -125,6 +125,12 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mi
     out->memory.page_bytes /= static_cast<uint64_t>(groups);
     out->memory.pages = static_cast<uint32_t>(std::min<int64_t>(
         out->memory.kv_bytes / static_cast<int64_t>(out->memory.page_bytes), UINT32_MAX - 1));
+    if (policies.precision == "triaxial") {
+      const DualPoolSize size =
+          dual_pool_pages(out->llm, spec.tp, spec.page_tokens, static_cast<uint64_t>(out->memory.kv_bytes),
+                          policies.precision_spec);
+      out->memory.pages = size.pages_2 + size.pages_4;
+    }
     if (out->memory_given) {
       const uint32_t given = values.memory().gpu_pages();
       out->notes.push_back(fmt::format("{} gpu pages are given; the memory model says {} ({:+.1f} %)", given,
@@ -148,6 +154,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   CoreConfig config;
   config.page_tokens = config.unit_tokens = values.memory().page_tokens();
   config.pages_gpu = pages > reserved ? pages - reserved : 0;
+  if (policies.precision == "triaxial") config.pages_int2 = pages_int2(pages, policies.precision_spec);
   const uint64_t pages_host = values.memory().host_bytes() / std::max<uint64_t>(page_bytes, 1);
   if (pages_host + pages > UINT32_MAX) {
     mistakes->push_back({scenario.where("memory.host_bytes"),
@@ -199,7 +206,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
     config.engine = EngineId{static_cast<uint16_t>(i)};
     out->options.engines.push_back(config);
     out->facts.push_back({config.page_tokens, page_bytes, config.pages_gpu, config.steps_in_flight_max,
-                          group_slack(config.policies)});
+                          group_slack(config.policies), config.pages_int2});
   }
 }
 
@@ -246,11 +253,16 @@ class WatchedBuilder : public ReplayBuilder {
 void load_trace(const Scenario& scenario, const std::function<void()>& on_session, Composed* out,
                 Mistakes* mistakes) {
   WatchedBuilder builder(on_session);
+  if (scenario.values.policies().precision() == "triaxial") builder.keep_roles();
   if (Result<void> ok = read_trace(scenario, &out->notes, &builder); !ok)
     return mistakes->push_back(ok.error());
   Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
   if (!client) return mistakes->push_back(client.error());
   out->client = std::move(*client);
+  if (const uint64_t unknown = out->client->table().roles_unknown; unknown > 0) {
+    out->notes.push_back(
+        fmt::format("{} prompt tokens have no role in the trace and count as user text", unknown));
+  }
   for (CoreConfig& config : out->options.engines) config.unit_tokens = out->client->unit_tokens();
   if (scenario.values.replay().think_cap_s() > 0) {
     out->notes.push_back(

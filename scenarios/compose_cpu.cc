@@ -8,8 +8,11 @@
 
 #include "engine/cpu/compressed_cache.h"
 #include "engine/cpu/cpu_engine.h"
+#include "engine/cpu/dual_cache.h"
+#include "engine/cpu/packed_cache.h"
 #include "engine/cpu/paged_cache.h"
 #include "engine/cpu/retrieved_cache.h"
+#include "engine/policy/registry.h"
 #include "models/weights.h"
 #include "scenarios/compose_values.h"
 #include "scenarios/retrieval_options.h"
@@ -21,9 +24,14 @@ namespace {
 // What the CPU engine computes, axis by axis.
 Result<void> check_cpu(const Scenario& scenario) {
   const v1::Policies& axes = scenario.values.policies();
+  if (axes.precision() == "int4" && axes.precision_options().per_channel_keys()) {
+    return mistake(scenario.where("policies.precision_options.per_channel_keys"),
+                   "int4 with keys per channel is not computed by the CPU engine",
+                   "per_channel_keys: false is; or --world=sim");
+  }
   return check_axes(
       scenario, "the CPU engine",
-      {{"precision", axes.precision(), {"bf16"}},
+      {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
        {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
        {"partition", axes.partition(), {"uniform"}},
        {"placement", axes.placement(), {"gpu", "host", "arena"}}});
@@ -39,6 +47,12 @@ Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, con
                                               config.policies.retrieval_spec, llm))
     return mistake(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *wrong,
                    "or --world=sim");
+  if (config.policies.retrieval != "all" && config.policies.precision != "bf16") {
+    return mistake(scenario.where("policies.precision"),
+                   fmt::format("precision \"{}\" under retrieval {} is not computed by the CPU engine",
+                               config.policies.precision, config.policies.retrieval),
+                   "precision bf16 is; or retrieval all; or --world=sim");
+  }
   if (!drops(config)) return {};
   if (config.policies.precision != "bf16") {
     return mistake(scenario.where("policies.precision"),
@@ -82,6 +96,23 @@ Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenari
   return std::optional(std::move(*loaded));
 }
 
+// Cells in another format than the model's.
+Result<std::unique_ptr<cpu::KvCache>> make_packed(const CoreConfig& config, const cpu::KvMemory& memory,
+                                                  const LlmSpec& llm) {
+  const PolicyAxes axes = make_axes(config.policies);
+  if (axes.precision->by_tag()) {
+    return cpu::DualCache::make(memory, llm,
+                                {.pages_int2 = config.pages_int2,
+                                 .group = config.policies.precision_spec.group,
+                                 .step_tokens_max = config.step_tokens_max});
+  }
+  return cpu::PackedCache::make(memory, llm,
+                                {.format = axes.precision->prompt_format(),
+                                 .group = config.policies.precision_spec.group,
+                                 .residual_tokens = axes.precision->exact_tokens_max(),
+                                 .step_tokens_max = config.step_tokens_max});
+}
+
 // Which way of keeping KV the engine's policies ask for.
 Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
                                                  const ModelWeights* weights,
@@ -92,6 +123,7 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
     return cpu::RetrievedCache::make(memory, weights,
                                      {.method = method, .spec = config.policies.retrieval_spec});
   }
+  if (config.policies.precision != "bf16") return make_packed(config, memory, weights->llm());
   if (!drops(config)) return cpu::PagedCache::make(memory, weights->llm());
   return cpu::CompressedCache::make({.core = config,
                                      .score = score_spec(scenario.values),

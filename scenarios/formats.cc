@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -73,7 +74,7 @@ void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set
 
 Format stored_format(const std::string& precision) {
   if (precision == "fp8") return Format::kFp8;
-  if (precision == "int4") return Format::kInt4;
+  if (precision == "int4" || precision == "triaxial") return Format::kInt4;
   if (precision == "fp4") return Format::kFp4;
   if (precision == "kivi_int2") return Format::kInt2;
   return Format::kBf16;
@@ -104,12 +105,6 @@ Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenari
 void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
   load_precision(scenario, set, mistakes);
   load_partition(scenario, llm, set, mistakes);
-  // The pools are there (engine/policy/dual_pool.h); the engine core does not draw from them yet.
-  if (set->precision == "triaxial") {
-    mistakes->push_back({scenario.where("policies.precision"),
-                         "triaxial is not run by the engine core yet, which knows one page size",
-                         "int4 or kivi_int2"});
-  }
   if (set->precision != "bf16" && !scenario.values.cost().profile().empty()) {
     mistakes->push_back(
         {scenario.where("policies.precision"),
@@ -125,6 +120,8 @@ void apply_precision(const Scenario& scenario, LlmSpec* llm) {
   const PageShape shape{scenario.values.memory().page_tokens(), llm->head_dim,
                         policies.precision_options().group()};
   llm->kv = kv_tensor_format(format, shape);
+  // Two pools: what is not narrow is priced as int4, what waits for its group (fewer than a page) too.
+  if (policies.precision() == "triaxial") llm->kv_narrow = kv_tensor_format(Format::kInt2, shape);
 }
 
 DualPoolSize dual_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens, uint64_t kv_bytes,
@@ -132,6 +129,12 @@ DualPoolSize dual_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_toke
   const PageShape shape{page_tokens, llm.head_dim, spec.group};
   return split_dual_pool(kv_bytes, spec.bits_above_two, pool_page_bytes(llm, tp, Format::kInt2, shape),
                          pool_page_bytes(llm, tp, Format::kInt4, shape));
+}
+
+uint32_t pages_int2(uint32_t pages, const PrecisionSpec& spec) {
+  constexpr uint64_t kTwo = uint64_t{2} << 32;
+  const auto parts = static_cast<unsigned __int128>(kTwo - std::min(spec.bits_above_two, kTwo));
+  return static_cast<uint32_t>(parts * pages / kTwo);
 }
 
 PlanPrice plan_price(const Scenario& scenario, const PolicySet& set) {
@@ -145,10 +148,11 @@ PlanPrice plan_price(const Scenario& scenario, const PolicySet& set) {
 
 uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp) {
   const v1::Policies& policies = scenario.values.policies();
-  if (policies.precision() != "kivi_int2") return 0;
+  uint64_t tokens = 0;
+  if (policies.precision() == "kivi_int2") tokens = policies.precision_options().residual_tokens();
+  if (policies.precision() == "triaxial") tokens = scenario.values.memory().page_tokens() - 1;
   const PageShape token{1, llm.head_dim, 1};
-  return uint64_t{scenario.values.limits().calls_max()} * policies.precision_options().residual_tokens() *
-         pool_page_bytes(llm, tp, Format::kBf16, token);
+  return scenario.values.limits().calls_max() * tokens * pool_page_bytes(llm, tp, Format::kBf16, token);
 }
 
 }  // namespace kvtwin

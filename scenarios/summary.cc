@@ -111,6 +111,13 @@ class Table {
         grouped(pages.held_peak()), grouped(pages.gpu()),
         percent(static_cast<double>(pages.held_peak()), static_cast<double>(pages.gpu())),
         percent(pages.held_mean(), static_cast<double>(pages.gpu())), grouped(pages.resident_peak()));
+    if (pages.gpu_int2() > 0) {
+      const auto pages_4 = static_cast<double>(pages.gpu() - pages.gpu_int2());
+      row("  by format", "{} int2, {:.1f} % held on average; {} int4, {:.1f} %", grouped(pages.gpu_int2()),
+          percent(pages.held_mean_int2(), static_cast<double>(pages.gpu_int2())),
+          grouped(pages.gpu() - pages.gpu_int2()),
+          percent(pages.held_mean() - pages.held_mean_int2(), pages_4));
+    }
     row("fragmentation", "tail {:.2f} %, group {:.2f} %, reclaimed {:.2f} %",
         100 * pages.tail_fragmentation(), 100 * pages.group_fragmentation(), 100 * pages.reclaimed());
     const v1::Transfers& moved = r_.transfers();
@@ -253,6 +260,8 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["gpu_pages_held_peak"] = r.pages().held_peak();
   out["gpu_pages_resident_peak"] = r.pages().resident_peak();
   out["gpu_pages_held_mean"] = r.pages().held_mean();
+  out["gpu_pages_int2"] = r.pages().gpu_int2();
+  out["gpu_pages_int2_held_mean"] = r.pages().held_mean_int2();
   out["fragmentation_tail"] = r.pages().tail_fragmentation();
   out["fragmentation_group"] = r.pages().group_fragmentation();
   out["reclaimed"] = r.pages().reclaimed();

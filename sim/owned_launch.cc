@@ -15,7 +15,8 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
       entries_(step.entries.begin(), step.entries.end()),
       grants_(step.grants.begin(), step.grants.end()),
       adoptions_(step.adoptions.begin(), step.adoptions.end()),
-      compressions_(step.compressions.begin(), step.compressions.end()) {
+      compressions_(step.compressions.begin(), step.compressions.end()),
+      formats_(step.formats.begin(), step.formats.end()) {
   // First everything is copied, then spans are set: a vector that grows moves.
   for (const Adoption& adoption : step.adoptions) append(&adopted_, adoption.pages);
   for (const Compression& compression : step.compressions) {
@@ -38,6 +39,7 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
   step_.grants = grants_;
   step_.adoptions = adoptions_;
   step_.compressions = compressions_;
+  step_.formats = formats_;
 }
 
 }  // namespace kvtwin::sim

@@ -28,6 +28,7 @@ class OwnedLaunch {
   std::vector<Compression> compressions_;
   std::vector<Compression::Forced> forced_;
   std::vector<uint32_t> keep_;
+  std::vector<CellRun> formats_;
 };
 
 }  // namespace kvtwin::sim

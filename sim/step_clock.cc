@@ -23,10 +23,11 @@ StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
         ++shape.decodes;
         shape.decode_context_sum += entry.live();
         shape.decode_context_max = std::max(shape.decode_context_max, entry.live());
+        shape.decode_narrow_sum += entry.narrow;
         break;
       case EntryKind::kChunk:
       case EntryKind::kProbe:  // computes like a chunk and keeps nothing
-        chunks->push_back({entry.tokens, entry.live()});
+        chunks->push_back({entry.tokens, entry.live(), entry.narrow});
         break;
       case EntryKind::kMaintain:  // moves pages on the device: no policy asks for it yet, and no price exists
         break;

@@ -142,6 +142,8 @@ void ReplayClient::send(const Due& due, ClientEvents* events) {
   ready.session = SessionId{due.instance};
   ready.prompt_tokens = node.prompt_tokens;
   ready.output_tokens = node.output_tokens;
+  ready.roles = {table_.roles.data() + node.role_first, node.role_count};
+  ready.turn = node.turn;
   ready.triggers = {table_.triggers.data() + node.trigger_first, node.trigger_count};
   events->push_back(ready);
 }

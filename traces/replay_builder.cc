@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "traces/replay_roles.h"
+
 namespace kvtwin {
 namespace {
 
@@ -69,6 +71,7 @@ Result<void> ReplayBuilder::header(const v1::TraceHeader& header) {
 
 Result<void> ReplayBuilder::shared_spans(const v1::SharedSpanTable& table) {
   if (!header_seen_) return mistake("trace", "a shared span table comes before the header");
+  if (roles_) shared_[table.table()].mutable_spans()->MergeFrom(table.spans());
   return identities_.shared_spans(table);
 }
 
@@ -153,11 +156,26 @@ Result<void> ReplayBuilder::call(const v1::Session& session, const v1::Node& nod
   row->prompt_tokens = static_cast<uint32_t>(prompt);
   // A prefill always samples one token, so a call without output does not exist in an engine.
   row->output_tokens = std::max<uint32_t>(1, static_cast<uint32_t>(output));
+  if (roles_) roles(session, call, row);
   row->prompt_provenance = override_of(node, v1::LlmCall::kPromptTokensFieldNumber, policies_.prompt);
   row->output_provenance = override_of(node, v1::LlmCall::kOutputTokensFieldNumber, policies_.output);
   row->wait_provenance = override_of(node, v1::LlmCall::kThinkNsFieldNumber, policies_.think);
   return identities_.call(session, call, static_cast<uint32_t>(table_.nodes.size()), row->prompt_tokens,
                           where);
+}
+
+void ReplayBuilder::roles(const v1::Session& session, const v1::LlmCall& call, TableNode* row) {
+  const auto find = [&](uint32_t table, uint32_t index) -> const v1::Span* {
+    const auto shared = table == 0 ? shared_.end() : shared_.find(table);
+    if (table != 0 && shared == shared_.end()) return nullptr;
+    const auto& spans = table == 0 ? session.arena() : shared->second.spans();
+    return index < static_cast<uint32_t>(spans.size()) ? &spans[static_cast<int>(index)] : nullptr;
+  };
+  PromptRoles found = prompt_roles(call, find);
+  row->role_first = static_cast<uint32_t>(table_.roles.size());
+  row->role_count = static_cast<uint32_t>(found.runs.size());
+  table_.roles.insert(table_.roles.end(), found.runs.begin(), found.runs.end());
+  table_.roles_unknown += found.unknown_tokens;
 }
 
 Result<void> ReplayBuilder::deps(const v1::Session& session, int index, const std::string& where) {

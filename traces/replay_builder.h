@@ -6,6 +6,7 @@
 #ifndef KVTWIN_TRACES_REPLAY_BUILDER_H_
 #define KVTWIN_TRACES_REPLAY_BUILDER_H_
 
+#include <map>
 #include <memory>
 
 #include "traces/replay.h"
@@ -16,6 +17,9 @@ namespace kvtwin {
 
 class ReplayBuilder : public TraceSink {
  public:
+  // Calls will say what the tokens of their prompts are. Before the trace is read.
+  void keep_roles() { roles_ = true; }
+
   Result<void> header(const v1::TraceHeader& header) override;
   Result<void> shared_spans(const v1::SharedSpanTable& table) override;
   Result<void> session(const v1::Session& session) override;
@@ -34,7 +38,11 @@ class ReplayBuilder : public TraceSink {
   void link(const v1::Session& session);
   void cut(const ReplayOptions& options);
 
+  void roles(const v1::Session& session, const v1::LlmCall& call, TableNode* row);
+
   bool header_seen_ = false;
+  bool roles_ = false;
+  std::map<uint32_t, v1::SharedSpanTable> shared_;  // only if roles are asked for
   Policies policies_;
   IdentityStore identities_;
   ReplayTable table_;

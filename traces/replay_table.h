@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/policy/tags.h"
+
 namespace kvtwin {
 
 enum class NodeKind : uint8_t { kCall, kTool, kOpaqueAgent };
@@ -61,6 +63,8 @@ struct TableNode {
   uint32_t trigger_count = 0;
   uint32_t run_first = 0;  // identity; positions after the last run have none
   uint32_t run_count = 0;
+  uint32_t role_first = 0;  // what the prompt's tokens are; only if asked for
+  uint32_t role_count = 0;
   uint32_t agent = 0;
   uint32_t model = 0;
   uint32_t turn = 0;
@@ -83,6 +87,8 @@ struct ReplayTable {
   std::vector<TableEdge> edges;
   std::vector<uint32_t> triggers;
   std::vector<TableRun> runs;
+  std::vector<RoleRun> roles;
+  uint64_t roles_unknown = 0;  // tokens that the trace gives none: user text of their turn
   uint32_t unit_tokens = 0;
   bool has_session_arrivals = false;
   bool has_call_times = false;

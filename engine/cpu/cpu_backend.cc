@@ -21,7 +21,8 @@ struct CpuBackend::Launch {
       : submitted(now),
         entries(from.entries.begin(), from.entries.end()),
         grants(from.grants.begin(), from.grants.end()),
-        compressions(from.compressions.begin(), from.compressions.end()) {
+        compressions(from.compressions.begin(), from.compressions.end()),
+        formats(from.formats.begin(), from.formats.end()) {
     for (const Adoption& adoption : from.adoptions) {
       adopted.emplace_back(adoption.pages.begin(), adoption.pages.end());
       adoptions.push_back({adoption.call, adopted.back()});
@@ -37,6 +38,7 @@ struct CpuBackend::Launch {
     command.grants = grants;
     command.adoptions = adoptions;
     command.compressions = compressions;
+    command.formats = formats;
     steps = from.repeat;
   }
 
@@ -48,6 +50,7 @@ struct CpuBackend::Launch {
   std::vector<PageGrant> grants;
   std::vector<Adoption> adoptions;
   std::vector<Compression> compressions;
+  std::vector<CellRun> formats;
   std::deque<std::vector<PageId>> adopted;
   std::deque<std::vector<Compression::Forced>> forced;
   std::deque<std::vector<uint32_t>> keep;

@@ -35,7 +35,8 @@ struct PlanEntry {
   uint32_t tokens = 0;   // computed in this step
   uint32_t context = 0;  // tokens computed before this step: the position of the first new one
   uint32_t gone = 0;     // of these, those that a head cannot read any more: mean over heads, rounded down
-  bool grows = true;     // further single steps of a stretch read one more cell each; else: as many as this
+  uint32_t narrow = 0;  // of the live ones, those in int2 pages; the other packed ones are in int4 (triaxial)
+  bool grows = true;    // further single steps of a stretch read one more cell each; else: as many as this
 
   uint32_t live() const { return context - gone; }  // cells that a head reads besides the new ones
 };
@@ -50,7 +51,9 @@ struct PageGrant {
 };
 
 // The call starts with these pages already filled (a cached prefix), in order of position. kNoPage stands
-// where nothing is left of a page.
+// where nothing is left of a page. Formats by tag: the pages in which positions [0, page_tokens) have cells,
+// and kNoPage, then those of the next page_tokens positions, and so on; such a page holds cells of others
+// too.
 struct Adoption {
   CallId call{};
   std::span<const PageId> pages;
@@ -77,10 +80,20 @@ struct Compression {
   std::span<const uint32_t> keep;  // by head group; empty: the world decides (a dynamic budget)
 };
 
+// The next `count` cells of entries[entry] get 2 or 4 bits (dual_pool.h says how they fill the entry's
+// grants, in their order). None: the prompt ends here, and what waits for its group goes to int4.
+struct CellRun {
+  uint32_t entry = 0;
+  uint32_t count = 0;
+  bool four = false;
+};
+
 // What the calls of a step hold once its first single step has ended, where layouts drop cells; for metrics.
 // A cell is one token in all heads of one group.
 struct HeldCells {
-  uint64_t full = 0;          // if nothing had been dropped; 0: nothing ever is, and the rest is left out
+  // If nothing had been dropped; 0: nothing ever is. Without `slots` too, cells lie by position, and the rest
+  // is left out.
+  uint64_t full = 0;
   uint64_t cells = 0;         // that can be read
   uint64_t slots = 0;         // in pages
   uint32_t growing = 0;       // cells that each further single step of a stretch adds
@@ -101,6 +114,8 @@ struct LaunchStep {
   std::span<const Adoption> adoptions;          // of entries with first == true
   std::span<const Compression> compressions{};  // ascending by entry; only with repeat == 1
   HeldCells held{};
+  // Of chunks, by entry, where formats go by tag; decoded cells get 4 bits.
+  std::span<const CellRun> formats{};
 };
 
 enum class TransferKind : uint8_t { kRecall, kDemote };

@@ -63,6 +63,7 @@ struct CoreConfig {
   uint32_t unit_tokens = 16;  // divides page_tokens
   uint32_t pages_gpu = 0;
   uint32_t pages_host = 0;           // 0: no host tier
+  uint32_t pages_int2 = 0;           // triaxial: the first so many of pages_gpu; the others are int4
   uint32_t calls_max = 256;          // running at once (vLLM max_num_seqs)
   uint32_t step_tokens_max = 2048;   // budget of one step (vLLM max_num_batched_tokens)
   uint32_t chunk_tokens_max = 0;     // of one prompt in one step; 0: the budget

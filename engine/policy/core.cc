@@ -10,6 +10,21 @@
 
 namespace kvtwin {
 
+namespace {
+
+// Frames with a cell in a page, and those whose cells all wait.
+uint32_t frames_max(const CoreConfig& c) {
+  const uint64_t waiting = uint64_t{c.calls_max} * (c.page_tokens + 1);
+  return static_cast<uint32_t>(std::min<uint64_t>(c.pages_gpu + waiting, UINT32_MAX / 2));
+}
+
+std::unique_ptr<DualPool> make_dual_pool(const CoreConfig& c, const PolicyAxes& axes) {
+  if (!axes.precision->by_tag()) return nullptr;
+  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens);
+}
+
+}  // namespace
+
 Core::Core(const CoreConfig& config) : Core(config, make_axes(config.policies)) {}
 Core::Core(const CoreConfig& config, PolicyAxes axes)
     : state_(std::make_unique<State>(config, std::move(axes))) {}
@@ -31,12 +46,14 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
       axes(std::move(policies)),
       retention(c, axes),
       arena(axes.placement->uses_arena()),
-      gpu(PageId{0}, c.pages_gpu, c.page_order),
+      exact_tail(axes.precision->by_tag() ? 0 : axes.precision->exact_tokens_max()),
+      dual(make_dual_pool(c, axes)),
+      gpu(PageId{0}, dual ? frames_max(c) : c.pages_gpu, c.page_order),
       host(c.pages_host == 0
                ? nullptr
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
       index(c.page_tokens / c.unit_tokens, &gpu, arena ? nullptr : host.get(),
-            make_prefix_eviction(c.prefix_eviction)),
+            make_prefix_eviction(c.prefix_eviction), dual.get()),
       sessions(axes.identity->session_states_max()) {
   KVT_CHECK(!validate_limits(c).has_value());
   KVT_CHECK(!validate_axes(axes, c.policies, c).has_value());
@@ -68,6 +85,10 @@ void Core::State::on(const CallReady& event) {
   call.output = event.output_tokens;
   call.identity.assign(event.identity.begin(), event.identity.end());
   call.triggers.assign(event.triggers.begin(), event.triggers.end());
+  if (dual) {
+    call.cells.prompt = event.prompt_tokens;
+    bits_of(event.roles, event.turn, event.prompt_tokens, config.policies.precision_spec, &call.cells.bits);
+  }
   uint64_t units = 0, units_public = 0;
   for (const UnitRun& run : call.identity) {
     if ((run.space & kPrivateSpace) == 0 && units_public == units) units_public += run.count;
@@ -109,6 +130,10 @@ bool Core::State::reject(const CallReady& event) {
   if (config.context_tokens_max != 0 && tokens > config.context_tokens_max) {
     return refuse(Reason::kLongerThanWindow, tokens, config.context_tokens_max);
   }
+  if (dual && (tokens > UINT32_MAX || larger_than_pools(event))) {
+    return refuse(Reason::kLargerThanPool, div_ceil(tokens, uint64_t{config.page_tokens}), config.pages_gpu);
+  }
+  if (dual) return false;
   // What the call can come to need, the worst of all the moments at which it might be preempted.
   PagesNeeded pages = pages_needed(config, event.prompt_tokens, event.output_tokens);
   if (tokens <= UINT32_MAX && !arena) {
@@ -170,8 +195,10 @@ void Core::State::end_call(Slot slot) {
 void Core::State::let_go(CallState* call, bool preempted) {
   cells_held -= cells_of(*call, call->kv);
   pages_running -= table_pages(*call);
-  publish_pages(call,
-                std::min(call->kv / config.page_tokens, preempted ? call->pages_known : call->pages_public));
+  // Formats by tag: of what was planned for it in this very step nothing will be written.
+  const uint32_t settled =
+      dual ? std::min(call->settled, call->kv / config.page_tokens) : pages_settled(*call, call->kv);
+  publish_pages(call, std::min(settled, preempted ? call->pages_known : call->pages_public));
 #ifdef KVTWIN_PLANT_LEAK_ON_PREEMPT
   if (preempted && !call->pages.empty()) call->pages.pop_back();  // planted: tests/negative must catch it
 #endif
@@ -190,7 +217,9 @@ void Core::State::let_go(CallState* call, bool preempted) {
     index.release(call->lease, true);
   call->lease = {};
   reserved_total -= call->reserved;
-  call->reserved = call->beyond = 0;
+  reserved_2_total -= call->reserved_2;
+  call->reserved = call->beyond = call->reserved_2 = 0;
+  DualPool::reset(&call->cells);
   if (arena) let_go_of_host(call);
 }
 
@@ -225,6 +254,8 @@ Slot Core::State::take_slot() {
   fresh.tables = std::move(call.tables);
   fresh.page_dead = std::move(call.page_dead);
   fresh.page_dead.clear();
+  fresh.cells = std::move(call.cells);
+  DualPool::reset(&fresh.cells);
   call = std::move(fresh);
   return slot;
 }
@@ -262,11 +293,22 @@ CoreGauges Core::gauges() const {
   g.pages_gpu_total = s.gpu.pages_total();
   g.pages_gpu_free = s.gpu.pages_free() + static_cast<uint32_t>(pages_ahead);
   g.pages_gpu_cached = s.index.pages_evictable();
+  if (s.dual) {
+    g.pages_gpu_total = s.config.pages_gpu;
+    g.pages_gpu_free =
+        s.dual->pages_free(false) + s.dual->pages_free(true) + static_cast<uint32_t>(pages_ahead);
+    g.pages_gpu_cached = s.dual->pages_loose(false) + s.dual->pages_loose(true);
+    g.pages_int2_total = s.config.pages_int2;
+    g.pages_int2_held = s.config.pages_int2 - s.dual->pages_free(false) - s.dual->pages_loose(false);
+  }
   g.pages_gpu_held = g.pages_gpu_total - g.pages_gpu_free - g.pages_gpu_cached;
   g.pages_host_total = s.host ? s.host->pages_total() : 0;
   g.pages_host_free = s.host ? s.host->pages_free() + static_cast<uint32_t>(host_ahead) : 0;
   g.cells_held = s.cells_held - cells_ahead;
   g.slots_held = (s.pages_running - (s.arena ? host_ahead : pages_ahead)) * s.config.page_tokens;
+  if (s.dual) {  // cells that wait for their group have slots in staging
+    for (const Slot slot : s.running) g.slots_held += s.calls[slot].cells.waiting.size();
+  }
   return g;
 }
 
@@ -310,6 +352,7 @@ void Core::State::check_invariants() const {
                 call.pages.size() == gpu_pages_held(config.policies.retrieval_spec, config.page_tokens,
                                                     static_cast<uint32_t>(call.host_pages.size())));
     } else if (!retention.by_group()) {
+      KVT_CHECK(!dual || call.cells.at == call.kv);
       KVT_CHECK(uint64_t{call.pages_span()} * config.page_tokens >= call.kv);
       KVT_CHECK(cells_of(call, call.kv) <= uint64_t{call.pages_held()} * config.page_tokens);
     } else {
@@ -337,7 +380,7 @@ void Core::State::check_invariants() const {
   KVT_CHECK(running.size() <= config.calls_max);
   KVT_CHECK(recalling <= waits);
   KVT_CHECK(launched >= done);
-  KVT_CHECK(reserved_total <= uint64_t{gpu.pages_free()} + index.pages_evictable());
+  check_reserves();
   KVT_CHECK(!host || reserved_host_total <= host->pages_free());
 }
 

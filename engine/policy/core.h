@@ -27,6 +27,9 @@ struct CoreGauges {
   uint32_t pages_gpu_held = 0;    // calls or transfers need them
   uint32_t pages_host_total = 0;
   uint32_t pages_host_free = 0;
+  // Formats by tag; the rest of the pages are int4.
+  uint32_t pages_int2_total = 0;
+  uint32_t pages_int2_held = 0;
   // Cells of KV that running calls can read, and slots in their pages; shared ones once per call. A cell
   // is one token in all heads of one group.
   uint64_t cells_held = 0;

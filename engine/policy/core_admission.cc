@@ -10,6 +10,7 @@ namespace kvtwin {
 Core::State::Admitted Core::State::admit(Slot slot) {
   CallState& call = calls[slot];
   if (arena) return admit_to_arena(slot) ? Admitted::kYes : Admitted::kBlocked;
+  if (dual) return admit_to_pools(slot);
   Match match;
   if (call.pages_known > 0) {
     // One token at least is computed: something must be sampled from.

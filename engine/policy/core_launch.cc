@@ -33,11 +33,12 @@ void Core::State::launch_planned() {
   // Before pages are taken ahead: an unfolded run would decide here, with this step's pages gone.
   start_cleaning();
 
-  const HeldCells held = retention.keeps_all() ? HeldCells{} : held_by(launch);
+  const HeldCells held = retention.keeps_all() && !dual ? HeldCells{} : held_by(launch);
   uint32_t repeat = able == planned.size() ? quiet_steps(launch) : 1;
   if (repeat > 1) repeat = grant_ahead(repeat, &launch);
   for (const Launch::Member& member : launch.members) {
     CallState& call = calls[member.slot];
+    if (dual && repeat > 1) extend_cells(&call, repeat - 1);
     add_tokens(&call, repeat - 1);
     call.sampled += repeat - 1;
     launch.decisive = launch.decisive || call.launched_out();
@@ -48,7 +49,8 @@ void Core::State::launch_planned() {
   for (const PlanEntry& entry : launch.entries) tokens += entry.tokens;
   note_launch(launch, tokens);
   out->push_back(LaunchStep{config.engine, StepId{launch.first}, repeat, tokens, padded(tokens),
-                            launch.entries, launch.grants, launch.adoptions, launch.compressions, held});
+                            launch.entries, launch.grants, launch.adoptions, launch.compressions, held,
+                            launch.formats});
 }
 
 void Core::State::commit_entry(size_t index_planned, Launch* launch) {
@@ -64,10 +66,16 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   if (samples) ++call.sampled;
   ++call.launches;
   launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk, call.admitted_now,
-                             samples, planned_entry.tokens, context, gone, grows});
+                             samples, planned_entry.tokens, context, gone, dual ? call.narrow : 0, grows});
   launch->members.push_back({planned_entry.slot, call.id, samples});
   for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
     launch->grants.push_back({0, entry, granted[i].page, granted[i].group});
+  }
+  if (dual) {
+    call.settled = frames_settled(call);
+    for (size_t i = decode ? planned_entry.bits_end : planned_entry.bits_begin; i < planned_entry.bits_end;
+         ++i)
+      launch->formats.push_back({entry, bits[i].count, bits[i].four});
   }
   if (!retention.keeps_all()) {
     if (compresses(call, context)) compress(&call, entry, launch);
@@ -75,7 +83,7 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
     return;
   }
   if (arena && samples && !call.in_arena) shrink_to_arena(&call);
-  if (!decode) publish_pages(&call, std::min(call.kv / config.page_tokens, call.pages_public));
+  if (!decode) publish_pages(&call, std::min(pages_settled(call, call.kv), call.pages_public));
 }
 
 // How many steps, this one included, are certain to have these entries again, one token later each.
@@ -107,6 +115,7 @@ uint32_t Core::State::quiet_steps(const Launch& launch) const {
 // evicts nothing and does not call for cleaning. Returns how many steps have all they need.
 uint32_t Core::State::grant_ahead(uint32_t steps, Launch* launch) {
   if (retention.by_group()) return grant_ahead_groups(steps, launch);
+  if (dual) return grant_ahead_cells(steps, launch);
   const uint32_t page = config.page_tokens;
   const bool watch_clean = tiered() && !below_clean_target(0);
   // Each call crosses into a new page once in every `page` steps; order the crossings once.

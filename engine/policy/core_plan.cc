@@ -12,6 +12,7 @@ bool Core::State::plan_step() {
   planned.clear();
   granted.clear();
   adopted.clear();
+  bits.clear();
   budget = config.step_tokens_max;
   preempted_now = evicted_now = false;
   admission_open = false;
@@ -31,7 +32,9 @@ bool Core::State::plan_step() {
       plan_waiting();
       break;
   }
-  if (planned.empty()) return false;
+  // Formats by tag: the only call was sent away for what else lies in its prefix's pages; nothing that could
+  // happen would ask again.
+  if (planned.empty()) return preempted_now && running.empty() && launches.empty();
   launch_planned();
   return true;
 }
@@ -53,6 +56,7 @@ void Core::State::plan_running(bool decodes, bool prefills) {
       // would bring them sooner.
       if (running.size() == 1 && transfers_live > 0) return;
       const bool itself = running.back() == slot;
+      if (dual && running.size() == 1) call.reuse_barred = true;
       preempt_last();
       if (itself) return;
     }
@@ -82,6 +86,7 @@ uint32_t Core::State::prefill_budget() const {
 // Gives the call pages for `tokens` more tokens of KV; all or none.
 bool Core::State::grow(CallState* call, uint32_t tokens) {
   if (arena) return grow_arena(call, tokens);
+  if (dual) return grow_cells(call, tokens);
   if (retention.by_group()) return grow_groups(call, tokens);
   const uint32_t pages = div_ceil(call->kv + tokens, config.page_tokens);
   if (pages <= call->pages_span()) return true;
@@ -160,9 +165,18 @@ void Core::State::preempt_last() {
 
 void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
   CallState& call = calls[slot];
-  Planned entry{slot, tokens, granted_before, granted.size(), adopted.size(), adopted.size()};
+  Planned entry{slot,           tokens,         granted_before, granted.size(),
+                adopted.size(), adopted.size(), bits.size(),    bits.size()};
+  if (dual) {
+    bits.insert(bits.end(), entry_bits.begin(), entry_bits.end());
+    entry.bits_end = bits.size();
+  }
   if (call.admitted_now) {
-    index.gpu_pages(call.lease, &adopted);
+    if (dual) {
+      adopted.insert(adopted.end(), adopting.begin(), adopting.end());
+    } else {
+      index.gpu_pages(call.lease, &adopted);
+    }
     entry.adopted_end = adopted.size();
   }
   planned.push_back(entry);
@@ -170,7 +184,7 @@ void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
   // Within a step all KV is written before any is read, so a later call of the same step may share it.
   // Where a planned call can still be sent away, publishing must wait until the plan is final.
   if (config.batch_order == BatchOrder::kDecodeFirst && !call.decodes_next() && retention.keeps_all()) {
-    publish_pages(&call, std::min((call.kv + tokens) / config.page_tokens, call.pages_public));
+    publish_pages(&call, std::min(pages_settled(call, call.kv + tokens), call.pages_public));
   }
 }
 

@@ -20,6 +20,12 @@ HeldCells Core::State::held_by(const Launch& launch) const {
   const uint32_t groups = retention.by_group() ? retention.shape().groups : 1;
   for (size_t i = 0; i < launch.members.size(); ++i) {
     const CallState& call = calls[launch.members[i].slot];
+    if (dual) {  // nothing is dropped; what waits for its group has a slot in staging
+      held.cells += call.kv;
+      held.slots += uint64_t{call.cells.pages()} * config.page_tokens + call.cells.waiting.size();
+      ++held.growing;
+      continue;
+    }
     held.full += uint64_t{groups} * call.kv;
     held.cells += cells_of(call, call.kv);
     held.slots += uint64_t{call.pages_held()} * config.page_tokens;

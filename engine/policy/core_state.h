@@ -14,6 +14,7 @@
 
 #include "engine/policy/axes.h"
 #include "engine/policy/core.h"
+#include "engine/policy/dual_pool.h"
 #include "engine/policy/group_tables.h"
 #include "engine/policy/page_pool.h"
 #include "engine/policy/prefix_index.h"
@@ -67,6 +68,13 @@ struct CallState {
   uint32_t holes = 0;               // positions, in pages, that have no page any more
   std::vector<uint16_t> page_dead;  // likewise, by page position; may be shorter
 
+  // Formats by tag (core_formats.cc): `pages` and the lease are frames then, and the pages are here.
+  DualPool::Call cells;
+  uint32_t narrow = 0;      // its int2 cells before the entry that was planned last
+  uint32_t settled = 0;     // frames before this have all their cells in pages, once its launches have ended
+  uint32_t reserved_2 = 0;  // int2 pages set aside; `reserved` are int4 pages
+  bool reuse_barred = false;  // alone, it did not fit beside the pages that its prefix lies in
+
   // Page positions that are covered, and pages behind them.
   uint32_t pages_span() const { return lease.pages + static_cast<uint32_t>(pages.size()); }
   uint32_t pages_held() const { return pages_span() - holes + tables.pages(); }
@@ -95,6 +103,7 @@ struct Launch {
   std::vector<uint32_t> attempts;
   std::vector<uint32_t> keep;
   std::vector<Compression::Forced> forced;
+  std::vector<CellRun> formats;
 
   void clear(uint64_t step) {
     first = end = step;
@@ -108,6 +117,7 @@ struct Launch {
     attempts.clear();
     keep.clear();
     forced.clear();
+    formats.clear();
   }
 };
 
@@ -123,6 +133,8 @@ struct TransferState {
 };
 
 struct Core::State {
+  enum class Admitted : uint8_t { kYes, kElsewhere, kBlocked };
+
   State(const CoreConfig& config, PolicyAxes policies);
 
   // core.cc
@@ -139,6 +151,12 @@ struct Core::State {
   void drop_surplus_sessions();
   void let_go(CallState* call, bool preempted);
   void publish_pages(CallState* call, uint32_t pages_limit);
+  // Leading pages of a call with `tokens` tokens of KV whose cells have all got the form in which they stay:
+  // nobody else may start from a page whose newest cells its call still keeps exact beside it.
+  uint32_t pages_settled(const CallState& call, uint32_t tokens) const {
+    const uint32_t pages = (tokens - std::min(tokens, exact_tail)) / config.page_tokens;
+    return dual ? std::min(pages, frames_settled(call)) : pages;
+  }
   Slot take_slot();
   Slot slot_of(CallId call) const;
   void check_invariants() const;
@@ -198,7 +216,10 @@ struct Core::State {
   uint32_t pages_available(const CallState& call) const;
   bool free_page_is_next() const;
   PageId take_page(uint32_t more);
-  void give_page(PageId page) { gpu.release(page, index.tick()); }
+  void give_page(PageId page) {
+    if (dual) dual->release(page);
+    gpu.release(page, index.tick());
+  }
   void preempt_last();
   void add_entry(Slot slot, uint32_t tokens, size_t granted_before);
   void remove_entry(Slot slot);
@@ -225,16 +246,35 @@ struct Core::State {
   bool grant_arena_page(uint32_t entry, uint32_t offset, Launch* launch);
   void give_back_arena_page(CallState* call, PageId page);
   uint32_t table_pages(const CallState& call) const {
+    if (dual) return call.cells.pages();
     return arena ? static_cast<uint32_t>(call.host_pages.size()) : call.pages_held();
   }
   bool on_host(PageId page) const { return raw(page) >= config.pages_gpu; }
   bool tiered() const { return host != nullptr && !arena; }  // cached prefixes move to the host
 
+  // core_formats.cc
+  bool larger_than_pools(const CallReady& event);
+  Admitted admit_to_pools(Slot slot);
+  bool grow_cells(CallState* call, uint32_t tokens);
+  void extend_cells(CallState* call, uint32_t tokens);
+  void shrink_cells(CallState* call, uint32_t tokens);
+  void add_frames(CallState* call, uint32_t tokens);
+  void make_room(const DualDemand& demand);
+  uint32_t cells_available(const CallState& call, bool four) const;
+  uint32_t grant_ahead_cells(uint32_t steps, Launch* launch);
+  void check_reserves() const;
+  static uint32_t frames_settled_of(const DualPool::Call& cells, uint32_t page_tokens) {
+    return cells.waiting.empty() ? UINT32_MAX : cells.waiting.front() / page_tokens;
+  }
+  uint32_t frames_settled(const CallState& call) const {
+    return frames_settled_of(call.cells, config.page_tokens);
+  }
+  static DualPool::Frames frames_of(const CallState& call) { return {call.pages, call.lease.pages}; }
+
   // core_admission.cc
-  enum class Admitted : uint8_t { kYes, kElsewhere, kBlocked };
   Admitted admit(Slot slot);
   Admitted recall_first(Slot slot, const Match& match);
-  bool below_clean_target(uint32_t pages_taken) const;
+  bool below_clean_target(uint32_t newly_taken) const;
   void start_cleaning();
   void finish_transfer(TransferId id, bool arrived);
   TransferState& new_transfer(TransferKind kind);
@@ -275,12 +315,15 @@ struct Core::State {
     uint32_t tokens;
     size_t granted_begin, granted_end;  // in `granted`
     size_t adopted_begin, adopted_end;  // in `adopted`
+    size_t bits_begin, bits_end;        // in `bits`
   };
 
   const CoreConfig config;
   const PolicyAxes axes;
   const Retention retention;
-  const bool arena;  // placement arena
+  const bool arena;                // placement arena
+  const uint32_t exact_tail;       // newest tokens of a call that are not in its pages yet
+  std::unique_ptr<DualPool> dual;  // formats by tag: then `gpu` and `index` hold frames
   PagePool gpu;
   std::unique_ptr<PagePool> host;
   PrefixIndex index;
@@ -326,9 +369,12 @@ struct Core::State {
   std::vector<uint32_t> wanted;  // scratch: groups that lack a page
   std::vector<uint32_t> after;   // scratch: cells by group
   std::vector<PageId> spare_pages;
+  std::vector<BitRun> bits, entry_bits;               // of the step being planned, and scratch
+  std::vector<PageId> newly_taken, frames, adopting;  // scratch
 
   uint64_t reserved_total = 0;
   uint64_t reserved_host_total = 0;
+  uint64_t reserved_2_total = 0;
   uint64_t cells_held = 0;     // of running calls: sum of cells_of()
   uint64_t pages_running = 0;  // of running calls: sum of table_pages()
   uint64_t digest = 0;

@@ -87,6 +87,7 @@ void Core::State::shorten_last(uint64_t end) {
   for (const Launch::Member& member : last.members) {
     CallState& call = calls[member.slot];
     cells_held -= cells_of(call, call.kv) - cells_of(call, call.kv - steps);
+    if (dual) shrink_cells(&call, call.kv - steps);
     call.kv -= steps;
     call.sampled -= steps;
   }
@@ -105,6 +106,11 @@ void Core::State::give_back_grants(Launch* launch, uint32_t offset) {
     CallState& call = calls[launch->members[grant.entry].slot];
     if (arena) {
       give_back_arena_page(&call, grant.page);
+      continue;
+    }
+    if (dual) {
+      dual->give_back_page(frames_of(call), &call.cells);
+      note_untaken(&call);
       continue;
     }
     if (retention.by_group()) {

@@ -1,25 +1,25 @@
 #include "engine/policy/dual_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/check.h"
 
 namespace kvtwin {
 namespace {
 
-using Call = DualPool::Call;
 using Wide = unsigned __int128;
 
-void push_run(std::vector<RoleRun>* runs, const TokenRole& role, uint32_t count) {
+uint32_t clamp_pages(Wide pages) { return static_cast<uint32_t>(std::min<Wide>(pages, UINT32_MAX / 2)); }
+
+void push_bits(std::vector<BitRun>* bits, uint32_t count, bool four) {
   if (count == 0) return;
-  if (!runs->empty() && runs->back().role == role) {
-    runs->back().count += count;
+  if (!bits->empty() && bits->back().count > 0 && bits->back().four == four) {
+    bits->back().count += count;
   } else {
-    runs->push_back({role, count});
+    bits->push_back({count, four});
   }
 }
-
-uint32_t clamp_pages(Wide pages) { return static_cast<uint32_t>(std::min<Wide>(pages, UINT32_MAX / 2)); }
 
 }  // namespace
 
@@ -37,183 +37,279 @@ DualDemand dual_demand(uint32_t cells_2, uint32_t cells_4, uint32_t page_tokens)
   return {cells_2 / page_tokens, div_ceil(cells_4 + cells_2 % page_tokens, page_tokens)};
 }
 
-DualDemand dual_demand(std::span<const RoleRun> runs, uint32_t last_turn, const PrecisionSpec& spec,
-                       uint32_t page_tokens) {
-  uint32_t cells[2] = {};
-  for (const RoleRun& run : runs) cells[gets_four_bits(spec, run.role, last_turn)] += run.count;
-  return dual_demand(cells[0], cells[1], page_tokens);
+void bits_of(std::span<const RoleRun> roles, uint32_t last_turn, uint32_t prompt_tokens,
+             const PrecisionSpec& spec, std::vector<BitRun>* bits) {
+  bits->clear();
+  uint32_t left = prompt_tokens;
+  for (const RoleRun& run : roles) {
+    const uint32_t count = std::min(run.count, left);
+    TokenRole role = run.role;
+    role.turn = std::min(role.turn, last_turn);
+    push_bits(bits, count, gets_four_bits(spec, role, last_turn));
+    left -= count;
+  }
+  push_bits(bits, left, true);
 }
 
-uint32_t Call::waiting_cells() const {
-  uint32_t cells = 0;
-  for (const RoleRun& run : waiting) cells += run.count;
-  return cells;
-}
-
-DualPool::DualPool(PageId first, DualPoolSize size, uint32_t page_tokens, PageOrder order)
-    : first_(raw(first)),
-      first_4_(raw(first) + size.pages_2),
+DualPool::DualPool(DualPoolSize size, uint32_t page_tokens)
+    : size_(size),
       page_tokens_(page_tokens),
-      pool_2_(first, size.pages_2, order),
-      pool_4_(PageId{first_4_}, size.pages_4, order) {
+      pool_2_(PageId{0}, size.pages_2, PageOrder::kLowestFirst),
+      pool_4_(PageId{size.pages_2}, size.pages_4, PageOrder::kLowestFirst),
+      pages_(size_t{size.pages_2} + size.pages_4),
+      seen_(pages_.size(), 0) {
   KVT_CHECK(page_tokens > 0);
 }
 
-bool DualPool::room_for_int4(const Call& call, uint64_t cells) const {
-  const uint64_t needed = div_ceil(call.cells_4 + cells, uint64_t{page_tokens_});
-  return needed <= call.pages_4.size() + uint64_t{pool_4_.pages_free()};
+// --- which pages frames have cells in
+
+void DualPool::link(PageId frame, PageId page, uint32_t cells) {
+  Frame& f = frames_[raw(frame)];
+  for (uint32_t i = 0; i < f.count; ++i) {
+    if (f.links[i].page != page) continue;
+    f.links[i].cells += cells;
+    return;
+  }
+  KVT_CHECK(f.count < kLinks);
+  f.links[f.count++] = {page, cells};
+  const bool four = is_int4(page);
+  loose_[four] -= loose(page) ? 1 : 0;
+  Page& p = pages_[raw(page)];
+  ++p.frames;
+  p.held += f.held ? 1 : 0;
+  loose_[four] += loose(page) ? 1 : 0;
 }
 
-void DualPool::add_int4(const TokenRole& role, uint32_t count, bool decoded, Call* call) {
-  call->cells_4 += count;
-  while (call->pages_4.size() * page_tokens_ < call->cells_4) call->pages_4.push_back(pool_4_.acquire());
-  if (!call->runs_4.empty() && call->runs_4.back().run.role == role &&
-      call->runs_4.back().decoded == decoded) {
-    call->runs_4.back().run.count += count;
-  } else {
-    call->runs_4.push_back({{role, count}, decoded});
+void DualPool::drop_link(PageId frame, uint32_t index) {
+  Frame& f = frames_[raw(frame)];
+  const PageId page = f.links[index].page;
+  const bool four = is_int4(page);
+  loose_[four] -= loose(page) ? 1 : 0;
+  Page& p = pages_[raw(page)];
+  --p.frames;
+  p.held -= f.held ? 1 : 0;
+  loose_[four] += loose(page) ? 1 : 0;
+  f.links[index] = f.links[--f.count];
+}
+
+void DualPool::unlink(PageId frame, PageId page, uint32_t cells) {
+  Frame& f = frames_[raw(frame)];
+  uint32_t i = 0;
+  while (f.links[i].page != page) {
+    ++i;
+    KVT_CHECK(i < f.count);
+  }
+  KVT_CHECK(f.links[i].cells >= cells);
+  f.links[i].cells -= cells;
+  if (f.links[i].cells == 0) drop_link(frame, i);
+}
+
+void DualPool::hold(std::span<const PageId> frames, bool held) {
+  for (const PageId frame : frames) {
+    if (raw(frame) >= frames_.size()) frames_.resize(raw(frame) + size_t{1});
+    Frame& f = frames_[raw(frame)];
+    KVT_CHECK(f.held != held);
+    f.held = held;
+    for (uint32_t i = 0; i < f.count; ++i) {
+      const PageId page = f.links[i].page;
+      const bool four = is_int4(page);
+      loose_[four] -= loose(page) ? 1 : 0;
+      pages_[raw(page)].held += held ? 1 : ~0u;  // +1 or -1, modulo 2^32
+      loose_[four] += loose(page) ? 1 : 0;
+    }
   }
 }
 
-bool DualPool::append_prompt(std::span<const RoleRun> runs, uint32_t last_turn, const PrecisionSpec& spec,
-                             Call* call) {
-  uint64_t cells[2] = {};
-  for (const RoleRun& run : runs) cells[gets_four_bits(spec, run.role, last_turn)] += run.count;
-  const uint64_t groups = (call->waiting_cells() + cells[0]) / page_tokens_;
-  const uint64_t spilled = groups - std::min<uint64_t>(groups, pool_2_.pages_free());
-  if (!room_for_int4(*call, cells[1] + spilled * page_tokens_)) return false;
-  uint32_t waiting = call->waiting_cells();
-  for (const RoleRun& run : runs) {
-    if (gets_four_bits(spec, run.role, last_turn)) {
-      add_int4(run.role, run.count, false, call);
-      continue;
-    }
-    for (uint32_t left = run.count; left > 0;) {
-      const uint32_t taken = std::min(left, page_tokens_ - waiting);
-      push_run(&call->waiting, run.role, taken);
-      left -= taken;
-      waiting += taken;
-      if (waiting < page_tokens_) continue;
-      if (pool_2_.pages_free() > 0) {
-        call->pages_2.push_back(pool_2_.acquire());
-      } else {
-        for (const RoleRun& spill : call->waiting) add_int4(spill.role, spill.count, false, call);
-        call->spilled += page_tokens_;
-      }
-      call->waiting.clear();
-      waiting = 0;
-    }
+void DualPool::release(PageId frame) {
+  Frame& f = frames_[raw(frame)];
+  while (f.count > 0) {
+    const PageId page = f.links[f.count - 1].page;
+    drop_link(frame, f.count - 1);
+    if (pages_[raw(page)].frames == 0) (is_int4(page) ? pool_4_ : pool_2_).release(page, 0);
   }
-  return true;
+  f.held = false;
 }
 
-bool DualPool::flush(Call* call) {
-  if (!room_for_int4(*call, call->waiting_cells())) return false;
-  for (const RoleRun& run : call->waiting) add_int4(run.role, run.count, false, call);
+// --- a call's cells
+
+PageId DualPool::frame_of(uint32_t position, const Frames& frames) const {
+  return frames.ids[position / page_tokens_ - frames.first];
+}
+
+void DualPool::begin(uint32_t tokens, std::span<const PageId> adopted, Call* call,
+                     std::vector<PageId>* pages) {
+  reset(call);
+  uint32_t left = call->at = tokens;
+  while (call->run < call->bits.size() && left >= call->bits[call->run].count)
+    left -= call->bits[call->run++].count;
+  call->used = call->run < call->bits.size() ? left : 0;
+  ++begun_;
+  for (const PageId frame : adopted) {
+    const Frame& f = frames_[raw(frame)];
+    for (uint32_t i = 0; i < f.count; ++i) {
+      const Link& has = f.links[i];
+      if (!is_int4(has.page)) call->adopted_cells_2 += has.cells;
+      pages->push_back(has.page);
+      if (std::exchange(seen_[raw(has.page)], begun_) != begun_) ++call->adopted_pages;
+    }
+    pages->push_back(kNoPage);
+  }
+}
+
+void DualPool::reset(Call* call) {
   call->waiting.clear();
-  return true;
+  call->pages_4.clear();
+  call->at = call->used = call->cells_4 = call->pages_2 = call->spilled = 0;
+  call->adopted_pages = call->adopted_cells_2 = 0;
+  call->run = 0;
 }
 
-bool DualPool::append_decoded(const TokenRole& role, Call* call) {
-  if (!room_for_int4(*call, 1)) return false;
-  add_int4(role, 1, true, call);
-  return true;
-}
-
-// Whether all cells of the call's int4 page number `page` may become int2.
-bool DualPool::page_ages(const Call& call, uint32_t page, uint64_t tags, uint32_t last_turn) const {
-  const uint64_t begin = uint64_t{page} * page_tokens_, end = begin + page_tokens_;
-  if (end > call.cells_4) return false;
-  uint64_t at = 0;
-  for (const Call::Run4& run : call.runs_4) {
-    const uint64_t run_end = at + run.run.count;
-    if (run_end > begin && at < end) {
-      if (run.decoded || ((tags >> tag_code(run.run.role, last_turn)) & 1) == 0) return false;
+// The next `tokens` cells as runs of equal bits, and the end of the prompt where they pass it.
+template <typename Cells, typename Flush>
+void DualPool::walk(const Call& call, uint32_t tokens, Cells cells, Flush flush) const {
+  const uint32_t end = call.at + tokens;
+  uint32_t at = call.at, used = call.used;
+  size_t run = call.run;
+  while (at < end && at < call.prompt) {
+    const BitRun bits = run < call.bits.size() ? call.bits[run] : BitRun{call.prompt - at + used, true};
+    const uint32_t count = std::min(bits.count - used, std::min(end, call.prompt) - at);
+    cells(at, count, bits.four);
+    at += count;
+    used += count;
+    if (used == bits.count) {
+      ++run;
+      used = 0;
     }
-    at = run_end;
-    if (at >= end) break;
   }
-  return true;
+  if (call.at < call.prompt && at == call.prompt) flush();
+  if (at < end) cells(at, end - at, true);
 }
 
-// Takes the cells of int4 page number `page` out of the books.
-void DualPool::forget_page(uint32_t page, Call* call) const {
-  const uint64_t begin = uint64_t{page} * page_tokens_, end = begin + page_tokens_;
-  uint64_t at = 0;
-  for (Call::Run4& run : call->runs_4) {
-    const uint64_t run_end = at + run.run.count;
-    const uint64_t from = std::max(at, begin), to = std::min(run_end, end);
-    if (from < to) run.run.count -= static_cast<uint32_t>(to - from);
-    at = run_end;
-  }
-  std::erase_if(call->runs_4, [](const Call::Run4& run) { return run.run.count == 0; });
-  call->pages_4.erase(call->pages_4.begin() + page);
-  call->cells_4 -= page_tokens_;
+DualDemand DualPool::demand(const Call& call, uint32_t tokens, uint32_t pages_2) const {
+  uint64_t cells_2 = call.waiting.size(), cells_4 = 0;
+  bool flushes = false;
+  walk(
+      call, tokens, [&](uint32_t, uint32_t count, bool four) { (four ? cells_4 : cells_2) += count; },
+      [&] { flushes = true; });
+  const uint64_t groups = cells_2 / page_tokens_, taken = std::min<uint64_t>(groups, pages_2);
+  cells_4 += call.cells_4 + (groups - taken) * page_tokens_ + (flushes ? cells_2 % page_tokens_ : 0);
+  const uint64_t needed = div_ceil(cells_4, uint64_t{page_tokens_});
+  const uint64_t more = needed - std::min<uint64_t>(needed, call.pages_4.size());
+  return {static_cast<uint32_t>(taken), static_cast<uint32_t>(std::min<uint64_t>(more, UINT32_MAX))};
 }
 
-void DualPool::requantise(uint64_t tags, uint32_t last_turn, uint32_t pages_max, uint64_t stamp, Call* call,
-                          std::vector<Requantised>* done) {
-  for (uint32_t page = 0; page < call->pages_4.size() && pages_max > 0;) {
-    if (pool_2_.pages_free() == 0) return;
-    if (!page_ages(*call, page, tags, last_turn)) {
-      ++page;
-      continue;
+void DualPool::put_4(uint32_t position, uint32_t count, const Frames& frames, Call* call,
+                     std::vector<PageId>* taken) {
+  while (count > 0) {
+    const uint32_t page = call->cells_4 / page_tokens_;
+    if (page == call->pages_4.size()) {
+      call->pages_4.push_back(pool_4_.acquire());
+      taken->push_back(call->pages_4.back());
     }
-    const PageId source = call->pages_4[page], target = pool_2_.acquire();
-    call->pages_2.push_back(target);
-    forget_page(page, call);
-    pool_4_.release(source, stamp);
-    done->push_back({source, target});
-    --pages_max;
+    const uint32_t room =
+        std::min(page_tokens_ - call->cells_4 % page_tokens_, page_tokens_ - position % page_tokens_);
+    const uint32_t some = std::min(count, room);
+    link(frame_of(position, frames), call->pages_4[page], some);
+    call->cells_4 += some;
+    position += some;
+    count -= some;
   }
 }
 
-void DualPool::age(const PrecisionSpec& spec, uint32_t last_turn, uint64_t stamp, Call* call,
-                   std::vector<Requantised>* done) {
-  if (spec.ageing != Ageing::kRequantise) return;
-  requantise(kAllTags & ~spec.four_bit_tags, last_turn, UINT32_MAX, stamp, call, done);
+void DualPool::append(uint32_t tokens, uint32_t pages_2, const Frames& frames, Call* call,
+                      std::vector<PageId>* taken, std::vector<BitRun>* bits) {
+  const auto to_4 = [&] {
+    for (const uint32_t position : call->waiting) put_4(position, 1, frames, call, taken);
+    call->waiting.clear();
+  };
+  walk(
+      *call, tokens,
+      [&](uint32_t position, uint32_t count, bool four) {
+        push_bits(bits, count, four);
+        if (four) return put_4(position, count, frames, call, taken);
+        for (uint32_t i = 0; i < count; ++i) {
+          call->waiting.push_back(position + i);
+          if (call->waiting.size() < page_tokens_) continue;
+          if (pages_2 == 0) {
+            call->spilled += page_tokens_;
+            to_4();
+            continue;
+          }
+          --pages_2;
+          ++call->pages_2;
+          taken->push_back(pool_2_.acquire());
+          for (const uint32_t cell : call->waiting) link(frame_of(cell, frames), taken->back(), 1);
+          call->waiting.clear();
+        }
+      },
+      [&] {
+        to_4();
+        bits->push_back({0, true});
+      });
+  uint32_t left = tokens;
+  while (left > 0 && call->run < call->bits.size()) {
+    const uint32_t some = std::min(left, call->bits[call->run].count - call->used);
+    call->used += some;
+    left -= some;
+    if (call->used < call->bits[call->run].count) break;
+    ++call->run;
+    call->used = 0;
+  }
+  call->at += tokens;
 }
 
-void DualPool::reclaim_int4(uint32_t pages, const PrecisionSpec& spec, uint32_t last_turn, uint64_t stamp,
-                            Call* call, std::vector<Requantised>* done) {
-  const size_t wanted = done->size() + pages;
-  uint64_t tags = 0;
-  for (const uint8_t tag : spec.demote_order) {
-    tags |= uint64_t{1} << tag;
-    requantise(tags, last_turn, static_cast<uint32_t>(wanted - done->size()), stamp, call, done);
-    if (done->size() == wanted || pool_2_.pages_free() == 0) return;
+PageId DualPool::take_ahead(Call* call) {
+  call->pages_4.push_back(pool_4_.acquire());
+  return call->pages_4.back();
+}
+
+void DualPool::truncate(uint32_t tokens, const Frames& frames, Call* call) {
+  KVT_CHECK(tokens >= call->prompt || tokens == call->at);
+  while (call->at > tokens) {
+    const uint32_t last = call->at - 1;
+    const PageId page = call->pages_4[(call->cells_4 - 1) / page_tokens_];
+    const uint32_t in_page = (call->cells_4 - 1) % page_tokens_ + 1;
+    const uint32_t some = std::min({call->at - tokens, in_page, last % page_tokens_ + 1});
+    unlink(frame_of(last, frames), page, some);
+    call->cells_4 -= some;
+    call->at -= some;
   }
 }
 
-void DualPool::release(uint64_t stamp, Call* call) {
-  for (const PageId page : call->pages_2) pool_2_.release(page, stamp);
-  for (const PageId page : call->pages_4) pool_4_.release(page, stamp);
-  *call = {};
+void DualPool::give_back_page(const Frames& frames, Call* call) {
+  const auto before = static_cast<uint32_t>(call->pages_4.size() - 1) * page_tokens_;
+  if (call->cells_4 > before) truncate(call->at - (call->cells_4 - before), frames, call);
+  const PageId page = call->pages_4.back();
+  KVT_CHECK(pages_[raw(page)].frames == 0);
+  pool_4_.unacquire(page);
+  call->pages_4.pop_back();
 }
 
-void DualPool::table(const Call& call, std::vector<PageId>* pages) {
-  pages->assign(call.pages_2.begin(), call.pages_2.end());
-  pages->insert(pages->end(), call.pages_4.begin(), call.pages_4.end());
-}
-
-void DualPool::check_invariants(std::span<const Call* const> calls) const {
+void DualPool::check_invariants(uint64_t frames_held) const {
   pool_2_.check_invariants();
   pool_4_.check_invariants();
-  std::vector<PageId> seen, pages;
-  for (const Call* const call : calls) {
-    uint64_t cells = 0;
-    for (const Call::Run4& run : call->runs_4) cells += run.run.count;
-    KVT_CHECK(cells == call->cells_4);
-    KVT_CHECK(call->pages_4.size() == div_ceil(cells, uint64_t{page_tokens_}));
-    KVT_CHECK(call->waiting_cells() < page_tokens_);
-    for (const PageId page : call->pages_2) KVT_CHECK(!is_int4(page) && pool_2_.owned(page));
-    for (const PageId page : call->pages_4) KVT_CHECK(is_int4(page) && pool_4_.owned(page));
-    table(*call, &pages);
-    seen.insert(seen.end(), pages.begin(), pages.end());
+  std::vector<uint64_t> cells(pages_.size(), 0);
+  std::vector<Page> found(pages_.size());
+  for (const Frame& frame : frames_) {
+    frames_held -= frame.held ? 1 : 0;
+    for (uint32_t i = 0; i < frame.count; ++i) {
+      const uint32_t page = raw(frame.links[i].page);
+      cells[page] += frame.links[i].cells;
+      ++found[page].frames;
+      found[page].held += frame.held ? 1 : 0;
+    }
   }
-  std::sort(seen.begin(), seen.end());
-  KVT_CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
-  KVT_CHECK(seen.size() == size_t{pool_2_.pages_owned()} + pool_4_.pages_owned());
+  KVT_CHECK(frames_held == 0);
+  uint32_t loose_found[2] = {0, 0};
+  for (uint32_t page = 0; page < pages_.size(); ++page) {
+    KVT_CHECK(cells[page] <= page_tokens_);
+    KVT_CHECK(found[page].frames == pages_[page].frames);
+    KVT_CHECK(found[page].held == pages_[page].held);
+    KVT_CHECK(pool(is_int4(PageId{page})).owned(PageId{page}) == (found[page].frames > 0));
+    loose_found[is_int4(PageId{page})] += loose(PageId{page}) ? 1 : 0;
+  }
+  KVT_CHECK(loose_found[0] == loose_[0]);
+  KVT_CHECK(loose_found[1] == loose_[1]);
 }
 
 }  // namespace kvtwin

@@ -1,33 +1,39 @@
-// DualPool: int2 and int4 pages of one tier in one address space, and how the cells of a call fill them
-// (TriAxialKV, METHODS 4.6).
+// DualPool: int2 and int4 pages of one tier in one address space, and which of them hold the cells of which
+// positions (TriAxialKV, METHODS 4.6).
 //
-//   pages [first, first + pages_2) are int2, [first + pages_2, ...) int4: a page's format is its number.
-//   Both hold page_tokens cells (32: keys of a group share scales, so an int2 page is written whole).
+//   pages [0, pages_2) are int2, [pages_2, pages_2 + pages_4) int4: a page's format is its number.
+//   Both hold page_tokens cells; keys of an int2 page share scales, so it is written whole.
 //
 // A prompt cell whose tag has 2 bits waits until page_tokens of them have come together, in order of
 // position, whatever their tags and gaps. At the end of the prompt the ones still waiting (at most
-// page_tokens - 1) become int4, and so does every decoded cell.
+// page_tokens - 1) become int4, and so does every decoded cell. 2-bit cells spill to int4 when no int2 page
+// is to be had (5/3 of the memory); 4-bit cells never become int2.
 //
-// Imbalance: 2-bit cells spill to int4 when no int2 page is free (5/3 of the memory). 4-bit cells never
-// become int2 silently: append_*() refuses, and the caller takes the next of these ways out:
-// evict cached prefixes, reclaim_int4() (requantise by the calibrated order), preempt.
+// So a page holds cells of positions far apart, and what a prefix shares is not pages. *Frames* are: frame i
+// of a call is its positions [i * page_tokens, (i+1) * page_tokens). The prefix index keeps frames as it
+// keeps pages elsewhere; a page lives as long as a frame has cells in it. A frame can be shared once none of
+// its cells waits. Only the call that took a page adds cells to it, so who adopts a frame starts a fresh int4
+// page.
 //
-// Integers only; O(pages touched + role runs) per operation.
+// A page is *loose* when frames have cells in it and no call needs any of them: it can be had by evicting.
+// Integers only; O(frames, groups and runs touched) per operation.
 //
 // Invariants, verified by check_invariants():
-//   (1) every page is free or owned by one call;
-//   (2) a call's pages_2 are full; its pages_4 hold exactly cells_4 = the cells of its runs_4;
-//   (3) fewer than page_tokens cells wait.
+//   (1) a page is owned exactly while some frame has cells in it (X-3, per pool);
+//   (2) frames' cells in a page are at most page_tokens;
+//   (3) pages_loose() = owned pages none of whose frames is held.
 
 #ifndef KVTWIN_ENGINE_POLICY_DUAL_POOL_H_
 #define KVTWIN_ENGINE_POLICY_DUAL_POOL_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "engine/policy/page_pool.h"
 #include "engine/policy/precision_spec.h"
+#include "engine/policy/prefix_index.h"
 #include "engine/policy/tags.h"
 
 namespace kvtwin {
@@ -43,80 +49,111 @@ struct DualPoolSize {
 DualPoolSize split_dual_pool(uint64_t bytes, uint64_t bits_above_two, uint64_t page_bytes_2,
                              uint64_t page_bytes_4);
 
-// Pages for `cells_2` and `cells_4` prompt cells once all are written: what admission must find free.
+// Pages of each format.
 struct DualDemand {
   uint32_t pages_2 = 0;
   uint32_t pages_4 = 0;
 };
+// For `cells_2` and `cells_4` prompt cells once all are written, with int2 pages for all that fill one.
 DualDemand dual_demand(uint32_t cells_2, uint32_t cells_4, uint32_t page_tokens);
 
-// Cells of `runs` by the bits they would get.
-DualDemand dual_demand(std::span<const RoleRun> runs, uint32_t last_turn, const PrecisionSpec& spec,
-                       uint32_t page_tokens);
+// The bits of a prompt's cells, neighbours joined; what `roles` leave out of prompt_tokens has 4.
+void bits_of(std::span<const RoleRun> roles, uint32_t last_turn, uint32_t prompt_tokens,
+             const PrecisionSpec& spec, std::vector<BitRun>* bits);
 
-class DualPool {
+class DualPool final : public HoldWatch {
  public:
-  // What a call holds. The policy's part of a page table: the world knows what the cells contain.
+  // What one call has written or will have.
   struct Call {
-    std::vector<PageId> pages_2;  // full ones
-    std::vector<PageId> pages_4;  // cells_4 cells, in order of arrival
+    std::vector<BitRun> bits;  // of its prompt
+    uint32_t prompt = 0;
+    uint32_t at = 0;                // positions before this have a place, or wait
+    size_t run = 0;                 // of `bits`: where position `at` is
+    uint32_t used = 0;              // cells of that run before it
+    std::vector<uint32_t> waiting;  // positions of 2-bit cells, exact in staging
+    std::vector<PageId> pages_4;    // its own; cells_4 cells, in order of arrival
     uint32_t cells_4 = 0;
-    uint32_t spilled = 0;          // 2-bit cells among them for want of int2 pages
-    std::vector<RoleRun> waiting;  // 2-bit cells of an unfinished prompt, exact in staging
-    struct Run4 {
-      RoleRun run;
-      bool decoded = false;  // stays int4 for good
-    };
-    std::vector<Run4> runs_4;
+    uint32_t pages_2 = 0;  // its own, full
+    uint32_t spilled = 0;  // 2-bit cells in int4 pages for want of int2 ones
+    uint32_t adopted_pages = 0, adopted_cells_2 = 0;
 
-    uint32_t waiting_cells() const;
+    uint32_t pages() const { return adopted_pages + pages_2 + static_cast<uint32_t>(pages_4.size()); }
   };
-  // What requantising asks of the world: the cells of int4 page `source` go to int2 page `target`.
-  struct Requantised {
-    PageId source{};
-    PageId target{};
+  // A call's own frames: frame `first` + i is ids[i].
+  struct Frames {
+    std::span<const PageId> ids;
+    uint32_t first = 0;
   };
 
-  DualPool(PageId first, DualPoolSize size, uint32_t page_tokens, PageOrder order);
+  DualPool(DualPoolSize size, uint32_t page_tokens);
 
-  // Adds prompt cells in order of position. All or nothing: false means that int4 pages are missing.
-  bool append_prompt(std::span<const RoleRun> runs, uint32_t last_turn, const PrecisionSpec& spec,
-                     Call* call);
-  // The prompt has ended: cells that wait become int4. False: int4 pages are missing, nothing happened.
-  bool flush(Call* call);
-  // One decoded cell. False: an int4 page is missing, nothing happened.
-  bool append_decoded(const TokenRole& role, Call* call);
+  // The call starts at position `tokens`; `adopted` are the frames before it. Appends the pages in which
+  // they have cells to *pages: frame after frame, each closed by kNoPage (Adoption, commands.h).
+  void begin(uint32_t tokens, std::span<const PageId> adopted, Call* call, std::vector<PageId>* pages);
+  // Forgets everything but the prompt's bits: the call's frames are let go elsewhere.
+  static void reset(Call* call);
 
-  // Turns whole int4 pages whose cells all have a tag in `tags` now, and were not decoded, into int2,
-  // oldest first, at most pages_max and as long as int2 pages are free; appends what was done to `done`.
-  void requantise(uint64_t tags, uint32_t last_turn, uint32_t pages_max, uint64_t stamp, Call* call,
-                  std::vector<Requantised>* done);
-  // At turn start with Ageing::kRequantise: all pages whose cells would get 2 bits now.
-  void age(const PrecisionSpec& spec, uint32_t last_turn, uint64_t stamp, Call* call,
-           std::vector<Requantised>* done);
-  // Frees up to `pages` int4 pages, giving up tags in the spec's demote_order one after the other.
-  void reclaim_int4(uint32_t pages, const PrecisionSpec& spec, uint32_t last_turn, uint64_t stamp, Call* call,
-                    std::vector<Requantised>* done);
+  // Pages that the call's next `tokens` cells take, where pages_2 int2 pages are to be had.
+  DualDemand demand(const Call& call, uint32_t tokens, uint32_t pages_2) const;
+  // Gives them their places: the first pages_2 groups in int2 pages, others spill. Appends pages in the order
+  // in which cells need them, and what the cells are. REQUIRES: demand() is free.
+  void append(uint32_t tokens, uint32_t pages_2, const Frames& frames, Call* call, std::vector<PageId>* taken,
+              std::vector<BitRun>* bits);
+  // The page that a decoded cell will need, ahead of it.
+  PageId take_ahead(Call* call);
+  // Takes the call's newest int4 page back, with the decoded cells in it, as if it had never been.
+  void give_back_page(const Frames& frames, Call* call);
+  // Takes decoded cells from position `tokens` on back.
+  void truncate(uint32_t tokens, const Frames& frames, Call* call);
 
-  void release(uint64_t stamp, Call* call);
+  // A call or a lease needs the frames, or none does any more.
+  void hold(std::span<const PageId> frames, bool held) override;
+  // The frame is gone.
+  void release(PageId frame);
 
-  // int2 pages first, then int4: the page table that decode reads (METHODS 4.6).
-  static void table(const Call& call, std::vector<PageId>* pages);
-  bool is_int4(PageId page) const { return raw(page) >= first_4_; }
-
-  uint32_t pages_free_2() const { return pool_2_.pages_free(); }
-  uint32_t pages_free_4() const { return pool_4_.pages_free(); }
-  // `calls` are all that own pages here.
-  void check_invariants(std::span<const Call* const> calls) const;
+  bool is_int4(PageId page) const { return raw(page) >= size_.pages_2; }
+  uint32_t page_tokens() const { return page_tokens_; }
+  uint32_t pages_total(bool four) const { return pool(four).pages_total(); }
+  uint32_t pages_free(bool four) const { return pool(four).pages_free(); }
+  uint32_t pages_loose(bool four) const { return loose_[four]; }
+  void check_invariants(uint64_t frames_held) const;
 
  private:
-  void add_int4(const TokenRole& role, uint32_t count, bool decoded, Call* call);
-  bool room_for_int4(const Call& call, uint64_t cells) const;
-  bool page_ages(const Call& call, uint32_t page, uint64_t tags, uint32_t last_turn) const;
-  void forget_page(uint32_t page, Call* call) const;
+  struct Link {
+    PageId page{};
+    uint32_t cells = 0;
+  };
+  // No more than 7 pages: 32 two-bit cells lie in at most 2 int2 pages; cells that spill or are flushed join
+  // int4 in at most two pieces, one of them between the frame's own 4-bit cells.
+  static constexpr uint32_t kLinks = 8;
+  struct Frame {
+    std::array<Link, kLinks> links;
+    uint32_t count = 0;
+    bool held = false;
+  };
+  struct Page {
+    uint32_t frames = 0;  // that have cells here
+    uint32_t held = 0;    // of them
+  };
 
-  const uint32_t first_, first_4_, page_tokens_;
+  const PagePool& pool(bool four) const { return four ? pool_4_ : pool_2_; }
+  bool loose(PageId page) const { return pages_[raw(page)].frames > 0 && pages_[raw(page)].held == 0; }
+  void link(PageId frame, PageId page, uint32_t cells);
+  void unlink(PageId frame, PageId page, uint32_t cells);
+  void drop_link(PageId frame, uint32_t index);
+  void put_4(uint32_t position, uint32_t count, const Frames& frames, Call* call, std::vector<PageId>* taken);
+  PageId frame_of(uint32_t position, const Frames& frames) const;
+  template <typename Cells, typename Flush>
+  void walk(const Call& call, uint32_t tokens, Cells cells, Flush flush) const;
+
+  const DualPoolSize size_;
+  const uint32_t page_tokens_;
   PagePool pool_2_, pool_4_;
+  std::vector<Frame> frames_;  // as many as there ever were
+  std::vector<Page> pages_;
+  uint32_t loose_[2] = {0, 0};
+  std::vector<uint64_t> seen_;  // by page: the begin() that saw it last
+  uint64_t begun_ = 0;
 };
 
 }  // namespace kvtwin

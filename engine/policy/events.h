@@ -13,6 +13,7 @@
 
 #include "engine/base/units.h"
 #include "engine/policy/identity.h"
+#include "engine/policy/tags.h"
 
 namespace kvtwin {
 
@@ -27,6 +28,10 @@ struct CallReady {
   std::span<const UnitRun> identity;
   // Output token counts, ascending, at which the Client must be told (TokensEmitted). 1 is implied.
   std::span<const uint32_t> triggers;
+  // What the prompt's tokens are, in order; what is left out has no role. Only where the precision policy
+  // asks.
+  std::span<const RoleRun> roles{};
+  uint32_t turn = 0;  // of the call; roles' turns are at most this
 };
 
 // The client no longer wants the call. The call ends at the next step boundary; FinishCall answers.

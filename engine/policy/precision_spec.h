@@ -37,6 +37,14 @@ struct PrecisionSpec {
   Ageing ageing = Ageing::kIgnore;
 };
 
+// The next `count` cells of a call, in order of position. Of none, with 4 bits: what waits for its group goes
+// to int4 now (the end of the prompt).
+struct BitRun {
+  uint32_t count = 0;
+  bool four = false;
+  friend bool operator==(const BitRun&, const BitRun&) = default;
+};
+
 // The bits of a token now written, or looked at again at a turn start.
 constexpr bool gets_four_bits(const PrecisionSpec& spec, const TokenRole& role, uint32_t last_turn) {
   const uint32_t tag = spec.ageing == Ageing::kForecast

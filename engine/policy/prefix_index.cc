@@ -8,11 +8,12 @@
 namespace kvtwin {
 
 PrefixIndex::PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
-                         std::unique_ptr<PrefixEviction> eviction)
+                         std::unique_ptr<PrefixEviction> eviction, HoldWatch* watch)
     : units_per_page_(units_per_page),
       gpu_pool_(gpu),
       host_pool_(host),
       eviction_(std::move(eviction)),
+      watch_(watch),
       nodes_(1),
       table_(1024, 0) {
   KVT_CHECK(units_per_page > 0);
@@ -65,6 +66,7 @@ void PrefixIndex::lock(uint32_t id) {
   if (node.locks++ == 0) {
     evictable_ -= node.gpu_pages();
     evictable_clean_ -= node.clean_count;
+    if (watch_ != nullptr) watch_->hold(node.gpu, true);
     file(id);
   }
 }
@@ -75,6 +77,7 @@ void PrefixIndex::unlock(uint32_t id) {
   if (--node.locks == 0) {
     evictable_ += node.gpu_pages();
     evictable_clean_ += node.clean_count;
+    if (watch_ != nullptr) watch_->hold(node.gpu, false);
     file(id);
   }
 }

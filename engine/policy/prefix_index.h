@@ -52,11 +52,19 @@ struct Match {
   static constexpr uint64_t kNoRecall = UINT64_MAX;
 };
 
+// Is told which pages of the index somebody leases (held), and which nobody does any more. Pages come into
+// the index held, and leave it unheld.
+class HoldWatch {
+ public:
+  virtual ~HoldWatch() = default;
+  virtual void hold(std::span<const PageId> pages, bool held) = 0;
+};
+
 class PrefixIndex {
  public:
-  // `host` may be null: no host tier. Both pools must outlive the index.
+  // `host` may be null: no host tier; `watch` too. All must outlive the index.
   PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
-              std::unique_ptr<PrefixEviction> eviction);
+              std::unique_ptr<PrefixEviction> eviction, HoldWatch* watch = nullptr);
 
   // Protects the longest cached prefix of `identity`, at most pages_max pages. Splits a node where the
   // match ends inside it.
@@ -184,6 +192,7 @@ class PrefixIndex {
   PagePool* const gpu_pool_;
   PagePool* const host_pool_;
   const std::unique_ptr<PrefixEviction> eviction_;
+  HoldWatch* const watch_;
   std::vector<Node> nodes_;  // [0] is above all roots
   std::vector<uint32_t> unused_;
   std::vector<uint32_t> table_;  // open addressing by Node::hash; 0: empty

@@ -206,6 +206,42 @@ std::optional<std::string> validate_precision(const PolicySet& set, const Policy
   return std::nullopt;
 }
 
+// Two pools in one address space: what the Core's half of them does not do.
+std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes& axes,
+                                          const CoreConfig& config) {
+  const PrecisionSpec& spec = set.precision_spec;
+  if (axes.placement->uses_host() || axes.placement->uses_arena()) {
+    return "precision triaxial keeps pages of two sizes, which no transfer moves yet, but placement is " +
+           set.placement + "; set placement: gpu, or precision: int4";
+  }
+  if (!axes.budget->keeps_all() || set.layout != "paged") {
+    return "precision triaxial fills pages with cells of one format, budget " + set.budget + " and layout " +
+           set.layout + " move or drop them; set budget: all and layout: paged, or precision: int4";
+  }
+  if (config.page_order == PageOrder::kOldestFirst) {
+    return "page_order OLDEST_FIRST is one queue of pages, precision triaxial has two pools; set page_order: "
+           "LOWEST_FIRST";
+  }
+  if (spec.ageing == Ageing::kRequantise) {
+    return "precision_options.ageing requantise is not run by the engine core yet; use forecast, which gives "
+           "tokens the bits of the tag that they will have, or ignore";
+  }
+  if (config.prefix_cache && axes.identity->shares_across_sessions() && !bits_are_prefix_closed(spec)) {
+    return "precision_options.tag_map gives bits by the age of a turn, so a prefix's bits depend on what "
+           "follows it, and identity " +
+           set.identity +
+           " would show one session's to another; set identity: session, or precision_options.ageing: "
+           "forecast";
+  }
+  const uint32_t pages_int4 = config.pages_gpu - std::min(config.pages_int2, config.pages_gpu);
+  if (config.watermark_pages >= pages_int4) {
+    return std::to_string(pages_int4) + " of " + std::to_string(config.pages_gpu) +
+           " pages are int4, and watermark_pages is " + std::to_string(config.watermark_pages) +
+           ", so nothing could ever be admitted; give more bits (precision_options.bits) or pages";
+  }
+  return std::nullopt;
+}
+
 // Choosing among what a budget has kept. A page's summary is taken when its cells no longer move, and holds
 // for what is left of it: a bound over more keys is still a bound.
 std::optional<std::string> validate_retrieval_of_kept(const PolicySet& set, const PolicyAxes& axes) {
@@ -306,6 +342,12 @@ std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet
            " moves cells, so a cached prefix cannot be reused; set prefix_cache: false";
   }
   if (auto wrong = validate_precision(set, axes, config)) return wrong;
+  if (axes.precision->by_tag()) {
+    if (auto wrong = validate_pools(set, axes, config)) return wrong;
+  } else if (config.pages_int2 > 0) {
+    return std::to_string(config.pages_int2) + " pages are int2, but precision " + set.precision +
+           " has one format; set precision: triaxial";
+  }
   if (axes.scorer->causality() == Causality::kSuffixDependent && axes.identity->shares_across_sessions()) {
     return "scorer " + set.scorer +
            " keeps cells by what follows them, which would leak one session's view into "

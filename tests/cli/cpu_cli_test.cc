@@ -140,3 +140,33 @@ TEST_CASE("cuda: without a GPU a sentence says so, status 2; with one, it decide
     CHECK(refused.status == 2);
   }
 }
+
+TEST_CASE(
+    "cpu: packed formats are computed, and decide under the virtual clock what the simulated world decides") {
+  const Folder folder;
+  for (const std::string name : {"int4", "kivi", "triaxial"}) {
+    CAPTURE(name);
+    const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/" + name + ".textproto";
+    const auto words = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> out = {"run", scenario, "--quiet", "--no-write",
+                                      "--set=replay.sessions_max=1"};
+      out.insert(out.end(), more.begin(), more.end());
+      return out;
+    };
+    const Outcome wall = run_kvtwin(folder, words({"--world=cpu", "--clock=wall"}));
+    REQUIRE_MESSAGE(wall.status == 0, wall.err);
+    const Outcome exact = run_kvtwin(folder, words({"--world=cpu", "--set=policies.precision=bf16"}));
+    CHECK(after(exact.out, "samples=") != after(wall.out, "samples="));
+    const Outcome simulated = run_kvtwin(folder, words({"--world=sim"}));
+    if (simulated.said("no simulated world")) continue;
+    const Outcome computed = run_kvtwin(folder, words({"--world=cpu", "--clock=virtual"}));
+    CHECK(after(computed.out, "decisions=") == after(simulated.out, "decisions="));
+    const Outcome single = run_kvtwin(folder, words({"--world=sim", "--set=simulation.fold=false"}));
+    CHECK(after(single.out, "decisions=") == after(simulated.out, "decisions="));
+    const std::string log = folder.file(name);
+    const Outcome recorded = run_kvtwin(folder, {"run", scenario, "--quiet", "--record", "--out=" + log});
+    REQUIRE_MESSAGE(recorded.status == 0, recorded.err);
+    const Outcome replayed = run_kvtwin(folder, {"replay", log});
+    CHECK_MESSAGE(replayed.status == 0, replayed.err);
+  }
+}

@@ -88,6 +88,14 @@ TEST_CASE("allocation: within a page table's capacity steady decoding allocates 
   CHECK(allocations_of(two, 50, 40) == 0);
 }
 
+TEST_CASE("allocation: nor does it with two pools of formats") {
+  CoreConfig config = steady();
+  config.page_tokens = 32;
+  config.policies.precision = "triaxial";
+  config.pages_int2 = 10'000;
+  CHECK(allocations_of(config, 50, 40) == 0);
+}
+
 TEST_CASE("allocation: nor does it with a page table per head group") {
   CoreConfig config = steady();
   config.prefix_cache = false;

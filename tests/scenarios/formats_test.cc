@@ -142,7 +142,7 @@ TEST_CASE("formats: AOT's budgets come from a profile of the same model") {
 }
 
 TEST_CASE("formats: the shipped scenarios of uniform formats compose") {
-  for (const char* name : {"fp8", "int4", "fp4", "kivi"}) {
+  for (const char* name : {"fp8", "int4", "fp4", "kivi", "triaxial"}) {
     CAPTURE(name);
     const auto scenario =
         load_scenario(std::string(KVTWIN_SOURCE_DIR "/scenarios/methods/") + name + ".textproto", {});
@@ -155,10 +155,21 @@ TEST_CASE("formats: the shipped scenarios of uniform formats compose") {
 
 TEST_CASE("formats: what cannot work is refused, with the way out") {
   CHECK(says(complaint({"policies.precision=int3"}), "there is no precision \"int3\""));
-  CHECK(says(complaint({"policies.precision=triaxial"}), "not run by the engine core yet"));
+
   CHECK(says(complaint({"policies.precision=kivi_int2", "memory.page_tokens=16"}), "multiple of 32"));
   CHECK(says(complaint({"policies.precision=int4", "policies.precision_options.group=33"}), "group is 33"));
   CHECK(says(complaint({"policies.precision_options.bits=5"}), "bits is 5"));
+  const auto triaxial = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"policies.precision=triaxial", "memory.page_tokens=32"});
+    return complaint(more);
+  };
+  CHECK(says(triaxial({"policies.precision_options.ageing=requantise"}), "use forecast"));
+  CHECK(says(triaxial({"policies.precision_options.tag_map=" KVTWIN_SOURCE_DIR
+                       "/scenarios/methods/triaxial_tags.textproto"}),
+             "set identity: session, or precision_options.ageing: forecast"));
+  CHECK(says(triaxial({"policies.precision_options.bits=2"}), "0 of"));
+  CHECK(says(triaxial({"policies.placement=host", "memory.host_bytes=1000000000"}), "set placement: gpu"));
+  CHECK(says(triaxial({"limits.page_order=oldest_first"}), "two pools"));
   CHECK(says(complaint({"policies.precision_options.ageing=often"}), "ageing is \"often\""));
   CHECK(says(complaint({"policies.partition=stream"}), "stream_k"));
   CHECK(says(complaint({"policies.partition_options.tile=0"}), "tile is 0"));

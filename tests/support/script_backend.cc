@@ -7,6 +7,7 @@
 #include "engine/base/prng.h"
 #include "engine/policy/registry.h"
 #include "engine/policy/retention.h"
+#include "tests/support/cell_checker.h"
 
 namespace kvtwin::testing {
 namespace {
@@ -34,6 +35,7 @@ struct ScriptBackend::Launch {
     std::vector<uint32_t> keep;
   };
   std::vector<Cut> cuts;
+  std::vector<CellRun> formats;
 
   uint64_t end() const { return first + ends.size(); }
 };
@@ -42,6 +44,7 @@ struct ScriptBackend::Engine {
   EngineId id{};
   CoreConfig config;
   std::unique_ptr<PageChecker> checker;
+  std::unique_ptr<CellChecker> cells;  // instead, where formats go by tag
   std::deque<Launch> launches;
   uint64_t launched = 0;
   uint64_t done = 0;
@@ -63,8 +66,12 @@ ScriptBackend::ScriptBackend(const ScriptWorldOptions& options, const std::vecto
     if (tokens != nullptr) {
       const PolicyAxes axes = make_axes(config.policies);
       const Retention retention(config, axes);
-      engine->checker =
-          std::make_unique<PageChecker>(options.seed, retention.keeping(), retention.shape(), tokens);
+      if (axes.precision->by_tag()) {
+        engine->cells = std::make_unique<CellChecker>(config, tokens);
+      } else {
+        engine->checker =
+            std::make_unique<PageChecker>(options.seed, retention.keeping(), retention.shape(), tokens);
+      }
     }
     engines_.push_back(std::move(engine));
   }
@@ -119,6 +126,7 @@ void ScriptBackend::launch(const LaunchStep& command) {
     KVT_CHECK(c.entry < command.entries.size());
     launch.cuts.push_back({c, {c.forced.begin(), c.forced.end()}, {c.keep.begin(), c.keep.end()}});
   }
+  launch.formats.assign(command.formats.begin(), command.formats.end());
   Instant at = engine.launches.empty() ? std::max(now_, engine.free_at) : engine.launches.back().ends.back();
   for (uint64_t step = launch.first; step < launch.first + command.repeat; ++step) {
     const bool zero =
@@ -243,6 +251,30 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   if (launch.told == launch.ends.size()) engine->launches.pop_front();
 }
 
+// As run_step(), where pages have two formats.
+void ScriptBackend::check_cells(CellChecker* cells, const Launch& launch,
+                                const std::vector<PlanEntry>& entries, uint32_t offset) {
+  for (uint32_t i = 0; i < entries.size(); ++i) {
+    if (offset == 0 && entries[i].first) {
+      std::vector<PageId> adopted;
+      for (const auto& [call, pages] : launch.adoptions) {
+        if (call == entries[i].call) adopted = pages;
+      }
+      cells->begins(entries[i], adopted);
+    }
+    std::vector<CellRun> bits;
+    std::vector<PageId> grants;
+    for (const CellRun& run : launch.formats) {
+      if (run.entry == i) bits.push_back(run);
+    }
+    for (const PageGrant& grant : launch.grants) {
+      if (grant.offset == offset && grant.entry == i) grants.push_back(grant.page);
+    }
+    cells->writes(entries[i], bits, grants);
+  }
+  for (const PlanEntry& entry : entries) cells->reads(entry);
+}
+
 // What happens to pages and calls when a step has really run.
 void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offset) {
   PageChecker* const checker = engine->checker.get();
@@ -258,6 +290,7 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
     entry.gone += entry.grows ? 0 : offset;
     if (offset > 0) entry.first = false;
   }
+  if (engine->cells) check_cells(engine->cells.get(), launch, entries, offset);
   if (checker != nullptr) {
     for (const PageGrant& grant : launch.grants) {
       // An arena's content is the world's choice; the call's own pages are then those on the host.

@@ -19,6 +19,8 @@
 
 namespace kvtwin::testing {
 
+class CellChecker;
+
 struct ScriptWorldOptions {
   uint64_t seed = 0;
   int64_t step_ns_max = 1'000;      // a step takes 0 .. step_ns_max
@@ -60,6 +62,8 @@ class ScriptBackend final : public Backend {
   uint32_t next_piece(const Engine& engine) const;
   void answer(Engine* engine, uint32_t steps, Event* event);
   void run_step(Engine* engine, const Launch& launch, uint32_t offset);
+  static void check_cells(CellChecker* cells, const Launch& launch, const std::vector<PlanEntry>& entries,
+                          uint32_t offset);
   void cut(Engine* engine, uint64_t end);
   bool samples_eos(const Engine& engine, CallId call, uint32_t token) const;
 

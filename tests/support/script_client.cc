@@ -24,6 +24,7 @@ void ScriptClient::draw_session(uint32_t session, Prng* prng) {
     call.output = static_cast<uint32_t>(prng->range(prng->chance(1, 8) ? 0 : 1, output_max));
     draw_identity(session, number, &call, prng);
     draw_mischief(session, &call, prng);
+    if (options_.roles) draw_roles(number, &call);
   }
 }
 
@@ -64,6 +65,20 @@ void ScriptClient::draw_identity(uint32_t session, uint32_t number, Call* call, 
   if (units < whole) {
     const auto count = static_cast<uint32_t>(whole - units);
     call->identity.push_back({kPrivateSpace | self, units, count});
+  }
+}
+
+// Equal tokens have equal roles, in pieces that are no multiples of anything.
+void ScriptClient::draw_roles(uint32_t number, Call* call) const {
+  const uint64_t made_by = call->identity.empty() ? 0 : call->identity.front().space;
+  for (uint32_t at = 0; at < call->prompt;) {
+    const uint64_t drawn = draw({options_.seed, made_by, at, 0x401e});
+    const auto count = std::min(call->prompt - at, 1 + static_cast<uint32_t>(drawn % 50));
+    const TokenRole role{static_cast<uint32_t>(drawn >> 8) % (number + 1),
+                         static_cast<Modal>((drawn >> 16) % kModals),
+                         static_cast<Semantic>((drawn >> 24) % kSemantics)};
+    call->roles.push_back({role, count});
+    at += count;
   }
 }
 
@@ -137,8 +152,9 @@ void ScriptClient::perform(Instant now, uint32_t call, Kind kind, ClientEvents* 
   KVT_CHECK(!sent_[call]);
   sent_[call] = true;
   ++unanswered_;
-  events->push_back(CallReady{CallId{call}, SessionId{call / options_.calls_per_session}, what.prompt,
-                              what.output, what.identity, what.triggers});
+  const uint32_t session = call / options_.calls_per_session, turn = call % options_.calls_per_session;
+  events->push_back(CallReady{CallId{call}, SessionId{session}, what.prompt, what.output, what.identity,
+                              what.triggers, what.roles, turn});
   if (what.cancel_after_ns >= 0) schedule(now, call, what.cancel_after_ns, Kind::kCancel, events);
 }
 

@@ -29,6 +29,7 @@ struct ScriptClientOptions {
   uint32_t cancels_per_100 = 0;
   uint32_t spawns_per_100 = 0;  // calls that start the next idle session when a token appears
   bool early_ends = false;      // the world may sample end-of-sequence
+  bool roles = false;           // prompts say what their tokens are
 };
 
 class ScriptClient final : public Client, public TokenSource {
@@ -63,6 +64,7 @@ class ScriptClient final : public Client, public TokenSource {
     uint32_t output = 0;
     std::vector<UnitRun> identity;
     std::vector<uint32_t> triggers;
+    std::vector<RoleRun> roles;
     int64_t gap_ns = 0;
     uint32_t spawns = UINT32_MAX;   // session to start
     uint32_t spawn_at = 0;          // when so many tokens exist
@@ -74,6 +76,7 @@ class ScriptClient final : public Client, public TokenSource {
 
   void draw_session(uint32_t session, Prng* prng);
   void draw_identity(uint32_t session, uint32_t number, Call* call, Prng* prng);
+  void draw_roles(uint32_t number, Call* call) const;
   void draw_mischief(uint32_t session, Call* call, Prng* prng);
   void schedule(Instant now, uint32_t call, int64_t after, Kind kind, ClientEvents* events);
   void perform(Instant now, uint32_t call, Kind kind, ClientEvents* events);

@@ -148,13 +148,39 @@ void draw_chunk(CoreConfig* config, Prng* prng) {
   config->policies.budget_spec.chunk_tokens = number(prng, 1, room);
 }
 
+// Formats by tag. Pages of 32: keys of an int2 page share scales.
+void draw_formats(CoreConfig* config, Prng* prng) {
+  config->page_tokens = 32;
+  config->unit_tokens = one_of({1u, 2u, 8u, 32u, 32u}, prng);
+  config->page_order = PageOrder::kLowestFirst;
+  PolicySet& set = config->policies;
+  set.precision = "triaxial";
+  set.placement = "gpu";
+  set.retrieval = "all";
+  config->pages_host = config->clean_pages_target = 0;
+  PrecisionSpec& spec = set.precision_spec;
+  spec.four_bit_tags =
+      prng->chance(1, 6) ? (prng->chance(1, 2) ? 0 : kAllTags) : draw({prng->range(0, 1 << 20)});
+  if (prng->chance(1, 3)) spec.four_bit_tags |= draw({prng->range(0, 1 << 20)});
+  spec.four_bit_tags &= kAllTags;
+  if (set.identity == "shared" && !bits_are_prefix_closed(spec)) spec.ageing = Ageing::kForecast;
+  config->pages_gpu = number(prng, 2, prng->chance(1, 2) ? 12 : 60);
+  config->pages_int2 = number(prng, 0, config->pages_gpu - 1);
+  config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu - config->pages_int2 - 1);
+}
+
 Setting draw_setting(uint64_t seed) {
   Prng prng(draw({seed, 0x5a4}));
   Setting setting;
   CoreConfig config;
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
-  if (seed >= kRetentionSeeds) {
+  if (seed >= kFormatSeeds) {
+    draw_formats(&config, &prng);
+    const auto wrong = validate_core_config(config);
+    if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
+    KVT_CHECK(!wrong.has_value());
+  } else if (seed >= kRetentionSeeds) {
     const Moment moment = draw_retention(&config, &prng);
     draw_chunk(&config, &prng);
     setting.run.make_axes = [moment](const CoreConfig& c) { return axes_with_scorer(c, moment); };
@@ -179,6 +205,7 @@ Setting draw_setting(uint64_t seed) {
   client.sessions = number(&prng, 1, 8);
   client.calls_per_session = number(&prng, 1, 6);
   client.unit_tokens = config.unit_tokens;
+  client.roles = seed >= kFormatSeeds;
   client.prompt_tokens_max = std::min(number(&prng, 1, room / (prng.chance(1, 3) ? 1 : 4) + 1), 300u);
   client.output_tokens_max = prng.chance(1, 8) ? 250 : number(&prng, 1, 40);
   client.gap_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{50'000}}, &prng);
@@ -281,7 +308,10 @@ void print_swarm(uint64_t seed, bool folded) {
       c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max, static_cast<int>(c.batch_order),
       static_cast<int>(c.admission), c.watermark_pages, static_cast<int>(c.page_order), c.prefix_cache,
       c.prefix_eviction, c.policies.identity, c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
-  if (seed >= kRetentionSeeds) {
+  if (seed >= kFormatSeeds) {
+    fmt::print("{} of the pages are int2, 4-bit tags {:x}, ageing {}\n", c.pages_int2,
+               c.policies.precision_spec.four_bit_tags, static_cast<int>(c.policies.precision_spec.ageing));
+  } else if (seed >= kRetentionSeeds) {
     const BudgetSpec& spec = c.policies.budget_spec;
     const LayoutSpec& layout = c.policies.layout_spec;
     fmt::print("layout {} of {}x{} heads by {}, budget {}, sinks {}, window {}, chunk {}, cells {}, {:.3f}\n",

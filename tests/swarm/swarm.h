@@ -23,6 +23,9 @@ Probes all_probes(uint64_t last);
 // From this seed on, policy sets drop cells: head groups, rings, holes, and counts that the world answers.
 constexpr uint64_t kRetentionSeeds = 1'000'000;
 
+// From this seed on, cells get 2 or 4 bits by tag, in two pools.
+constexpr uint64_t kFormatSeeds = 2'000'000;
+
 struct SwarmResult {
   uint64_t digest = 0;
   uint64_t events = 0;

@@ -21,10 +21,25 @@ Probes retention_probes() {
   return probes;
 }
 
+Probes format_probes() {
+  Probes probes;
+  for (const char* name :
+       {"a group filled an int2 page", "2-bit cells spilled to int4", "a prompt's end flushed what waited",
+        "a prefix in pages of two formats was adopted", "a call was preempted", "a call was preempted twice",
+        "a stretch got pages ahead", "a stretch was cut by an arrival", "end-of-sequence ended a stretch",
+        "cancelled with two steps in flight", "a prefix from a call of the same step",
+        "a prefix from another session", "no page free and none to evict", "rejected: larger than the pool",
+        "a preempted call found its prefix again"}) {
+    probes[name] = 0;
+  }
+  return probes;
+}
+
 }  // namespace
 
 Probes all_probes(uint64_t last) {
   Probes probes;
+  if (last >= kFormatSeeds) return format_probes();
   if (last >= kRetentionSeeds) return retention_probes();
   for (const char* name : {"a call of no output",
                            "a call was preempted",
@@ -159,12 +174,14 @@ void ProbeObserver::told(const LaunchStep& c) {
       hit("a preempted call found its prefix again");
   }
   saw_compressions(c, &engine);
+  saw_formats(c);
   if (configs_[raw(c.engine)].policies.placement == "arena" && c.repeat > 1) {
     const uint32_t pages_gpu = configs_[raw(c.engine)].pages_gpu;
     const auto on_gpu = [&](const PageGrant& grant) { return raw(grant.page) < pages_gpu; };
     if (!c.grants.empty() && std::none_of(c.grants.begin(), c.grants.end(), on_gpu))
       hit("a full arena took only a host page");
   }
+  const bool tagged = configs_[raw(c.engine)].policies.precision == "triaxial";
   std::set<PageId> now;
   for (const PageGrant& grant : c.grants) {
     now.insert(grant.page);
@@ -172,7 +189,7 @@ void ProbeObserver::told(const LaunchStep& c) {
   }
   for (const Adoption& adoption : c.adoptions) {
     for (const PageId page : adoption.pages) {
-      if (page == kNoPage) hit("a prefix with holes was adopted");
+      if (page == kNoPage && !tagged) hit("a prefix with holes was adopted");
       const auto writer = engine.writer.find(page);
       const bool other = writer != engine.writer.end() && writer->second != calls_.at(adoption.call).session;
       if (other) hit("a prefix from another session");
@@ -197,6 +214,28 @@ void ProbeObserver::saw_compressions(const LaunchStep& c, Engine* engine) {
     if (calls_.at(entry.call).preempted > 0) hit("a preempted call was compressed again");
     if (entry.kind == EntryKind::kDecode) hit("a compression between decode steps");
     if (compression.keep.empty()) engine->unanswered.insert(entry.call);
+  }
+}
+
+void ProbeObserver::saw_formats(const LaunchStep& c) {
+  const CoreConfig& config = configs_[raw(c.engine)];
+  if (config.policies.precision != "triaxial") return;
+  const auto is_int2 = [&](PageId page) { return raw(page) < config.pages_int2; };
+  std::map<uint32_t, uint32_t> cells_2, pages_2;
+  for (const PageGrant& grant : c.grants) pages_2[grant.entry] += is_int2(grant.page) ? 1 : 0;
+  for (const CellRun& run : c.formats) {
+    if (run.count == 0) hit("a prompt's end flushed what waited");
+    if (!run.four) cells_2[run.entry] += run.count;
+  }
+  for (const auto& [entry, cells] : cells_2) {
+    if (pages_2[entry] > 0) hit("a group filled an int2 page");
+    if (cells / config.page_tokens > pages_2[entry]) hit("2-bit cells spilled to int4");
+  }
+  for (const Adoption& adoption : c.adoptions) {
+    const auto narrow = std::count_if(adoption.pages.begin(), adoption.pages.end(), is_int2);
+    const auto ends = std::count(adoption.pages.begin(), adoption.pages.end(), kNoPage);
+    if (narrow > 0 && narrow + ends < static_cast<ptrdiff_t>(adoption.pages.size()))
+      hit("a prefix in pages of two formats was adopted");
   }
 }
 

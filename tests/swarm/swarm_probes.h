@@ -46,6 +46,7 @@ class ProbeObserver final : public Observer {
   void saw(const Timer&, Engine*) {}
   void told(const LaunchStep& command);
   void saw_compressions(const LaunchStep& command, Engine* engine);
+  void saw_formats(const LaunchStep& command);
   void told(const StartTransfer& command);
   void told(const SetTimer&) {}
   void told(const TokensEmitted&) {}

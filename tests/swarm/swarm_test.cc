@@ -21,3 +21,12 @@ TEST_CASE("X-3 X-4 X-6 swarm: policy sets that drop cells") {
     for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
   }
 }
+
+TEST_CASE("Q-3 Q-4 Q-6 X-3 X-4 swarm: cells of two formats in two pools") {
+  Probes probes = all_probes(kFormatSeeds);
+  for (uint64_t seed = kFormatSeeds; seed < kFormatSeeds + 300; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}

@@ -1,0 +1,29 @@
+#include "engine/cpu/packed_rows.h"
+
+#include <algorithm>
+
+#include "kernels/small_floats.h"
+
+namespace kvtwin::cpu {
+
+void round_to_bf16(const float* x, std::span<float> to) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] = kernels::from_bf16(kernels::to_bf16(x[i]));
+}
+
+void set_scratch(PackedStore* store, uint32_t row, uint32_t layer, uint32_t head, const float* k,
+                 const float* v) {
+  const uint32_t page = store->shape().page_tokens;
+  store->set_exact(store->scratch() + row / page, row % page, layer, head, k, v);
+}
+
+void scratch_runs(const PackedStore& store, uint32_t first, uint32_t count,
+                  std::vector<kernels::ReadRun>* runs) {
+  const uint32_t page = store.shape().page_tokens;
+  for (uint32_t at = first; at < first + count;) {
+    const uint32_t some = std::min(first + count - at, page - at % page);
+    runs->push_back({static_cast<uint32_t>(store.scratch()) + at / page, at % page, some});
+    at += some;
+  }
+}
+
+}  // namespace kvtwin::cpu

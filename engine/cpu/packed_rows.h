@@ -1,0 +1,28 @@
+// What caches of packed cells share: rows of a step in bf16, and in scratch pages, where a chunk reads its
+// own rows as they are.
+
+#ifndef KVTWIN_ENGINE_CPU_PACKED_ROWS_H_
+#define KVTWIN_ENGINE_CPU_PACKED_ROWS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/cpu/packed_store.h"
+#include "kernels/kv_pages.h"
+
+namespace kvtwin::cpu {
+
+// to[i] = x[i] to nearest bf16. May be in place.
+void round_to_bf16(const float* x, std::span<float> to);
+
+// Row `row` of the step lies in scratch slot `row`.
+void set_scratch(PackedStore* store, uint32_t row, uint32_t layer, uint32_t head, const float* k,
+                 const float* v);
+// Appends rows [first, first + count).
+void scratch_runs(const PackedStore& store, uint32_t first, uint32_t count,
+                  std::vector<kernels::ReadRun>* runs);
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_PACKED_ROWS_H_

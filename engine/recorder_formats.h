@@ -1,0 +1,24 @@
+// What a log says of formats: the numbers of the precision axis, and what prompts' tokens are.
+
+#ifndef KVTWIN_ENGINE_RECORDER_FORMATS_H_
+#define KVTWIN_ENGINE_RECORDER_FORMATS_H_
+
+#include <span>
+#include <vector>
+
+#include "engine/policy/precision_spec.h"
+#include "traces/proto/run.pb.h"
+
+namespace kvtwin {
+
+// False: a choice that this version does not know.
+bool read_precision(const v1::EngineConfig::RecordedPrecision& in, PrecisionSpec* out);
+void write_precision(const PrecisionSpec& in, v1::EngineConfig::RecordedPrecision* out);
+
+// False: lists of unequal length.
+bool read_roles(const v1::ClientEvent::Ready& in, std::vector<RoleRun>* roles);
+void write_roles(std::span<const RoleRun> roles, v1::ClientEvent::Ready* out);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_RECORDER_FORMATS_H_

@@ -1,0 +1,217 @@
+// DualCache: cells of two formats in two pools. Driven directly, with random rows, a policy of the test's own
+// and pages in shuffled order.
+
+#include "engine/cpu/dual_cache.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "engine/cpu/packed_cache.h"
+#include "kernels/packed_page.h"
+#include "tests/cpu/cache_rows.h"
+#include "tests/cpu/tiny_models.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+constexpr CallId kA{1}, kB{2};
+constexpr uint32_t kPage = 32, kInt2 = 20, kPages = 60;
+
+std::vector<LlmSpec> models() {
+  std::vector<LlmSpec> out = {tiny_model("llama", 4, 1), tiny_model("llama", 3, 3)};
+  for (LlmSpec& llm : out) llm.head_dim = 32;
+  return out;
+}
+
+// Bits of position p of every call: drawn in stretches, or 4 everywhere.
+struct Driven : CacheRows {
+  Driven(const LlmSpec& given, bool mixed_bits, bool has_int2 = true)
+      : CacheRows(given, {.page_tokens = kPage, .pages_gpu = kPages, .poison = true}, 0),
+        mixed(mixed_bits),
+        next_2(has_int2 ? 0 : kInt2) {
+    auto made = cpu::DualCache::make(memory, given, {kInt2, 32, 512});
+    KVT_CHECK(made.has_value());
+    cache = std::move(*made);
+  }
+  const cpu::DualCache& dual() const { return static_cast<const cpu::DualCache&>(*cache); }
+  bool four(uint32_t position) const { return !mixed || draw({position / 13, 5}) % 2 == 0; }
+
+  struct Filling {
+    uint32_t kv = 0, waiting = 0, cells_4 = 0, narrow = 0;
+  };
+  void start(CallId call, uint32_t context = 0, std::vector<PageId> pages = {}) {
+    fills[call] = {context, 0, 0, 0};
+    adopted[call] = std::move(pages);
+    fresh.push_back(call);
+  }
+  // One step: a chunk, whose last token ends the prompt if `ends`, or a decode of one token.
+  void go(CallId call, uint32_t tokens, bool chunk, bool ends = false) {
+    Filling& fill = fills.at(call);
+    std::vector<CellRun> runs;
+    std::vector<PageGrant> grants;
+    std::vector<uint64_t> positions;
+    const auto take = [&](bool int4) { grants.push_back({0, 0, PageId{int4 ? next_4++ : next_2++}}); };
+    const auto put_4 = [&](uint32_t cells) {
+      for (uint32_t i = 0; i < cells; ++i) {
+        if (fill.cells_4++ % kPage == 0) take(true);
+      }
+    };
+    const uint32_t context = fill.kv;
+    for (uint32_t i = 0; i < tokens; ++i) {
+      positions.push_back(fill.kv);
+      const bool wide = !chunk || four(fill.kv++);
+      if (!chunk) ++fill.kv;
+      if (chunk) runs.push_back({0, 1, wide});
+      if (wide) {
+        put_4(1);
+      } else if (++fill.waiting == kPage) {
+        fill.waiting = 0;
+        if (next_2 < kInt2)
+          take(false);
+        else
+          put_4(kPage);
+      }
+    }
+    if (ends) {
+      runs.push_back({0, 0, true});
+      put_4(fill.waiting);
+      fill.waiting = 0;
+    }
+    const bool first = std::erase(fresh, call) > 0;
+    const PlanEntry entry{call,   chunk ? EntryKind::kChunk : EntryKind::kDecode, first, false, tokens,
+                          context};
+    const Adoption adoption{call, adopted[call]};
+    const size_t adoptions = first && context > 0 ? 1 : 0;
+    run({.entries = {&entry, 1}, .grants = grants, .adoptions = {&adoption, adoptions}, .formats = runs},
+        positions);
+  }
+  // Pages of the first `frames` frames, as an adoption names them.
+  std::vector<PageId> frames(CallId call, uint32_t count) const {
+    std::vector<PageId> out;
+    for (uint32_t frame = 0; frame < count; ++frame) {
+      const size_t begin = out.size();
+      for (uint32_t i = 0; i < kPage; ++i) {
+        const PageId page{dual().places(call)[frame * kPage + i].page};
+        if (std::find(out.begin() + static_cast<ptrdiff_t>(begin), out.end(), page) == out.end())
+          out.push_back(page);
+      }
+      out.push_back(kNoPage);
+    }
+    return out;
+  }
+
+  const bool mixed;
+  uint32_t next_2, next_4 = kInt2;
+  std::map<CallId, Filling> fills;
+  std::map<CallId, std::vector<PageId>> adopted;
+  std::vector<CallId> fresh;
+};
+
+}  // namespace
+
+TEST_CASE("X-1 Q-5 dual cache: with 4 bits for every tag it is the int4 baseline, bit for bit") {
+  for (const LlmSpec& llm : models()) {
+    Driven dual(llm, false);
+    CacheRows plain(llm, {.page_tokens = kPage, .pages_gpu = kPages, .poison = true}, 3);
+    auto made = cpu::PackedCache::make(plain.memory, llm, {Format::kInt4, 32, 0, 512});
+    REQUIRE(made.has_value());
+    plain.cache = std::move(*made);
+    dual.start(kA), plain.begin(kA);
+    for (const uint32_t chunk : {50u, 77u}) {
+      dual.go(kA, chunk, true, chunk == 77), plain.step({{kA, chunk}});
+      CHECK(dual.outputs() == plain.outputs());
+    }
+    for (int i = 0; i < 40; ++i) {
+      dual.go(kA, 1, false), plain.step({{kA, 1}});
+      CHECK(dual.outputs() == plain.outputs());
+    }
+  }
+}
+
+TEST_CASE(
+    "Q-2 Q-3 Q-4 X-7 dual cache: decoding equals attention over the packed pages, int2 first, then int4") {
+  for (const LlmSpec& llm : models()) {
+    for (const bool has_int2 : {true, false}) {
+      CAPTURE(has_int2);
+      Driven run(llm, true, has_int2);
+      run.start(kA);
+      run.go(kA, 120, true), run.go(kA, 130, true, true);
+      for (int i = 0; i < 20; ++i) run.go(kA, 1, false);
+      const std::span<const cpu::DualCache::Place> places = run.dual().places(kA);
+      REQUIRE(places.size() == 270);
+      // every cell has a slot of its own; Q-4: int2 where the policy said so, and nowhere else.
+      std::map<uint32_t, uint32_t> cells;
+      std::map<std::pair<uint32_t, uint32_t>, uint32_t> seen;
+      uint32_t narrow = 0, tagged = 0;
+      for (uint32_t position = 0; position < 250; ++position) tagged += run.four(position) ? 0 : 1;
+      for (uint32_t position = 0; position < places.size(); ++position) {
+        const auto [page, slot] = places[position];
+        CHECK(page < kPages);
+        CHECK(seen.emplace(std::pair(page, slot), position).second);
+        ++cells[page];
+        narrow += page < kInt2 ? 1 : 0;
+        CHECK((page >= kInt2 || !run.four(position)));
+      }
+      CHECK(narrow == (has_int2 ? tagged / kPage * kPage : 0));
+      CHECK(tagged > 2 * kPage);
+      const PageShape shape{kPage, llm.head_dim, 32};
+      const uint32_t group = llm.query_heads / llm.kv_heads;
+      for (uint32_t h = 0; h < llm.query_heads; ++h) {
+        std::vector<kernels::PackedRun> runs;
+        for (const auto& [page, count] : cells) {  // ascending: int2, then int4
+          const Format format = page < kInt2 ? Format::kInt2 : Format::kInt4;
+          CHECK((format == Format::kInt4 || count == kPage));
+          runs.push_back(
+              kernels::page_run(format, shape, run.dual().store().bytes(PageId{page}, 1, h / group), count));
+        }
+        std::vector<float> expected(llm.head_dim);
+        kernels::attend_packed({run.rotated_query(1, 0, h), llm.head_dim},
+                               1 / std::sqrt(static_cast<float>(llm.head_dim)), runs, shape, expected);
+        for (uint32_t c = 0; c < llm.head_dim; ++c)
+          CHECK(run.output(1, 0, h)[c] == doctest::Approx(expected[c]).epsilon(2e-4));
+      }
+    }
+  }
+}
+
+TEST_CASE("dual cache: what is stored does not depend on chunks") {
+  for (const LlmSpec& llm : models()) {
+    const auto read = [&](const std::vector<uint32_t>& chunks) {
+      Driven run(llm, true);
+      run.start(kA);
+      uint32_t left = 250;
+      for (const uint32_t chunk : chunks) run.go(kA, chunk, true, (left -= chunk) == 0);
+      run.go(kA, 1, false);
+      return run.outputs();
+    };
+    const std::vector<float> whole = read({250});
+    CHECK(read({120, 130}) == whole);
+    CHECK(read({1, 31, 32, 33, 153}) == whole);
+    CHECK(std::all_of(whole.begin(), whole.end(), [](float x) { return std::isfinite(x); }));
+  }
+}
+
+TEST_CASE(
+    "dual cache: an adopted prefix is read as its call stored it, beside what its pages hold of others") {
+  for (const LlmSpec& llm : models()) {
+    Driven run(llm, true), alone(llm, true);
+    for (Driven* each : {&run, &alone}) {
+      each->start(kA);
+      each->go(kA, 200, true, true);
+    }
+    run.start(kB, 128, run.frames(kA, 4));
+    run.go(kB, 60, true, true);
+    // The rows of kB's 60 positions behind kA's first 128 cells, which are packed the same in both.
+    alone.start(kB, 128, alone.frames(kA, 4));
+    alone.go(kA, 1, false);  // its writer goes on meanwhile, in the very page in which the prefix ends
+    alone.go(kB, 60, true, true);
+    CHECK(run.outputs() == alone.outputs());
+    CHECK(run.dual().places(kB).size() == 188);
+    run.cache->told(DropCallState{{}, kA, DropCallState::Reason::kFinished});
+    run.go(kB, 1, false), alone.go(kB, 1, false);
+    CHECK(run.outputs() == alone.outputs());
+  }
+}
