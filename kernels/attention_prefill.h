@@ -52,8 +52,6 @@ struct PrefillShape {
   uint32_t q_stride = 0;   // elements from row to row of q; a multiple of 8
   uint32_t kv_stride = 0;  // of k and of v
   uint32_t ctas = 132;     // fewer leave SMs to others
-  uint32_t pair = 0;  // CTAs that work on neighbouring tiles and share what they read: 1, 2, or 0: by the
-                      // average length of a chunk
 };
 
 // Device memory, all of it, aligned to 16 bytes. `plan` belongs to this kernel between a plan and its

@@ -29,11 +29,6 @@ constexpr uint32_t kFp16One = 0x3c003c00, kFp16Sixteenth = 0x2c002c00;
 constexpr uint32_t kFp16Up8 = 0x5c005c00, kFp16Up12 = 0x6c006c00;  // 2^8, 2^12
 constexpr float kUp8 = 256, kUp12 = 4096;
 
-// word >> 8, but not where masks are made: that pipe is what int2 waits for, and multipliers idle. The factor
-// is in memory because a constant would be made a shift again.
-static __device__ __constant__ uint32_t two_to_24 = 1u << 24;
-__device__ __forceinline__ uint32_t shift_by_8(uint32_t word) { return __umulhi(word, two_to_24); }
-
 // Of one sequence, by lane, as Partial has it; sums are whole ones, not this lane's only. `more` is the
 // accumulator of the tensor-core rows that values have besides: more[0..1] of row lane / 4 zeros of a group
 // (or of all channels), more[2..3] the sum of p.

@@ -10,7 +10,6 @@
 #include "engine/policy/budget_groups.h"
 #include "engine/policy/config.h"
 #include "models/llm.h"
-#include "models/weights.h"
 #include "scenarios/scenario.h"
 #include "traces/sink.h"
 
@@ -27,8 +26,6 @@ uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const Polic
 
 // Pushes the scenario's trace into `sink`. What the user should know goes to *notes, which may be null.
 Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink);
-// What the CPU engine computes with: the scenario's checkpoint, or weights drawn from its seed.
-Result<ModelWeights> make_weights(const Scenario& scenario, const LlmSpec& llm);
 
 }  // namespace kvtwin
 

@@ -82,6 +82,8 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   if (!recorded.empty()) paths.push_back(recorded);
   const std::string& checkpoint = scenario.values.cpu().checkpoint();
   if (!checkpoint.empty()) paths.push_back(scenario.file(checkpoint));
+  const std::string& weights = scenario.values.cpu().scorer_weights();
+  if (!weights.empty()) paths.push_back(scenario.file(weights));
   // A catalog entry that is not there is composed's finding, not ours.
   const fs::path catalog = default_models_dir();
   const auto add_entry = [&](const char* kind, const std::string& name) {

@@ -132,12 +132,18 @@ void check_replay(const v1::Replay& replay, Checker* check) {
 }
 
 void check_world(const v1::Scenario& values, Checker* check) {
-  check->choice("world", values.world(), {"sim", "cpu"});
+  check->choice("world", values.world(), {"sim", "cpu", "cuda"});
   check->choice("clock", values.clock(), {"wall", "virtual"});
   if (values.world() == "sim" && values.clock() == "wall")
     check->add("clock", "the simulated world has no wall clock", "virtual, or --world=cpu");
   check->choice("cpu.decode", values.cpu().decode(), {"forced", "greedy"});
   check->exists("cpu.checkpoint", values.cpu().checkpoint());
+  check->exists("cpu.scorer_weights", values.cpu().scorer_weights());
+  check->choice("cpu.judge_rows", values.cpu().judge_rows(), {"soft", "response"});
+  if (values.cpu().judge_rows() == "response" && values.cpu().decode() == "greedy") {
+    check->add("cpu.judge_rows", "the response is asked before it is there: decode is greedy",
+               "decode: \"forced\", or judge_rows: \"soft\"");
+  }
 }
 
 // Outcomes of another run, and from where.

@@ -108,7 +108,8 @@ constexpr char kDefaults[] = R"pb(
   simulation { fidelity: "auto" fold: true kept: "fixed" recorded_run: "" }
   world: "sim"
   clock: ""
-  cpu { checkpoint: "" decode: "forced" sleep: false }
+  cpu { checkpoint: "" decode: "forced" sleep: false scorer_weights: "" judge_rows: "soft" }
+  cuda { timings: false }
 )pb";
 
 // max_cudagraph_capture_size 512: 1, 2, 4, then every 8 up to 256, then every 16.

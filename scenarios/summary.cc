@@ -51,7 +51,7 @@ class Table {
 
   void headline(const SummaryContext& context) {
     print("{}: {:.4g} calls/s, TTFT p99 {:.4g} ms   ({} {:.1f} s", r_.scenario(), r_.rates().calls_per_s(),
-          r_.latencies().ttft().p99_ns() / 1e6, r_.world() == "cpu" ? "computed" : "simulated",
+          r_.latencies().ttft().p99_ns() / 1e6, r_.world() != "sim" ? "computed" : "simulated",
           static_cast<double>(r_.rates().elapsed_ns()) / 1e9);
     if (context.wall_s) print(" in {:.2f} s", *context.wall_s);
     out_ += ")\n\n";
@@ -123,8 +123,9 @@ class Table {
     shares("input tokens", r_.input());
     shares("step time", r_.cost());
     if (r_.has_values()) {
-      row("values", "{} tokens computed in fp32, {} decoding, {} clock; samples={:016x}",
-          grouped(r_.values().tokens()), r_.values().decode(), r_.values().clock(), r_.values().samples());
+      row("values", "{} tokens computed in {}, {} decoding, {} clock; samples={:016x}",
+          grouped(r_.values().tokens()), r_.world() == "cuda" ? "bf16 on a GPU" : "fp32",
+          r_.values().decode(), r_.values().clock(), r_.values().samples());
     }
     for (const std::string& note : r_.notes()) row("note", "{}", note);
     out_ += '\n';

@@ -34,8 +34,10 @@ constexpr char kRun[] = R"(Run one scenario and print what happened.
   --format=table        or json, jsonl, csv: one flat record
   --seed=N              the same as --set=seed=N
   --set=FIELD=VALUE     change a field, as in --set=limits.calls_max=128; may be repeated
-  --world=WORLD         sim: nothing is computed, everything is timed; cpu: real tokens, in fp32
-  --clock=CLOCK         of world cpu. wall: steps take what they take; virtual: what the cost model says
+  --world=WORLD         sim: nothing is computed, everything is timed; cpu: real tokens, in fp32;
+                        cuda: likewise on the GPU, in bf16
+  --clock=CLOCK         of worlds cpu and cuda. wall: steps take what they take; virtual: what the cost
+                        model says
   --record              keep the event log too (log.binpb), for kvtwin replay
   --timeline=FROM..TO   keep what ran in these seconds (timeline.json), for ui.perfetto.dev
   --no-write            print only, write nothing
