@@ -66,6 +66,13 @@ __device__ __forceinline__ void copy_bulk_once(uint32_t target, const void* sour
       "l"(source), "r"(bytes), "r"(bar), "l"(first_out)
       : "memory");
 }
+// The same without a policy: data that is read again soon.
+__device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, uint32_t bytes, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+      "l"(source), "r"(bytes), "r"(bar)
+      : "memory");
+}
 // A box of a tensor (kernels/tensor_map.h) of four axes; `map` lies in a kernel parameter.
 __device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint32_t bar, uint32_t x,
                                          uint32_t y, uint32_t z, uint32_t w) {

@@ -222,6 +222,7 @@ struct PrefillConsumer {
     for (uint32_t parity = 0;; parity ^= 1) {
       barrier_wait(shared + Geometry::kQueryFull, parity);
       const PrefillJob job = *slot;
+      __syncwarp();  // all lanes have read it when one says that it may be overwritten
       if (job.sequence.rows == 0) break;
       RowState rows;
       float out[kDim / 2] = {};

@@ -19,7 +19,7 @@ struct Head {
       high[i] = at < half ? __bfloat162float(from[half + at]) : 0;
     }
   }
-  __device__ void norm(const float* weight, float eps, uint32_t half, uint32_t lane) {
+  __device__ void norm(const __nv_bfloat16* weight, float eps, uint32_t half, uint32_t lane) {
     float sum = 0;
 #pragma unroll
     for (uint32_t i = 0; i < kPairs; ++i) sum += low[i] * low[i] + high[i] * high[i];
@@ -28,7 +28,9 @@ struct Head {
 #pragma unroll
     for (uint32_t i = 0; i < kPairs; ++i) {
       const uint32_t at = 32 * i + lane;
-      if (at < half) low[i] *= scale * weight[at], high[i] *= scale * weight[half + at];
+      if (at >= half) break;
+      low[i] *= scale * __bfloat162float(weight[at]);
+      high[i] *= scale * __bfloat162float(weight[half + at]);
     }
   }
   __device__ void rotate(const float2* turns, uint32_t half, uint32_t lane) {
@@ -44,13 +46,13 @@ struct Head {
   }
 };
 
-__global__ void __launch_bounds__(kThreads) qkv_append_kernel(const __grid_constant__ QkvAppendArgs args) {
+__global__ void __launch_bounds__(kThreads) qkv_append_kernel(const __grid_constant__ RopeAppendArgs args) {
   __shared__ float2 turns[kDimMax / 2];  // cosine and sine of each pair
   const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, half = args.head_dim / 2;
-  const QkvSlot slot = args.slots[row];
+  const AppendSlot slot = args.slots[row];
   for (uint32_t i = threadIdx.x; i < half; i += kThreads) {
     float sine, cosine;
-    sincosf(static_cast<float>(slot.position) * args.inv_freq[i], &sine, &cosine);
+    sincosf(static_cast<float>(args.positions[row]) * args.inv_freq[i], &sine, &cosine);
     turns[i] = {args.rope_scale * cosine, args.rope_scale * sine};
   }
   __syncthreads();
@@ -65,8 +67,8 @@ __global__ void __launch_bounds__(kThreads) qkv_append_kernel(const __grid_const
     if (key && args.k_norm != nullptr) head.norm(args.k_norm, args.eps, half, lane);
     if (query || key) head.rotate(turns, half, lane);
     const uint32_t kv_head = (h - args.query_heads) % kv_heads;  // of keys and values
-    __nv_bfloat16* const to = query ? args.q + (size_t{row} * args.query_heads + h) * args.head_dim
-                                    : args.pool + (size_t{slot.page} * kv_heads + kv_head) * block.numbers() +
+    __nv_bfloat16* const to = query ? args.q + size_t{row} * args.q_stride + size_t{h} * args.head_dim
+                                    : args.pool + (size_t{slot.block} + kv_head) * block.numbers() +
                                           (key ? 0 : size_t{args.page_tokens} * args.head_dim);
 #pragma unroll
     for (uint32_t i = 0; i < kPairs; ++i) {
@@ -80,9 +82,9 @@ __global__ void __launch_bounds__(kThreads) qkv_append_kernel(const __grid_const
 
 }  // namespace
 
-cudaError_t qkv_append(const QkvAppendArgs& args, cudaStream_t stream) {
+cudaError_t qkv_append(const RopeAppendArgs& args, cudaStream_t stream) {
   if (args.head_dim == 0 || args.head_dim % 8 != 0 || args.head_dim > kDimMax || args.page_tokens == 0 ||
-      (args.head_dim > 64 && args.head_dim % 64 != 0)) {
+      (args.head_dim > 64 && args.head_dim % 64 != 0) || args.slots_per_row != 1 || args.k != nullptr) {
     return cudaErrorInvalidValue;
   }
   if (args.rows == 0) return cudaSuccess;

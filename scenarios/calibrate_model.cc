@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/prng.h"
+#include "scenarios/compose_parts.h"
 #include "scenarios/compose_values.h"
 #include "scenarios/scorer_options.h"
 
@@ -32,7 +33,7 @@ tl::expected<std::unique_ptr<CalibrationModel>, Mistakes> CalibrationModel::make
     const Scenario& scenario, const ContextChoice& choice) {
   tl::expected<Composed, Mistakes> composed = compose(dense_scenario(scenario));
   if (!composed) return tl::unexpected(std::move(composed.error()));
-  Result<ModelWeights> weights = compose_weights(scenario, *composed, false);
+  Result<ModelWeights> weights = compose_weights(scenario, composed->llm, false);
   if (!weights) return tl::unexpected(Mistakes{weights.error()});
   Result<std::vector<TraceContext>> contexts = trace_contexts(scenario, &*composed, choice);
   if (!contexts) return tl::unexpected(Mistakes{contexts.error()});

@@ -198,7 +198,8 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   for (uint32_t i = 0; i < values.engines().count(); ++i) {
     config.engine = EngineId{static_cast<uint16_t>(i)};
     out->options.engines.push_back(config);
-    out->facts.push_back({config.page_tokens, page_bytes, config.pages_gpu, config.steps_in_flight_max});
+    out->facts.push_back({config.page_tokens, page_bytes, config.pages_gpu, config.steps_in_flight_max,
+                          group_slack(config.policies)});
   }
 }
 
@@ -314,7 +315,8 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   spec.device = out->device;
   spec.tp = scenario.values.engines().tensor_parallel();
   spec.host.full_graph_ns = cost.host_ns_per_step();
-  spec.host.planning = plan_price(scenario);
+  spec.host.planning = plan_price(scenario, out->options.engines.front().policies);
+  spec.host.tables_ns = cost.group_ns() * page_groups(out->options.engines.front().policies);
   spec.host.piecewise_ns = cost.has_host_piecewise_ns() ? cost.host_piecewise_ns() : spec.host.full_graph_ns;
   spec.host.eager_ns = cost.has_host_eager_ns() ? cost.host_eager_ns() : spec.host.piecewise_ns;
   const std::vector<uint32_t>& captured = out->options.engines.front().capture_sizes;

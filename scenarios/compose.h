@@ -68,6 +68,8 @@ struct SimulatedEnd {
     Duration exposed{}, hidden{};
   };
   Retrieval retrieval;
+  // Where a partition was priced: time of attention over time of even shares; 0: none was.
+  double attention_stretch = 0;
   std::string kept_outcomes;  // who said what compressions keep; empty: nothing is compressed
 };
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "engine/policy/budget_groups.h"
 #include "engine/policy/registry.h"
 #include "engine/policy/retention.h"
 #include "scenarios/compose_parts.h"
@@ -97,6 +98,18 @@ void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* s
   if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
 }
 
+// What each head keeps of ranked tokens on its own; where the world answers that, what a profile expects.
+std::vector<Share> own_shares(const PolicySet& set) {
+  std::vector<Share> own = clustering_budgets(set);
+  if (!own.empty()) return own;
+  const BudgetSpec& spec = set.budget_spec;
+  for (const Share mean : spec.mu) {
+    const auto share = static_cast<unsigned __int128>(mean) * (spec.shares ? spec.ratio : kWhole) >> 32;
+    own.push_back(static_cast<Share>(std::min<unsigned __int128>(share, kWhole)));
+  }
+  return own;
+}
+
 }  // namespace
 
 PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mistakes) {
@@ -136,6 +149,45 @@ PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mis
 uint32_t page_groups(const PolicySet& set) {
   if (validate_layout_spec(set.layout_spec).has_value() || !layout_has_groups(set.layout)) return 1;
   return set.layout_spec.groups();
+}
+
+std::vector<Share> held_shares(const PolicySet& set) {
+  const uint32_t heads = set.layout_spec.heads();
+  const std::vector<Share> equal(heads, kWhole);
+  if (!layout_has_groups(set.layout) || set.budget == "pyramid") return equal;
+  const std::vector<Share> budgets = own_shares(set);
+  if (budgets.size() != heads) return equal;
+  const GroupMap groups = make_groups(set);
+  const std::vector<Share> largest = groups.largest(budgets);
+  std::vector<Share> out;
+  for (uint32_t head = 0; head < heads; ++head) {
+    out.push_back(std::min(kWhole, largest[groups.group_of(head)]));
+  }
+  return out;
+}
+
+// A call with u tokens of which all is held and n ranked ones holds u + held n cells in a mean head, drops
+// (1 - held) n, and needs u + own n.
+double group_slack(const PolicySet& set) {
+  const std::vector<Share> held = held_shares(set);
+  const std::vector<Share> own = own_shares(set);
+  if (own.size() != held.size() || !layout_has_groups(set.layout) || set.budget == "pyramid") return 0;
+  double held_sum = 0, own_sum = 0;
+  for (size_t head = 0; head < held.size(); ++head) {
+    held_sum += static_cast<double>(held[head]);
+    own_sum += static_cast<double>(std::min(own[head], kWhole));
+  }
+  const double whole = static_cast<double>(kWhole) * static_cast<double>(held.size());
+  return held_sum >= whole ? 0 : (held_sum - own_sum) / (whole - held_sum);
+}
+
+bool heads_differ(const PolicySet& set) {
+  const std::vector<Share> held = held_shares(set);
+  const uint32_t kv_heads = set.layout_spec.kv_heads;
+  for (size_t head = 0; head < held.size(); ++head) {
+    if (held[head] != held[head / kv_heads * kv_heads]) return true;
+  }
+  return false;
 }
 
 bool world_says_kept(const CoreConfig& config) {

@@ -10,6 +10,7 @@
 #ifdef KVTWIN_HAVE_SIMGRID
 
 #include "scenarios/compose_outcomes.h"
+#include "scenarios/compose_partition.h"
 #include "scenarios/compose_retrieving.h"
 #include "scenarios/retrieval_options.h"
 #include "sim/sim_backend.h"
@@ -77,6 +78,15 @@ SimulatedEnd::Retrieval retrieval_of(const Outcomes& outcomes, const sim::SimRep
   return out;
 }
 
+double stretch_of(const sim::SimReport& report) {
+  double read = 0, waited = 0;
+  for (const sim::StepTotals& engine : report.engines) {
+    read += static_cast<double>(engine.cells_read);
+    waited += static_cast<double>(engine.cells_waited);
+  }
+  return read > 0 ? waited / read : 1;
+}
+
 sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, const Retrieving& retrieving) {
   sim::SimConfig out;
   out.node.gpus = composed.gpus;
@@ -117,6 +127,9 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
                               const std::vector<OutcomeSource*>& values) {
   const Retrieving retrieving = make_retrieving(scenario, *composed);
   sim::SimConfig config = sim_config(scenario, *composed, retrieving);
+  std::optional<sim::PartitionPrice> partition;  // engines are alike, and share what is remembered
+  if (const auto spec = partition_price_spec(scenario, *composed)) partition.emplace(*spec);
+  for (sim::SimEngine& engine : config.engines) engine.partition = partition ? &*partition : nullptr;
   const Result<std::unique_ptr<Outcomes>> outcomes = Outcomes::make(scenario, *composed, values);
   if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
   (*outcomes)->attach(&config, composed->outcome_log);
@@ -128,6 +141,7 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
   out.end = sim::run_simulated(config, composed->options, client, observers, &report);
   out.kept_outcomes = (*outcomes)->kept_by();
   if (retrieving.prices) out.retrieval = retrieval_of(**outcomes, report);
+  if (partition) out.attention_stretch = stretch_of(report);
   std::array<double, kEvidenceKinds> ticks{};
   double sum = 0;
   for (const sim::StepTotals& engine : report.engines) {

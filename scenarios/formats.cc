@@ -9,6 +9,7 @@
 #include "models/retention_profile.h"
 #include "models/tag_map.h"
 #include "models/textproto.h"
+#include "scenarios/compose_parts.h"
 #include "scenarios/names.h"
 
 namespace kvtwin {
@@ -55,6 +56,7 @@ void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set
   spec.tile = in.tile();
   spec.aot_weight = kAotWeights.value(in.aot_weight());
   spec.aot_exact_grid = in.aot_exact_grid();
+  spec.aot_waves = in.aot_waves();
   if (in.profile().empty()) return;
   const char* const field = "policies.partition_options.profile";
   const auto profile = load_retention(scenario, field, in.profile(), mistakes);
@@ -132,10 +134,13 @@ DualPoolSize dual_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_toke
                          pool_page_bytes(llm, tp, Format::kInt4, shape));
 }
 
-PlanPrice plan_price(const Scenario& scenario) {
+PlanPrice plan_price(const Scenario& scenario, const PolicySet& set) {
   const v1::Policies& policies = scenario.values.policies();
   if (policies.partition() != "flashinfer") return {};
-  return {1, 1, policies.partition_options().plan_ns()};
+  const int64_t given_ns = policies.partition_options().plan_ns();
+  if (!heads_differ(set)) return {1, 1, given_ns};
+  const uint32_t gpus = scenario.values.engines().tensor_parallel();
+  return {set.layout_spec.layers, std::max(1u, set.layout_spec.kv_heads / gpus), given_ns};
 }
 
 uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp) {

@@ -39,9 +39,9 @@ uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_
 DualPoolSize dual_pool_pages(const LlmSpec& llm, uint32_t tp, uint32_t page_tokens, uint64_t kv_bytes,
                              const PrecisionSpec& spec);
 
-// What the partition policy plans on the host, per step. Every call has one length in all heads and layers;
-// a layout with head groups plans per layer instead.
-PlanPrice plan_price(const Scenario& scenario);
+// What the partition policy plans on the host, per step: one plan, where every call has one length in all
+// heads and layers; where heads differ, one per layer with a row for each of this GPU's heads.
+PlanPrice plan_price(const Scenario& scenario, const PolicySet& set);
 
 }  // namespace kvtwin
 

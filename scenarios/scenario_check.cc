@@ -90,7 +90,10 @@ void check_formats(const v1::Policies& policies, Checker* check) {
   check->choice("policies.precision_options.ageing", precision.ageing(), kAgeings.names());
   check->exists("policies.precision_options.tag_map", precision.tag_map());
   const v1::PartitionOptions& partition = policies.partition_options();
-  check->range("policies.partition_options.uniform_splits", partition.uniform_splits(), 1u, 1024u);
+  check->range("policies.partition_options.uniform_splits", partition.uniform_splits(), 0u, 1024u);
+  check->range("policies.partition_options.aot_waves", partition.aot_waves(), 1u, 1024u);
+  check->range("policies.partition_options.ctas_per_sm", partition.ctas_per_sm(), 1u, 32u);
+  check->choice("policies.partition_options.priced", partition.priced(), {"ragged", "always", "never"});
   check->range("policies.partition_options.flash_splits_max", partition.flash_splits_max(), 1u, 1024u);
   check->range("policies.partition_options.tile", partition.tile(), 1u, 1u << 16);
   check->choice("policies.partition_options.aot_weight", partition.aot_weight(), kAotWeights.names());
@@ -188,6 +191,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.range("cost.host_piecewise_ns", values.cost().host_piecewise_ns(), -host_max, host_max);
   check.range("cost.host_eager_ns", values.cost().host_eager_ns(), -host_max, host_max);
   check.range("cost.first_step_host_ns", values.cost().first_step_host_ns(), int64_t{0}, 600 * host_max);
+  check.range("cost.group_ns", values.cost().group_ns(), 0.0, 1e6);
   check_retrieval(values, [&](const std::string& field, std::string what, std::string hint) {
     check.add(field, std::move(what), std::move(hint));
   });

@@ -158,6 +158,7 @@ class SimBackend final : public Backend {
                            engine.first_step_host);
       clocks_.back().extend(engine.source, engine.pricer, engine.gpus, &expander_);
       clocks_.back().watch(engine.watcher);
+      clocks_.back().set_partition(engine.partition);
     }
   }
 

@@ -164,7 +164,8 @@ void CudaEngine::Parts::add_entry(const PlanEntry& entry) {
   for (uint32_t position = entry.context; position < cells; ++position) {
     rows.tokens.push_back(tokens.input(entry.call, position));
     KVT_CHECK(rows.tokens.back() < llm.vocab);
-    rows.slots.push_back({position, table[position / page], position % page});
+    rows.positions.push_back(position);
+    rows.slots.push_back({table[position / page] * llm.kv_heads, position % page});
   }
   add_attention(first, at, entry.context, entry.tokens);
   if (entry.samples) rows.sampling.push_back(static_cast<uint32_t>(rows.tokens.size()) - 1);
@@ -231,7 +232,8 @@ void CudaEngine::Parts::warm_up() {
     rows.pages.push_back(0);
     for (uint32_t row = 0; row < size; ++row) {
       rows.tokens.push_back(0);
-      rows.slots.push_back({0, 0, row % config.page_tokens});
+      rows.positions.push_back(0);
+      rows.slots.push_back({0, row % config.page_tokens});
     }
     // One decode and, where there is room for it, a chunk. (What padding rows read does not matter.)
     add_attention(0, 0, 0, 1);

@@ -199,18 +199,30 @@ void CudaForward::attention_block(uint32_t index, const DeviceRows& rows, const 
             rows.padded_rows, llm_.hidden);
 }
 
+void CudaForward::append(const DeviceLayer& layer, const DeviceRows& rows, __nv_bfloat16* pool,
+                         cudaStream_t stream) {
+  RopeAppendArgs args;
+  args.qkv = qkv_.as<__nv_bfloat16>();
+  args.positions = rows.positions, args.slots = rows.slots;
+  args.inv_freq = inv_freq_.as<float>(), args.rope_scale = rope_scale_;
+  args.q_norm = layer.q_norm, args.k_norm = layer.k_norm, args.eps = static_cast<float>(llm_.norm_eps);
+  args.rows = rows.rows, args.query_heads = llm_.query_heads, args.kv_heads = llm_.kv_heads;
+  args.head_dim = llm_.head_dim, args.page_tokens = limits_.page_tokens;
+  args.q = q_.as<__nv_bfloat16>(), args.q_stride = llm_.query_heads * llm_.head_dim;
+  args.pool = pool;
+  const bool head = llm_.head_dim == 64 || llm_.head_dim == 128 || llm_.head_dim == 256;
+  const bool page = limits_.page_tokens == 1 || limits_.page_tokens % 8 == 0;
+  started(head && page ? rope_append(args, stream) : qkv_append(args, stream), "rope_append", rows.rows,
+          llm_.head_dim);
+}
+
 // All KV of the step is written before any is read, so that a call may read pages that another call of the
 // same step fills.
 void CudaForward::attend(uint32_t index, const DeviceRows& rows, const DevicePages& pages,
                          cudaStream_t stream, OperationTimer* timer) {
   const DeviceLayer& layer = weights_.layer(index);
   timer->begin(Operation::kAppend, index);
-  started(
-      qkv_append({qkv_.as<__nv_bfloat16>(), rows.slots, inv_freq_.as<float>(), rope_scale_, layer.q_norm,
-                  layer.k_norm, static_cast<float>(llm_.norm_eps), rows.rows, llm_.query_heads, llm_.kv_heads,
-                  llm_.head_dim, limits_.page_tokens, q_.as<__nv_bfloat16>(), pages.layer(index)},
-                 stream),
-      "qkv_append", rows.rows, llm_.head_dim);
+  append(layer, rows, pages.layer(index), stream);
   const __nv_bfloat16* const pool = pages.layer(index);
   const auto shape = [&] {
     return fmt::format("{} rows, {} decode and {} chunk sequences, head_dim {}, pages of {}", rows.rows,

@@ -51,6 +51,7 @@ class CudaForward {
                        OperationTimer* timer);
   void attend(uint32_t index, const DeviceRows& rows, const DevicePages& pages, cudaStream_t stream,
               OperationTimer* timer);
+  void append(const DeviceLayer& layer, const DeviceRows& rows, __nv_bfloat16* pool, cudaStream_t stream);
   void mlp_block(uint32_t index, uint32_t rows, cudaStream_t stream, OperationTimer* timer);
   void norm(const float* weight, const uint32_t* pick, uint32_t rows, cudaStream_t stream);
   DecodeArgs decode_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;

@@ -146,8 +146,8 @@ Result<void> DeviceWeights::place(const ModelWeights& weights, Upload* upload) {
     DeviceLayer& to = layers_[i];
     to.attention_norm = upload->fp32(from.attention_norm);
     to.mlp_norm = upload->fp32(from.mlp_norm);
-    to.q_norm = upload->fp32(from.q_norm);
-    to.k_norm = upload->fp32(from.k_norm);
+    to.q_norm = upload->bf16({&from.q_norm});
+    to.k_norm = upload->bf16({&from.k_norm});
     to.qkv = {upload->bf16({&from.q, &from.k, &from.v}),
               upload->bf16({&from.q_bias, &from.k_bias, &from.v_bias}), heads, hidden};
     to.o = {upload->bf16({&from.o}), nullptr, hidden, queries};

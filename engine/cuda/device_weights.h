@@ -1,4 +1,5 @@
-// DeviceWeights: a model's values on the GPU. Matrices are bf16, what scales or shifts single rows is fp32.
+// DeviceWeights: a model's values on the GPU. Matrices and what scales heads are bf16, what scales or shifts
+// the residual stream is fp32.
 //
 // One piece of memory. A checkpoint's files are streamed through two pinned buffers; random weights are drawn
 // where they lie (kernels/dense_cuda.h). Matrices that multiply the same input lie one behind the other, so
@@ -19,8 +20,8 @@ namespace kvtwin::cuda {
 struct DeviceLayer {
   const float* attention_norm = nullptr;  // [hidden]
   const float* mlp_norm = nullptr;
-  const float* q_norm = nullptr;  // [head_dim], or null
-  const float* k_norm = nullptr;
+  const __nv_bfloat16* q_norm = nullptr;  // [head_dim], or null
+  const __nv_bfloat16* k_norm = nullptr;
   Matrix qkv, o, gate_up, down;
   const float* o_bias = nullptr;  // [hidden], or null: added to the residual stream, which is fp32
   const float* down_bias = nullptr;

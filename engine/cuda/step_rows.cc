@@ -22,6 +22,7 @@ uint64_t space_of(const std::vector<T>& list) {
 
 void StepRows::clear() {
   tokens.clear();
+  positions.clear();
   slots.clear();
   sampling.clear();
   decodes.clear();
@@ -57,13 +58,14 @@ const T* RowsUpload::put(const std::vector<T>& list) {
 }
 
 DeviceRows RowsUpload::send(const StepRows& rows, cudaStream_t stream) {
-  const uint64_t bytes = space_of(rows.tokens) + space_of(rows.slots) + space_of(rows.sampling) +
-                         space_of(rows.decodes) + space_of(rows.chunks) + space_of(rows.others) +
-                         space_of(rows.pages);
+  const uint64_t bytes = space_of(rows.tokens) + space_of(rows.positions) + space_of(rows.slots) +
+                         space_of(rows.sampling) + space_of(rows.decodes) + space_of(rows.chunks) +
+                         space_of(rows.others) + space_of(rows.pages);
   if (Result<void> ok = reserve(bytes); !ok) fail(ok.error().text());
   used_ = 0;
   DeviceRows out;
   out.tokens = put(rows.tokens);
+  out.positions = put(rows.positions);
   out.slots = put(rows.slots);
   out.sampling = put(rows.sampling);
   out.decodes = put(rows.decodes);

@@ -14,7 +14,7 @@
 #include "kernels/attention_decode.h"
 #include "kernels/attention_prefill.h"
 #include "kernels/attention_rows.h"
-#include "kernels/qkv_append.h"
+#include "kernels/rope_append_cuda.h"
 
 namespace kvtwin::cuda {
 
@@ -22,7 +22,8 @@ namespace kvtwin::cuda {
 // chunk and KV head, or `others`.
 struct StepRows {
   std::vector<uint32_t> tokens;  // more than slots: rows that pad the matrix products, and touch no page
-  std::vector<QkvSlot> slots;
+  std::vector<uint32_t> positions;
+  std::vector<AppendSlot> slots;   // where the KV of a row goes
   std::vector<uint32_t> sampling;  // rows, ascending
   std::vector<DecodeSequence> decodes;
   std::vector<PrefillSequence> chunks;
@@ -35,7 +36,8 @@ struct StepRows {
 // The same on the GPU.
 struct DeviceRows {
   const uint32_t* tokens = nullptr;
-  const QkvSlot* slots = nullptr;
+  const uint32_t* positions = nullptr;
+  const AppendSlot* slots = nullptr;
   const uint32_t* sampling = nullptr;
   const DecodeSequence* decodes = nullptr;
   const PrefillSequence* chunks = nullptr;

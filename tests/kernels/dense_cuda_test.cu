@@ -201,12 +201,14 @@ TEST_CASE("qkv_append on CUDA: norms, rotation, and every number in its place") 
         CAPTURE(dim);
         CAPTURE(page);
         const uint32_t rows = 37, q_heads = 6, kv_heads = 2, pages = 80;
-        std::vector<QkvSlot> slots;
+        std::vector<AppendSlot> slots;
+        std::vector<uint32_t> positions;
         std::vector<kernels::AppendRow> appends;
         for (uint32_t r = 0; r < rows; ++r) {
-          const uint32_t position = r * 3001;
-          slots.push_back({position, (r / page * 7 + 3) % pages, r % page});
-          appends.push_back({slots.back().position, slots.back().page, slots.back().slot});
+          const uint32_t at = (r / page * 7 + 3) % pages;
+          positions.push_back(r * 3001);
+          slots.push_back({at * kv_heads, r % page});
+          appends.push_back({positions.back(), at, r % page});
         }
         std::vector<float> inverse;
         for (uint32_t i = 0; i < dim / 2; ++i)
@@ -229,13 +231,18 @@ TEST_CASE("qkv_append on CUDA: norms, rotation, and every number in its place") 
                                  expected.view());
         expected.narrow_all();
         const DeviceArray<Bf16> on_qkv(qkv.narrow);
-        const DeviceArray<QkvSlot> on_slots(slots);
-        const DeviceArray<float> on_inverse(inverse), on_gain(gain.wide);
+        const DeviceArray<AppendSlot> on_slots(slots);
+        const DeviceArray<uint32_t> on_positions(positions);
+        const DeviceArray<float> on_inverse(inverse);
+        const DeviceArray<Bf16> on_gain(gain.narrow);
         auto on_q = poisoned<Bf16>(q.size()), pool = poisoned<Bf16>(expected.narrow.size());
-        const float* const weight = normed ? on_gain.get() : nullptr;
-        KVT_CUDA(qkv_append({on_qkv.get(), on_slots.get(), on_inverse.get(), 1.25f, weight, weight, 1e-6f,
-                             rows, q_heads, kv_heads, dim, page, on_q.get(), pool.get()},
-                            nullptr));
+        RopeAppendArgs args{.qkv = on_qkv.get(), .positions = on_positions.get(), .slots = on_slots.get()};
+        args.inv_freq = on_inverse.get(), args.rope_scale = 1.25f, args.eps = 1e-6f;
+        args.q_norm = args.k_norm = normed ? on_gain.get() : nullptr;
+        args.rows = rows, args.query_heads = q_heads, args.kv_heads = kv_heads;
+        args.head_dim = dim, args.page_tokens = page, args.q_stride = q_heads * dim;
+        args.q = on_q.get(), args.pool = pool.get();
+        KVT_CUDA(qkv_append(args, nullptr));
         CHECK(distance(on_q.read(), q) < kRounding);
         const std::vector<Bf16> got = pool.read();
         float worst = 0;
