@@ -1,5 +1,7 @@
 #include "scenarios/calibrate_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -41,8 +43,27 @@ tl::expected<std::unique_ptr<CalibrationModel>, Mistakes> CalibrationModel::make
     const uint64_t bits = draw({scenario.values.seed(), UINT64_MAX - 1, i});
     instruction.push_back(static_cast<uint32_t>(bits % composed->llm.vocab));
   }
-  return std::unique_ptr<CalibrationModel>(
+  std::unique_ptr<CalibrationModel> out(
       new CalibrationModel(std::move(*weights), std::move(*contexts), std::move(instruction)));
+  if (Result<void> ok = out->load_scorer(scenario); !ok) return tl::unexpected(Mistakes{ok.error()});
+  return out;
+}
+
+// What the scenario's own scorer was trained for, if it names a file.
+Result<void> CalibrationModel::load_scorer(const Scenario& scenario) {
+  const std::string& written = scenario.values.cpu().scorer_weights();
+  const kernels::ScorerKind kind = score_spec(scenario.values).kind;
+  if (written.empty()) return {};
+  if (!cpu::has_weights(kind)) {
+    return mistake(scenario.where("cpu.scorer_weights"),
+                   fmt::format("scorer \"{}\" has no weights", scenario.values.policies().scorer()),
+                   "\"\", or scorer fastkvzip, trimkv or judge_q");
+  }
+  const uint32_t rows = captured_rows("judge_q", scorer_spec(scenario.values.policies()));
+  Result<cpu::ScorerWeights> loaded = cpu::ScorerWeights::load(kind, llm(), rows, scenario.file(written));
+  if (!loaded) return tl::unexpected<Mistake>(loaded.error());
+  scorer_weights_.emplace(kind, std::move(*loaded));
+  return {};
 }
 
 void CalibrationModel::each(const Room& room, const std::function<void(size_t, cpu::CapturedPass*)>& visit) {

@@ -33,7 +33,8 @@ class CalibrationModel {
   // Calls `visit` for each context with its prompt captured.
   void each(const Room& room, const std::function<void(size_t index, cpu::CapturedPass*)>& visit);
 
-  // What score_captured() wants for a context of this model. Weights of scorers are drawn from the scenario's
+  // What score_captured() wants for a context of this model. Weights of scorers are those that
+  // cpu.scorer_weights names for the scenario's own, others are drawn from the scenario's
   // seed, as the CPU engine's are. Valid while this lives.
   cpu::ScoredContext scored(const Scenario& scenario, kernels::ScorerKind kind, size_t index);
   // Room that the scorer needs, over all contexts.
@@ -46,6 +47,8 @@ class CalibrationModel {
         forward_(&weights_),
         contexts_(std::move(contexts)),
         instruction_(std::move(instruction)) {}
+
+  Result<void> load_scorer(const Scenario& scenario);
 
   const ModelWeights weights_;
   cpu::Forward forward_;

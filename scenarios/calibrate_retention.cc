@@ -70,7 +70,9 @@ Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const Ret
   });
   out.source = fmt::format("kvtwin calibrate policy, scenario {}, seed {}{}", scenario.values.name(),
                            scenario.values.seed(),
-                           cpu::has_weights(spec.kind) ? ", the scorer's weights drawn from it" : "");
+                           cpu::has_weights(spec.kind) && scenario.values.cpu().scorer_weights().empty()
+                               ? ", the scorer's weights drawn from it"
+                               : "");
   complete_tables(&out);
   return out;
 }
