@@ -23,11 +23,12 @@
 //
 // Fragmentation (METHODS 2.10), over the calls of each step, weighted by the step's time:
 //   tail = 1 - cells / slots. reclaimed = 1 - slots / cells that there would be had nothing been dropped; 0
-//   where no layout drops any. group is 0: what each head alone would need is not known here.
+//   where no layout drops any. group = cells that members of head groups hold beside what each alone needs /
+//   cells, from what calibration says that heads keep (EngineFacts::group_slack).
 //
 // Reads (METHODS 3.9), over the decode entries of all steps, in tokens: raw counts all that were computed
-//   before, effective those of which a cell is left (the mean over heads). live reuse: of the tokens found in
-//   the cache at first admission, those of which a cell is left.
+//   before, effective those of which a cell is left (the mean over heads); peaks are of one decode. live
+//   reuse: of the tokens found in the cache at first admission, those of which a cell is left.
 //
 // Costs: about 140 bytes per call, 40 per session, and a few ns per single step plus one addition per
 // plan entry. Nothing here decides anything.
@@ -100,6 +101,9 @@ struct EngineFacts {
   uint64_t page_bytes = 0;  // of all layers and heads, on all devices of the engine
   uint32_t pages_gpu = 0;
   uint32_t steps_in_flight_max = 1;
+  // Where members of a head group need less than they share: of each ranked token that is dropped from a mean
+  // group, so many cells more could be, had each head what it alone needs. A ratio; 0: heads alike.
+  double group_slack = 0;
   uint32_t pages_int2 = 0;  // of pages_gpu, where there are two formats
 };
 
@@ -119,6 +123,7 @@ struct EngineTotals {
   Integral cells_ns{}, slots_ns{};              // tokens times ns, over the calls of each step
   Integral full_ns{};                           // likewise, had nothing been dropped; 0 where nothing ever is
   uint64_t reads_raw = 0, reads_effective = 0;  // tokens, of decode entries
+  uint32_t peak_raw = 0, peak_effective = 0;    // likewise, of the longest one
   Instant first_event = kNever, last_event{};
 };
 
@@ -160,6 +165,8 @@ class Metrics : public Observer {
   // Gives the time since the call's last mark to `share`, less what its steps waited for.
   void mark(CallRecord& call, Live& live, const Engine& engine, Instant now, TimeShare share);
   Duration recall_wait(const Engine& engine, const LaunchStep& step, CallId call, Instant from) const;
+  static void add_decode(const PlanEntry& entry, Launch* launch);
+  static void add_reads(uint32_t offset, Launch* launch, EngineTotals* totals);
   void begin_grants(Engine& engine, uint64_t steps_ended, Instant at);
   void pages_until(Engine& engine, Instant now);
   static void note_peaks(Engine& engine);

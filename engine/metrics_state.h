@@ -39,12 +39,14 @@ struct Metrics::Launch {
   Instant at{};
   uint32_t entries = 0;
   uint32_t decodes = 0;
-  uint64_t cells = 0, slots = 0;           // after its first step
-  uint64_t full = 0;                       // likewise, had nothing been dropped; 0: nothing ever is
-  uint64_t growing = 0, growing_full = 0;  // what each further step adds
-  uint64_t raw = 0, effective = 0;         // reads of the next step's decodes
-  uint32_t grown = 0;                      // of these, entries that read one more cell in each further step
-  std::vector<PlanEntry> chunks;           // none if repeat > 1
+  uint64_t cells = 0, slots = 0;                    // after its first step
+  uint64_t full = 0;                                // likewise, had nothing been dropped; 0: nothing ever is
+  uint64_t growing = 0, growing_full = 0;           // what each further step adds
+  uint64_t raw = 0, effective = 0;                  // reads of the next step's decodes
+  uint32_t longest_raw = 0, longest_effective = 0;  // of the first step's decodes; each step adds one at most
+  uint32_t longest_grows = 0;                       // to the latter
+  uint32_t grown = 0;             // of these, entries that read one more cell in each further step
+  std::vector<PlanEntry> chunks;  // none if repeat > 1
   // Pages that are set aside for later steps: offsets, ascending, > 0. An arena grows apart from the context.
   std::vector<uint32_t> slot_offsets;  // pages of context
   std::vector<uint32_t> held_offsets;  // pages of the gpu

@@ -43,10 +43,7 @@ void Metrics::step_done(const StepDone& done) {
       totals.busy = totals.busy + span;
       cells_ns += Integral{launch.cells + (offset + k) * launch.growing} * static_cast<uint64_t>(span.ns);
       full_ns += Integral{launch.full + (offset + k) * launch.growing_full} * static_cast<uint64_t>(span.ns);
-      totals.reads_raw += launch.raw;
-      totals.reads_effective += launch.effective;
-      launch.raw += launch.decodes;
-      launch.effective += launch.grown;
+      add_reads(static_cast<uint32_t>(offset + k), &launch, &totals);
       slots_ns +=
           Integral{launch.slots + launch.slots_reached * page_tokens} * static_cast<uint64_t>(span.ns);
       engine.last_end = end;
@@ -94,6 +91,27 @@ void Metrics::chunk_done(Engine& engine, StepId step, Instant end, const PlanEnt
   live.last_token = kNever;
 }
 
+void Metrics::add_decode(const PlanEntry& entry, Launch* launch) {
+  launch->longest_raw = std::max(launch->longest_raw, entry.context);
+  if (entry.live() >= launch->longest_effective) launch->longest_grows = entry.grows ? 1 : 0;
+  launch->longest_effective = std::max(launch->longest_effective, entry.live());
+  launch->raw += entry.context;
+  launch->effective += entry.live();
+  launch->grown += entry.grows ? 1 : 0;
+}
+
+// Of the decodes of single step `offset` of `launch`.
+void Metrics::add_reads(uint32_t offset, Launch* launch, EngineTotals* totals) {
+  if (launch->decodes == 0) return;
+  totals->reads_raw += launch->raw;
+  totals->reads_effective += launch->effective;
+  launch->raw += launch->decodes;
+  launch->effective += launch->grown;
+  totals->peak_raw = std::max(totals->peak_raw, launch->longest_raw + offset);
+  totals->peak_effective =
+      std::max(totals->peak_effective, launch->longest_effective + offset * launch->longest_grows);
+}
+
 void Metrics::launched(Instant now, const LaunchStep& step) {
   Engine& engine = engines_[raw(step.engine)];
   // Steps of an interrupted launch that never ran give their numbers to the next one.
@@ -121,7 +139,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   launch.cells = launch.slots = launch.full = launch.raw = launch.effective = 0;
   launch.growing = launch.entries;
   launch.growing_full = 0;
-  launch.grown = 0;
+  launch.grown = launch.longest_raw = launch.longest_effective = launch.longest_grows = 0;
   launch.chunks.clear();
   launch.slot_offsets.clear();
   launch.held_offsets.clear();
@@ -134,9 +152,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
     if (entry.first) admit(now, step, entry);
     if (entry.kind == EntryKind::kDecode) {
       ++launch.decodes;
-      launch.raw += entry.context;
-      launch.effective += entry.live();
-      launch.grown += entry.grows ? 1 : 0;
+      add_decode(entry, &launch);
     } else if (entry.kind == EntryKind::kChunk) {
       launch.chunks.push_back(entry);
     }

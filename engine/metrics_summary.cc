@@ -91,6 +91,7 @@ void add_sessions(const Metrics& metrics, Summary* sum) {
 }
 
 void add_engines(const Metrics& metrics, Summary* sum) {
+  double slack_ns = 0;  // cells that no head needs, times ns
   Integral held_ns = 0, int2_ns = 0, cells_ns = 0, slots_ns = 0, full_ns = 0, busy_ns = 0;
   Instant first = kNever, last{};
   for (size_t i = 0; i < metrics.engines(); ++i) {
@@ -114,8 +115,12 @@ void add_engines(const Metrics& metrics, Summary* sum) {
     cells_ns += engine.cells_ns;
     slots_ns += engine.slots_ns;
     full_ns += engine.full_ns;
+    if (engine.full_ns > engine.cells_ns)
+      slack_ns += metrics.facts()[i].group_slack * static_cast<double>(engine.full_ns - engine.cells_ns);
     sum->reads_raw += engine.reads_raw;
     sum->reads_effective += engine.reads_effective;
+    sum->peak_raw = std::max<uint64_t>(sum->peak_raw, engine.peak_raw);
+    sum->peak_effective = std::max<uint64_t>(sum->peak_effective, engine.peak_effective);
     busy_ns += static_cast<uint64_t>(engine.busy.ns);
   }
   if (first == kNever || last <= first) return;
@@ -123,6 +128,7 @@ void add_engines(const Metrics& metrics, Summary* sum) {
   sum->pages_held_mean = ratio(held_ns, span);
   sum->pages_int2_held_mean = ratio(int2_ns, span);
   sum->busy = ratio(busy_ns, Integral{span} * metrics.engines());
+  if (cells_ns > 0) sum->group_fragmentation = std::min(1.0, slack_ns / static_cast<double>(cells_ns));
   if (slots_ns > 0) sum->tail_fragmentation = 1 - ratio(cells_ns, slots_ns);
   if (full_ns > 0) sum->reclaimed = 1 - ratio(slots_ns, full_ns);
 }

@@ -38,6 +38,7 @@ struct Summary {
   uint64_t reused_tokens = 0;                   // of those, at first admission
   uint64_t reused_live = 0;                     // of those, tokens of which a cell is left
   uint64_t reads_raw = 0, reads_effective = 0;  // tokens, summed over the decodes of all steps
+  uint64_t peak_raw = 0, peak_effective = 0;    // of the longest decode
   uint64_t reused_again_tokens = 0, recomputed_tokens = 0;
   uint64_t preemptions = 0, calls_preempted = 0;
   uint64_t pages_gpu = 0, pages_held_peak = 0, pages_resident_peak = 0;  // summed over engines

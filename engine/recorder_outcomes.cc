@@ -27,6 +27,8 @@ void record_recalls(const std::vector<LayerRecall>& recalls, v1::StepOutcomes* o
     out->add_blocking(recall.blocking);
     out->add_background(recall.background);
     out->add_corrected(recall.corrected);
+    out->add_heads(recall.heads);
+    out->add_chosen(recall.chosen);
   }
 }
 
@@ -189,7 +191,9 @@ class Reader {
     RecordedOutcomes::Step one;
     one.plan = in.plan();
     for (int l = 0; l < in.blocking_size(); ++l) {
-      one.recalls.push_back({in.blocking(l), in.background(l), in.corrected(l)});
+      const bool shares = in.heads_size() == in.blocking_size() && in.chosen_size() == in.blocking_size();
+      one.recalls.push_back({in.blocking(l), in.background(l), in.corrected(l), shares ? in.heads(l) : 0,
+                             shares ? in.chosen(l) : 0});
     }
     for (const uint32_t call : in.eos()) one.eos.push_back(CallId{call});
     if (!engine.steps.emplace(in.step(), std::move(one)).second) {

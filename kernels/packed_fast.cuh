@@ -15,7 +15,7 @@ namespace kvtwin::device {
 // The A operands that a word of codes is: one tile (int4) or two (int2).
 template <int kBits, typename Use>
 __device__ __forceinline__ void each_tile(uint32_t word, const Use& use) {
-  const uint32_t high = shift_by_8(word);
+  const uint32_t high = word >> 8;
   if constexpr (kBits == 4) {
     use(0, word & 0x000f000f, word & 0x00f000f0, high & 0x000f000f, high & 0x00f000f0);
   } else {
@@ -54,30 +54,46 @@ struct FastFormat {
     for (int i = 0; i < kDim / 8; ++i) q[i] = is_head ? fp16_from_bf16(__ldg(row + 4 * i + lane % 4)) : 0;
   }
 
+  static __device__ __forceinline__ void load_codes(uint32_t at, uint32_t (&word)[1]) {
+    word[0] = load_word(at);
+  }
+  static __device__ __forceinline__ void load_codes(uint32_t at, uint32_t (&word)[2]) {
+    const uint2 two = load_words2(at);
+    word[0] = two.x, word[1] = two.y;
+  }
   static __device__ __forceinline__ float scores(uint32_t at, uint32_t lane, uint32_t (&q)[kDim / 8 + 2],
                                                  float scale2, float (&s)[kTiles][4], float (&add)[1][2]) {
-    uint32_t scaled[kDim / 8];
+    // Two tiles of channels at a time: as many scaled queries fit registers.
+    constexpr int kChunk = 2, kWords = kChunk / kTilesPerWord;
     float zeros[4] = {};
-    const uint32_t pairs = at + kCodes + lane % 4 * 4;
 #pragma unroll
-    for (int kt = 0; kt < kColumns; ++kt) {
-      const uint32_t low = load_word(pairs + 2 * kDim + 32 * kt),
-                     high = load_word(pairs + 2 * kDim + 32 * kt + 16);
-      multiply_add_fp16(zeros, low, low, high, high, q[2 * kt], q[2 * kt + 1]);
-      scaled[2 * kt] = multiply_fp16(q[2 * kt], load_word(pairs + 32 * kt));
-      scaled[2 * kt + 1] = multiply_fp16(q[2 * kt + 1], load_word(pairs + 32 * kt + 16));
-      if (kBits == 2) scaled[2 * kt + 1] = multiply_fp16(scaled[2 * kt + 1], kFp16Sixteenth);
-    }
+    for (int chunk = 0; chunk < kColumns / kChunk; ++chunk) {
+      const uint32_t pairs = at + kCodes + chunk * kChunk * 32 + lane % 4 * 4;
+      uint32_t scaled[2 * kChunk];
 #pragma unroll
-    for (int v = 0; v < static_cast<int>(kCodes / 512); ++v) {
-      const uint4 words = load_words4(at + v * 512 + lane * 16);
-      const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+      for (int i = 0; i < 2 * kChunk; ++i) {
+        scaled[i] = multiply_fp16(q[2 * kChunk * chunk + i], load_word(pairs + 16 * i));
+        if (kBits == 2 && i % 2 == 1) scaled[i] = multiply_fp16(scaled[i], kFp16Sixteenth);
+      }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        each_tile<kBits>(word[i], [&](int j, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
-          const int tile = (4 * v + i) * kTilesPerWord + j, kt = tile % kColumns;
-          multiply_add_fp16(s[tile / kColumns], a0, a1, a2, a3, scaled[2 * kt], scaled[2 * kt + 1]);
-        });
+      for (int i = 0; i < 2 * kChunk; i += 2) {
+        const uint32_t low = load_word(pairs + 2 * kDim + 16 * i),
+                       high = load_word(pairs + 2 * kDim + 16 * i + 16);
+        multiply_add_fp16(zeros, low, low, high, high, q[2 * kChunk * chunk + i],
+                          q[2 * kChunk * chunk + i + 1]);
+      }
+#pragma unroll
+      for (int mt = 0; mt < kTiles; ++mt) {
+        const int first = (mt * kColumns + chunk * kChunk) / kTilesPerWord;  // of this lane's words
+        uint32_t word[kWords];
+        load_codes(at + (first / 4 * 32 + lane) * 16 + first % 4 * 4, word);
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+          each_tile<kBits>(word[i], [&](int j, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
+            const int kt = i * kTilesPerWord + j;
+            multiply_add_fp16(s[mt], a0, a1, a2, a3, scaled[2 * kt], scaled[2 * kt + 1]);
+          });
+        }
       }
     }
     add[0][0] = zeros[0] * scale2, add[0][1] = zeros[1] * scale2;

@@ -5,10 +5,12 @@
 // cores multiply exactly. The powers of two are taken out afterwards: of columns of A together with the other
 // operand, of rows of A together with the result (`key_factor`, `value_factor`). So int4 costs 5 integer
 // instructions per 8 codes and int2 9 per 16. Scales never touch codes either:
-//   keys per channel   q' = q * scale once per group; zeros: sum_c q_c zero_c by a tensor-core row
-//   keys per token     sums of a group of channels are multiplied by its scale (32 numbers per 16 x 128
-//   codes) values             p' = p * scale; zeros: sum_t p_t zero_t by a tensor-core row, next to the sum
-//   of p
+//
+// Keys per channel: q' = q * scale once per group; zeros: sum_c q_c zero_c by a tensor-core row.
+//
+// Keys per token: the sums of a group of channels are multiplied by its scale, 32 numbers per 16 x 128 codes.
+//
+// Values: p' = p * scale; zeros: sum_t p_t zero_t by a tensor-core row, next to the sum of p.
 //
 // p is exp2(logit - ref), below 2: an overflow shows in one bit of the fp16 pairs or'ed together, which costs
 // a quarter of a search for the largest logit; only then `ref` is raised and p computed again. Before p is
@@ -28,11 +30,6 @@ constexpr float kCodeUnit = 16777216.f;  // 2^24: a code as fp16 is code / 2^24
 constexpr uint32_t kFp16One = 0x3c003c00, kFp16Sixteenth = 0x2c002c00;
 constexpr uint32_t kFp16Up8 = 0x5c005c00, kFp16Up12 = 0x6c006c00;  // 2^8, 2^12
 constexpr float kUp8 = 256, kUp12 = 4096;
-
-// word >> 8, but not where masks are made: that pipe is what int2 waits for, and multipliers idle. The factor
-// is in memory because a constant would be made a shift again.
-static __device__ __constant__ uint32_t two_to_24 = 1u << 24;
-__device__ __forceinline__ uint32_t shift_by_8(uint32_t word) { return __umulhi(word, two_to_24); }
 
 // Of one sequence, by lane, as Partial has it; sums are whole ones, not this lane's only. `more` is the
 // accumulator of the tensor-core rows that values have besides: more[0..1] of row lane / 4 zeros of a group

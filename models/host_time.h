@@ -19,9 +19,10 @@ struct HostTime {
   int64_t eager_ns = 0;
   uint32_t capture_tokens_max = 512;  // steps with more tokens than this are not graphs
   PlanPrice planning{};               // the step waits for it too
+  double tables_ns = 0;               // likewise for the page tables of each call that decodes
 
   Ticks of(const StepShape& shape) const {
-    const int64_t plan_ns = planning.ns(shape.decodes);
+    const int64_t plan_ns = planning.ns(shape.decodes) + static_cast<int64_t>(tables_ns * shape.decodes);
     if (shape.chunks.empty()) return (full_graph_ns + plan_ns) * kTicksPerNs;
     return ((shape.tokens <= capture_tokens_max ? piecewise_ns : eager_ns) + plan_ns) * kTicksPerNs;
   }

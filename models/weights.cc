@@ -95,18 +95,31 @@ std::string shape_text(const std::vector<uint64_t>& shape) {
 
 }  // namespace
 
-ModelWeights ModelWeights::random(const LlmSpec& llm, uint64_t seed) {
+void draw_bf16(const Drawing& drawing, uint64_t first, uint64_t count, uint16_t* out) {
+  for (uint64_t i = 0; i < count; ++i)
+    out[i] = to_bf16(drawing.mean + drawing.gain * noise_at(drawing.key, first + i));
+}
+
+ModelWeights ModelWeights::random(const LlmSpec& llm, uint64_t seed) { return draw_tensors(llm, seed, true); }
+
+ModelWeights ModelWeights::random_outline(const LlmSpec& llm, uint64_t seed) {
+  return draw_tensors(llm, seed, false);
+}
+
+ModelWeights ModelWeights::draw_tensors(const LlmSpec& llm, uint64_t seed, bool matrices) {
   KVT_CHECK(check_dense(llm, "").has_value());
   ModelWeights out(llm);
   const auto fill = [&](const std::string& name, const std::vector<uint64_t>& shape, Noise noise,
                         TensorView* view) {
     view->type = TensorType::kBf16;
     view->shape = shape;
-    std::vector<uint16_t>& values = out.drawn_.emplace_back(view->elements());
-    const uint64_t key = key_of(seed, name);
-    for (uint64_t i = 0; i < values.size(); ++i) {
-      values[i] = to_bf16(noise.mean + noise.gain * noise_at(key, i));
+    const Drawing drawing{key_of(seed, name), noise.mean, noise.gain};
+    if (shape.size() > 1 && !matrices) {
+      view->drawing = &out.drawings_.emplace_back(drawing);  // a deque's elements survive moves as well
+      return;
     }
+    std::vector<uint16_t>& values = out.drawn_.emplace_back(view->elements());
+    draw_bf16(drawing, 0, values.size(), values.data());
     view->data = std::as_bytes(std::span(values));  // survives moves: a vector's storage stays where it is
   };
   each_tensor(llm, &out.embedding_, &out.final_norm_, &out.lm_head_, &out.layers_, fill);

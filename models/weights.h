@@ -12,6 +12,7 @@
 #define KVTWIN_MODELS_WEIGHTS_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -39,6 +40,9 @@ class ModelWeights {
  public:
   // Draws everything. REQUIRES: check_dense(llm).
   static ModelWeights random(const LlmSpec& llm, uint64_t seed);
+  // The same values, matrices left to whoever needs them: they
+  // have a `drawing` and no data.
+  static ModelWeights random_outline(const LlmSpec& llm, uint64_t seed);
   // Takes what `llm` needs; other tensors are ignored. Wrong: a tensor is missing, of another shape, or no
   // float; `llm` is not dense.
   static Result<ModelWeights> load(const LlmSpec& llm, const std::string& path);
@@ -56,18 +60,23 @@ class ModelWeights {
 
  private:
   explicit ModelWeights(const LlmSpec& llm) : llm_(llm), layers_(llm.layers) {}
+  static ModelWeights draw_tensors(const LlmSpec& llm, uint64_t seed, bool matrices);
 
   LlmSpec llm_;
   TensorView embedding_, final_norm_, lm_head_;
   std::vector<LayerWeights> layers_;
   std::unique_ptr<Checkpoint> checkpoint_;    // what the views point into, or
   std::vector<std::vector<uint16_t>> drawn_;  // bf16
+  std::deque<Drawing> drawings_;              // of matrices that were not drawn
 };
 
 // Whether it is one of the models whose values we compute: llama, qwen2, qwen3 and mistral without
 // experts, sliding windows or attention sinks, at most 8 query heads on a KV head, RoPE default, llama3,
 // linear or yarn.
 Result<void> check_dense(const LlmSpec& llm, const std::string& where);
+
+// Elements [first, first + count) as they are drawn, bf16. One thread.
+void draw_bf16(const Drawing& drawing, uint64_t first, uint64_t count, uint16_t* out);
 
 // config.json for `llm`, as import_hf_config() and transformers read it. REQUIRES: check_dense(llm).
 std::string hf_config_json(const LlmSpec& llm);

@@ -205,8 +205,8 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   for (uint32_t i = 0; i < values.engines().count(); ++i) {
     config.engine = EngineId{static_cast<uint16_t>(i)};
     out->options.engines.push_back(config);
-    out->facts.push_back(
-        {config.page_tokens, page_bytes, config.pages_gpu, config.steps_in_flight_max, config.pages_int2});
+    out->facts.push_back({config.page_tokens, page_bytes, config.pages_gpu, config.steps_in_flight_max,
+                          group_slack(config.policies), config.pages_int2});
   }
 }
 
@@ -252,21 +252,10 @@ class WatchedBuilder : public ReplayBuilder {
 
 void load_trace(const Scenario& scenario, const std::function<void()>& on_session, Composed* out,
                 Mistakes* mistakes) {
-  const v1::TraceChoice& trace = scenario.values.trace();
-  ImportOptions options;
-  options.seed = scenario.values.seed();
-  options.block_tokens = trace.block_tokens();
-  options.infer_sessions = trace.infer_sessions();
-  options.jitter_ns = trace.jitter_ns();
-  options.all_files = trace.all_files();
-  options.notes = &out->notes;
-  options.sharing = kSharings.value(trace.prefix_sharing());
   WatchedBuilder builder(on_session);
   if (scenario.values.policies().precision() == "triaxial") builder.keep_roles();
-  const std::string path = scenario.file(trace.path());
-  if (Result<void> ok = import_trace(trace.format(), path, options, &builder); !ok) {
+  if (Result<void> ok = read_trace(scenario, &out->notes, &builder); !ok)
     return mistakes->push_back(ok.error());
-  }
   Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
   if (!client) return mistakes->push_back(client.error());
   out->client = std::move(*client);
@@ -338,7 +327,8 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   spec.device = out->device;
   spec.tp = scenario.values.engines().tensor_parallel();
   spec.host.full_graph_ns = cost.host_ns_per_step();
-  spec.host.planning = plan_price(scenario);
+  spec.host.planning = plan_price(scenario, out->options.engines.front().policies);
+  spec.host.tables_ns = cost.group_ns() * page_groups(out->options.engines.front().policies);
   spec.host.piecewise_ns = cost.has_host_piecewise_ns() ? cost.host_piecewise_ns() : spec.host.full_graph_ns;
   spec.host.eager_ns = cost.has_host_eager_ns() ? cost.host_eager_ns() : spec.host.piecewise_ns;
   const std::vector<uint32_t>& captured = out->options.engines.front().capture_sizes;
@@ -352,6 +342,19 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
 }
 
 }  // namespace
+
+Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink) {
+  const v1::TraceChoice& trace = scenario.values.trace();
+  ImportOptions options;
+  options.seed = scenario.values.seed();
+  options.block_tokens = trace.block_tokens();
+  options.infer_sessions = trace.infer_sessions();
+  options.jitter_ns = trace.jitter_ns();
+  options.all_files = trace.all_files();
+  options.notes = notes;
+  options.sharing = kSharings.value(trace.prefix_sharing());
+  return import_trace(trace.format(), scenario.file(trace.path()), options, sink);
+}
 
 tl::expected<Composed, Mistakes> compose_engines(const Scenario& scenario) {
   Composed out;

@@ -18,9 +18,14 @@
 #include "models/llm.h"
 #include "models/memory_model.h"
 #include "scenarios/scenario.h"
+#include "scenarios/timeline.h"
 #include "traces/replay.h"
 
 namespace kvtwin {
+
+namespace sim {
+class StepWatcher;
+}
 
 struct Composed {
   LlmSpec llm;
@@ -36,6 +41,8 @@ struct Composed {
   OutcomeLog* outcome_log = nullptr;  // where to write down what the data decided; null: nowhere
   std::vector<std::string> notes;     // sentences for the user and the result
   uint32_t oversized_calls = 0;       // that will be rejected
+  // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
+  sim::StepWatcher* watcher = nullptr;
 };
 
 // `on_session` is called for every session of the trace as it is read: progress.
@@ -61,12 +68,14 @@ struct SimulatedEnd {
     Duration exposed{}, hidden{};
   };
   Retrieval retrieval;
+  // Where a partition was priced: time of attention over time of even shares; 0: none was.
+  double attention_stretch = 0;
   std::string kept_outcomes;  // who said what compressions keep; empty: nothing is compressed
 };
 
 // False if this build has no simulator.
 bool can_simulate();
-// Whether the scenario's world needs the simulator: all do but the CPU engine under the wall clock.
+// Whether the scenario's world needs the simulator: all do but engines that compute under the wall clock.
 bool needs_simulator(const Scenario& scenario);
 // Runs in the simulated world. `values`, by engine, says what the data decided; empty: behaviour models do.
 // REQUIRES: can_simulate(). Mistakes: what the simulated node cannot be.
@@ -74,18 +83,35 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
                               const std::vector<Observer*>& observers,
                               const std::vector<OutcomeSource*>& values = {});
 
-// The CPU engines of a run, with their weights and tokens (scenarios/compose_cpu.cc).
-class CpuWorld {
+// The engines of a run that compute values, with their weights and tokens.
+class ValuesWorld {
  public:
-  // Mistakes: a model or a policy that the CPU engine does not compute, a checkpoint that is none.
-  static Result<std::unique_ptr<CpuWorld>> make(const Scenario& scenario, const Composed& composed);
-  ~CpuWorld();
-
+  virtual ~ValuesWorld() = default;
   // The Client to run with instead of `client`: the engines must know what calls' tokens are.
-  Client* watch(Client* client);
+  virtual Client* watch(Client* client) = 0;
   // Under the scenario's clock. `client` is what watch() gave, perhaps watched by others.
+  virtual Result<SimulatedEnd> run(const Scenario& scenario, Composed* composed, Client* client,
+                                   const std::vector<Observer*>& observers) = 0;
+  // How long the operations of a step took; null: this world does not time them.
+  virtual OperationsOfStep operations() { return {}; }
+  // The same of all steps, as a table; "": likewise.
+  virtual std::string operations_csv() const { return {}; }
+};
+
+// Null if nothing is computed in the scenario's world. `timeline`: operations() will be asked for every step.
+// Mistakes: a model or a policy that its engine does not compute, a checkpoint that is none.
+Result<std::unique_ptr<ValuesWorld>> make_values_world(const Scenario& scenario, const Composed& composed,
+                                                       bool timeline);
+
+// The CPU engines of a run (scenarios/compose_cpu.cc).
+class CpuWorld final : public ValuesWorld {
+ public:
+  static Result<std::unique_ptr<ValuesWorld>> make(const Scenario& scenario, const Composed& composed);
+  ~CpuWorld() override;
+
+  Client* watch(Client* client) override;
   Result<SimulatedEnd> run(const Scenario& scenario, Composed* composed, Client* client,
-                           const std::vector<Observer*>& observers);
+                           const std::vector<Observer*>& observers) override;
 
  private:
   struct Parts;

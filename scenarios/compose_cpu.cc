@@ -1,13 +1,12 @@
-// The CPU engine's part of the composition root: weights, tokens, engines, and who keeps the clock.
+// The CPU engine's part of the composition root.
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "engine/cpu/compressed_cache.h"
-#include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
 #include "engine/cpu/dual_cache.h"
 #include "engine/cpu/packed_cache.h"
@@ -15,37 +14,27 @@
 #include "engine/cpu/retrieved_cache.h"
 #include "engine/policy/registry.h"
 #include "models/weights.h"
-#include "scenarios/compose.h"
-#include "scenarios/compose_parts.h"
+#include "scenarios/compose_values.h"
 #include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
 
-// What the CPU engine computes, axis by axis. The rest is decided and priced, but by the simulator alone.
-Result<void> check_axes(const Scenario& scenario) {
+// What the CPU engine computes, axis by axis.
+Result<void> check_cpu(const Scenario& scenario) {
   const v1::Policies& axes = scenario.values.policies();
-  const struct {
-    const char* axis;
-    const std::string& chosen;
-    std::vector<std::string> computed;
-  } rows[] = {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
-              {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
-              {"partition", axes.partition(), {"uniform"}},
-              {"placement", axes.placement(), {"gpu", "host", "arena"}}};
-  for (const auto& row : rows) {
-    if (std::find(row.computed.begin(), row.computed.end(), row.chosen) != row.computed.end()) continue;
-    return mistake(scenario.where(fmt::format("policies.{}", row.axis)),
-                   fmt::format("{} \"{}\" is not computed by the CPU engine", row.axis, row.chosen),
-                   fmt::format("{} is; or --world=sim", fmt::join(row.computed, " or ")));
-  }
   if (axes.precision() == "int4" && axes.precision_options().per_channel_keys()) {
     return mistake(scenario.where("policies.precision_options.per_channel_keys"),
                    "int4 with keys per channel is not computed by the CPU engine",
                    "per_channel_keys: false is; or --world=sim");
   }
-  return {};
+  return check_axes(
+      scenario, "the CPU engine",
+      {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
+       {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
+       {"partition", axes.partition(), {"uniform"}},
+       {"placement", axes.placement(), {"gpu", "host", "arena"}}});
 }
 
 // Cells are dropped, or lie elsewhere than by position.
@@ -53,7 +42,11 @@ bool drops(const CoreConfig& config) {
   return config.policies.budget != "all" || config.policies.layout != "paged";
 }
 
-Result<void> check_drops(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  if (const auto wrong = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
+                                              config.policies.retrieval_spec, llm))
+    return mistake(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *wrong,
+                   "or --world=sim");
   if (!drops(config)) return {};
   if (config.policies.precision != "bf16") {
     return mistake(scenario.where("policies.precision"),
@@ -74,37 +67,27 @@ Result<void> check_drops(const Scenario& scenario, const CoreConfig& config, con
   return {};
 }
 
-// A checkpoint is another file than the model's description: both must mean one geometry.
-Result<void> check_same(const Scenario& scenario, const LlmSpec& named, const LlmSpec& found) {
-  const struct {
-    const char* what;
-    uint32_t named, found;
-  } rows[] = {
-      {"layers", named.layers, found.layers},       {"query heads", named.query_heads, found.query_heads},
-      {"KV heads", named.kv_heads, found.kv_heads}, {"head_dim", named.head_dim, found.head_dim},
-      {"hidden", named.hidden, found.hidden},       {"intermediate", named.intermediate, found.intermediate},
-      {"vocabulary", named.vocab, found.vocab}};
-  for (const auto& row : rows) {
-    if (row.named == row.found) continue;
-    return mistake(scenario.where("cpu.checkpoint"),
-                   fmt::format("has {} {}, model {} has {}", row.found, row.what, named.name, row.named),
-                   "kvtwin model import CHECKPOINT/config.json makes the model that it is");
-  }
-  return {};
+// Whether the scorer ranks by weights of its own, which the scenario may name a file of.
+bool trained(const Scenario& scenario) {
+  const v1::Policies& axes = scenario.values.policies();
+  return axes.budget() != "all" && cpu::has_weights(score_spec(scenario.values).kind);
 }
 
-Result<ModelWeights> make_weights(const Scenario& scenario, const Composed& composed) {
-  const std::string& written = scenario.values.cpu().checkpoint();
-  if (written.empty()) {
-    if (Result<void> ok = check_dense(composed.llm, scenario.where("model.name")); !ok)
-      return tl::unexpected<Mistake>(ok.error());
-    return ModelWeights::random(composed.llm, scenario.values.seed());
+// Nullopt: nobody trained any, or the scorer has none.
+Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenario, const LlmSpec& llm) {
+  const std::string& written = scenario.values.cpu().scorer_weights();
+  if (written.empty()) return std::nullopt;
+  const v1::Policies& axes = scenario.values.policies();
+  if (!trained(scenario)) {
+    return mistake(scenario.where("cpu.scorer_weights"),
+                   fmt::format("scorer \"{}\" under budget {} has no weights", axes.scorer(), axes.budget()),
+                   "\"\", or scorer fastkvzip, trimkv, judge_q or intent_residual");
   }
-  Result<ModelWeights> loaded = load_model(scenario.file(written));
-  if (!loaded) return loaded;
-  if (Result<void> ok = check_same(scenario, composed.llm, loaded->llm()); !ok)
-    return tl::unexpected<Mistake>(ok.error());
-  return loaded;
+  Result<cpu::ScorerWeights> loaded =
+      cpu::ScorerWeights::load(score_spec(scenario.values).kind, llm,
+                               captured_rows(axes.scorer(), scorer_spec(axes)), scenario.file(written));
+  if (!loaded) return tl::unexpected<Mistake>(loaded.error());
+  return std::optional(std::move(*loaded));
 }
 
 // Cells in another format than the model's.
@@ -126,7 +109,8 @@ Result<std::unique_ptr<cpu::KvCache>> make_packed(const CoreConfig& config, cons
 
 // Which way of keeping KV the engine's policies ask for.
 Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
-                                                 const ModelWeights* weights) {
+                                                 const ModelWeights* weights,
+                                                 const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (method != RetrievalMethod::kAll) {
@@ -135,8 +119,12 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
   }
   if (config.policies.precision != "bf16") return make_packed(config, memory, weights->llm());
   if (!drops(config)) return cpu::PagedCache::make(memory, weights->llm());
-  return cpu::CompressedCache::make({config, score_spec(scenario.values), scenario.values.seed()}, memory,
-                                    weights);
+  return cpu::CompressedCache::make({.core = config,
+                                     .score = score_spec(scenario.values),
+                                     .seed = scenario.values.seed(),
+                                     .weights = trained_weights,
+                                     .ask_response = scenario.values.cpu().judge_rows() == "response"},
+                                    memory, weights);
 }
 
 }  // namespace
@@ -153,61 +141,44 @@ struct CpuWorld::Parts {
 CpuWorld::CpuWorld(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 CpuWorld::~CpuWorld() = default;
 
-Result<std::unique_ptr<CpuWorld>> CpuWorld::make(const Scenario& scenario, const Composed& composed) {
-  if (Result<void> ok = check_axes(scenario); !ok) return tl::unexpected<Mistake>(ok.error());
-  Result<ModelWeights> weights = make_weights(scenario, composed);
+Result<std::unique_ptr<ValuesWorld>> CpuWorld::make(const Scenario& scenario, const Composed& composed) {
+  if (Result<void> ok = check_cpu(scenario); !ok) return tl::unexpected<Mistake>(ok.error());
+  Result<ModelWeights> weights = compose_weights(scenario, composed.llm, false);
   if (!weights) return tl::unexpected<Mistake>(weights.error());
-  const bool greedy = scenario.values.cpu().decode() == "greedy";
-  auto parts = std::make_unique<Parts>(std::move(*weights),
-                                       cpu::TokenIdOptions{.seed = scenario.values.seed(),
-                                                           .unit_tokens = composed.client->unit_tokens(),
-                                                           .vocab = composed.llm.vocab,
-                                                           .outputs_unknown = greedy});
+  auto parts = std::make_unique<Parts>(std::move(*weights), token_options(scenario, composed));
+  const Result<std::optional<cpu::ScorerWeights>> scorer = scorer_weights(scenario, composed.llm);
+  if (!scorer) return tl::unexpected<Mistake>(scorer.error());
   for (const CoreConfig& config : composed.options.engines) {
     cpu::CpuEngineConfig own;
     own.engine = config.engine;
-    own.decoding = greedy ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
-    if (Result<void> ok = check_drops(scenario, config, composed.llm); !ok)
+    own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
+    if (Result<void> ok = check_cache(scenario, config, composed.llm); !ok)
       return tl::unexpected<Mistake>(ok.error());
-    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights);
+    Result<std::unique_ptr<cpu::KvCache>> cache = make_cache(scenario, config, &parts->weights, *scorer);
     if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     parts->engines.push_back(
         std::make_unique<cpu::CpuEngine>(own, &parts->weights, &parts->tokens, std::move(*cache)));
   }
-  return std::unique_ptr<CpuWorld>(new CpuWorld(std::move(parts)));
+  return std::unique_ptr<ValuesWorld>(new CpuWorld(std::move(parts)));
 }
 
 Client* CpuWorld::watch(Client* client) { return parts_->tokens.watch(client); }
 
 Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed, Client* client,
                                    const std::vector<Observer*>& observers) {
-  SimulatedEnd out;
-  if (scenario.values.clock() == "virtual") {
-    std::vector<OutcomeSource*> values;
-    for (const auto& engine : parts_->engines) values.push_back(engine.get());
-    Result<SimulatedEnd> simulated = simulate(scenario, composed, client, observers, values);
-    if (!simulated) return simulated;
-    out = *simulated;
-  } else {
-    cpu::CpuBackendOptions options;
-    std::vector<OutcomeSource*> sources;
-    options.sleep = scenario.values.cpu().sleep();
-    for (size_t i = 0; i < parts_->engines.size(); ++i) {
-      options.steps_in_flight_max.push_back(composed->options.engines[i].steps_in_flight_max);
-      OutcomeSource* const engine = parts_->engines[i].get();
-      OutcomeLog* const log = composed->outcome_log;
-      sources.push_back(log == nullptr ? engine : log->watch(engine));
-    }
-    cpu::EngineSources engines(sources);
-    cpu::CpuBackend world(options, &engines);
-    out.end = kvtwin::run(composed->options, client, &world, observers);
-    out.evidence[static_cast<size_t>(Evidence::kMeasured)] = 1;
-    if (world_says_kept(composed->options.engines.front())) out.kept_outcomes = "natural";
+  const bool asks_response = scenario.values.cpu().judge_rows() == "response";
+  if (trained(scenario) && scenario.values.cpu().scorer_weights().empty() && !asks_response) {
+    composed->notes.push_back(
+        fmt::format("scorer {} ranks by weights that are drawn from the seed: reproducibly, not well",
+                    scenario.values.policies().scorer()));
   }
-  if (out.retrieval.outcomes.empty()) out.retrieval = recalled(composed->options.engines.front());
-  for (const auto& engine : parts_->engines) {
-    out.tokens_computed += engine->tokens_computed();
-    out.samples_digest += engine->samples_digest();
+  std::vector<OutcomeSource*> engines;
+  for (const auto& engine : parts_->engines) engines.push_back(engine.get());
+  Result<SimulatedEnd> out = run_values(scenario, composed, client, observers, engines);
+  if (out && out->retrieval.outcomes.empty()) out->retrieval = recalled(composed->options.engines.front());
+  for (size_t i = 0; out && i < engines.size(); ++i) {
+    out->tokens_computed += parts_->engines[i]->tokens_computed();
+    out->samples_digest += parts_->engines[i]->samples_digest();
   }
   return out;
 }
@@ -226,10 +197,6 @@ SimulatedEnd::Retrieval CpuWorld::recalled(const CoreConfig& config) const {
     out.pages_chosen += all.chosen;
   }
   return out;
-}
-
-bool needs_simulator(const Scenario& scenario) {
-  return scenario.values.world() != "cpu" || scenario.values.clock() == "virtual";
 }
 
 }  // namespace kvtwin

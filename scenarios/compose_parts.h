@@ -4,11 +4,14 @@
 #define KVTWIN_SCENARIOS_COMPOSE_PARTS_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "engine/policy/budget_groups.h"
 #include "engine/policy/config.h"
 #include "models/llm.h"
 #include "scenarios/scenario.h"
+#include "traces/sink.h"
 
 namespace kvtwin {
 
@@ -16,10 +19,20 @@ namespace kvtwin {
 PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mistakes);
 // Into how many pages the set cuts what a page of all heads would hold.
 uint32_t page_groups(const PolicySet& set);
+// What each head holds of ranked tokens, by layer * kv_heads + head: its group's largest share, all where
+// heads are not told apart; and whether heads of one layer differ.
+std::vector<Share> held_shares(const PolicySet& set);
+// Of a ranked token that a mean group drops: the cells that heads hold beside it without needing them
+// (METHODS 2.10: max over members, less the member's own; relative to what groups drop).
+double group_slack(const PolicySet& set);
+bool heads_differ(const PolicySet& set);
 // Whether the world has to say what compressions keep.
 bool world_says_kept(const CoreConfig& config);
 // Of one GPU.
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set);
+
+// Pushes the scenario's trace into `sink`. What the user should know goes to *notes, which may be null.
+Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink);
 
 }  // namespace kvtwin
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "engine/policy/budget_groups.h"
 #include "engine/policy/registry.h"
 #include "engine/policy/retention.h"
 #include "scenarios/compose_parts.h"
@@ -50,6 +51,33 @@ BudgetSpec budget_spec(const v1::BudgetOptions& in, uint32_t heads, Mistakes* mi
   return out;
 }
 
+// Means and deviations from the profile that the budget names.
+void load_profile(const Scenario& scenario, const LayoutSpec& layout, BudgetSpec* out, Mistakes* mistakes) {
+  const v1::BudgetOptions& in = scenario.values.policies().budget_options();
+  if (in.profile().empty()) return;
+  const char* const field = "policies.budget_options.profile";
+  const std::optional<RetentionProfile> profile = load_retention(scenario, field, in.profile(), mistakes);
+  if (!profile) return;
+  if (profile->layers != layout.layers || profile->kv_heads != layout.kv_heads) {
+    mistakes->push_back(
+        {scenario.where(field),
+         fmt::format("{} has {} layers of {} KV heads, the engine has {} of {}", profile->name,
+                     profile->layers, profile->kv_heads, layout.layers, layout.kv_heads),
+         "a profile of the scenario's model (kvtwin calibrate policy budgets)"});
+    return;
+  }
+  // Absolute fractions are those of one ratio; 1 is what nobody asked to change.
+  if (!in.shares() && in.ratio() < 1 && std::abs(in.ratio() - profile->base_ratio) > 1e-6) {
+    mistakes->push_back(
+        {scenario.where("policies.budget_options.ratio"),
+         fmt::format("ratio is {}, {} was made at {}", in.ratio(), profile->name, profile->base_ratio),
+         "that ratio, a profile made at yours, or shares: true, which scales"});
+    return;
+  }
+  for (const double mean : in.shares() ? profile->share_mu : profile->mu) out->mu.push_back(share(mean));
+  for (const double d : in.shares() ? profile->share_sigma : profile->sigma) out->sigma.push_back(share(d));
+}
+
 void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
   const v1::Policies& axes = scenario.values.policies();
   if (axes.retrieval() != "all" && !llm.sliding_layers.empty()) {
@@ -65,7 +93,21 @@ void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* s
                          fmt::format("layers_dense is {}, {} has {} layers", dense, llm.name, llm.layers),
                          fmt::format("from 0 to {}", llm.layers)});
   }
+  // Read again by who simulates; here so that what is wrong with it is said before anything runs.
+  if (const auto profile = load_recall_profile(scenario, llm); !profile) mistakes->push_back(profile.error());
   if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
+}
+
+// What each head keeps of ranked tokens on its own; where the world answers that, what a profile expects.
+std::vector<Share> own_shares(const PolicySet& set) {
+  std::vector<Share> own = clustering_budgets(set);
+  if (!own.empty()) return own;
+  const BudgetSpec& spec = set.budget_spec;
+  for (const Share mean : spec.mu) {
+    const auto share = static_cast<unsigned __int128>(mean) * (spec.shares ? spec.ratio : kWhole) >> 32;
+    own.push_back(static_cast<Share>(std::min<unsigned __int128>(share, kWhole)));
+  }
+  return own;
 }
 
 }  // namespace
@@ -90,14 +132,16 @@ PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mis
   out.layout_spec.heads_per_group = in.layout_options().heads_per_group();
   out.layout_spec.clustering = kClusterings.value(in.layout_options().clustering());
   out.budget_spec = budget_spec(in.budget_options(), out.layout_spec.heads(), mistakes, scenario);
+  load_profile(scenario, out.layout_spec, &out.budget_spec, mistakes);
   const size_t heads = out.layout_spec.heads();
   const bool tables = out.budget_spec.mu.size() == heads && out.budget_spec.sigma.size() == heads;
-  if (scenario.values.simulation().kept() == "profile" && !tables) {
+  if (mistakes->empty() && scenario.values.simulation().kept() == "profile" && !tables) {
     mistakes->push_back({scenario.where("simulation.kept"),
                          "profile draws what each head keeps, but policies.budget_options has means of " +
                              std::to_string(out.budget_spec.mu.size()) + " heads and deviations of " +
                              std::to_string(out.budget_spec.sigma.size()),
-                         "give both for all " + std::to_string(heads) + " heads, or kept: \"fixed\""});
+                         "give both for all " + std::to_string(heads) +
+                             " heads, budget_options.profile, or kept: \"fixed\""});
   }
   return out;
 }
@@ -105,6 +149,45 @@ PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mis
 uint32_t page_groups(const PolicySet& set) {
   if (validate_layout_spec(set.layout_spec).has_value() || !layout_has_groups(set.layout)) return 1;
   return set.layout_spec.groups();
+}
+
+std::vector<Share> held_shares(const PolicySet& set) {
+  const uint32_t heads = set.layout_spec.heads();
+  const std::vector<Share> equal(heads, kWhole);
+  if (!layout_has_groups(set.layout) || set.budget == "pyramid") return equal;
+  const std::vector<Share> budgets = own_shares(set);
+  if (budgets.size() != heads) return equal;
+  const GroupMap groups = make_groups(set);
+  const std::vector<Share> largest = groups.largest(budgets);
+  std::vector<Share> out;
+  for (uint32_t head = 0; head < heads; ++head) {
+    out.push_back(std::min(kWhole, largest[groups.group_of(head)]));
+  }
+  return out;
+}
+
+// A call with u tokens of which all is held and n ranked ones holds u + held n cells in a mean head, drops
+// (1 - held) n, and needs u + own n.
+double group_slack(const PolicySet& set) {
+  const std::vector<Share> held = held_shares(set);
+  const std::vector<Share> own = own_shares(set);
+  if (own.size() != held.size() || !layout_has_groups(set.layout) || set.budget == "pyramid") return 0;
+  double held_sum = 0, own_sum = 0;
+  for (size_t head = 0; head < held.size(); ++head) {
+    held_sum += static_cast<double>(held[head]);
+    own_sum += static_cast<double>(std::min(own[head], kWhole));
+  }
+  const double whole = static_cast<double>(kWhole) * static_cast<double>(held.size());
+  return held_sum >= whole ? 0 : (held_sum - own_sum) / (whole - held_sum);
+}
+
+bool heads_differ(const PolicySet& set) {
+  const std::vector<Share> held = held_shares(set);
+  const uint32_t kv_heads = set.layout_spec.kv_heads;
+  for (size_t head = 0; head < held.size(); ++head) {
+    if (held[head] != held[head / kv_heads * kv_heads]) return true;
+  }
+  return false;
 }
 
 bool world_says_kept(const CoreConfig& config) {

@@ -10,6 +10,8 @@
 #ifdef KVTWIN_HAVE_SIMGRID
 
 #include "scenarios/compose_outcomes.h"
+#include "scenarios/compose_partition.h"
+#include "scenarios/compose_retrieving.h"
 #include "scenarios/retrieval_options.h"
 #include "sim/sim_backend.h"
 
@@ -20,16 +22,18 @@ double giga(const Figure& figure) { return figure.value / 1e9; }
 
 Duration rounded(const Figure& figure) { return {static_cast<int64_t>(figure.value + 0.5)}; }
 
-// What the engines' in-step retrieval is priced by. Nothing, where every step reads everything.
-struct Retrieving {
-  std::optional<RetrievalCost> prices;
-  std::vector<std::unique_ptr<sim::GraphPricer>> pricers;  // by engine
-};
+}  // namespace
 
 Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   Retrieving out;
   const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
-  if (method == RetrievalMethod::kAll) return out;
+  if (method == RetrievalMethod::kAll) {
+    if (composed.watcher == nullptr) return out;
+    const sim::GraphPricerSpec dense{.graph = {.layers = composed.llm.layers}, .policy = {}};
+    for (size_t i = 0; i < composed.options.engines.size(); ++i)
+      out.pricers.push_back(std::make_unique<sim::GraphPricer>(dense, composed.cost.get(), nullptr));
+    return out;
+  }
   const CoreConfig& config = composed.options.engines.front();
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   const LlmSpec& llm = composed.llm;
@@ -54,6 +58,8 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   return out;
 }
 
+namespace {
+
 SimulatedEnd::Retrieval retrieval_of(const Outcomes& outcomes, const sim::SimReport& report) {
   SimulatedEnd::Retrieval out;
   out.outcomes = outcomes.recalled_by();
@@ -70,6 +76,15 @@ SimulatedEnd::Retrieval retrieval_of(const Outcomes& outcomes, const sim::SimRep
     out.hidden.ns += engine.hidden / kTicksPerNs;
   }
   return out;
+}
+
+double stretch_of(const sim::SimReport& report) {
+  double read = 0, waited = 0;
+  for (const sim::StepTotals& engine : report.engines) {
+    read += static_cast<double>(engine.cells_read);
+    waited += static_cast<double>(engine.cells_waited);
+  }
+  return read > 0 ? waited / read : 1;
 }
 
 sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, const Retrieving& retrieving) {
@@ -93,6 +108,7 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, co
     engine.gpu_first = static_cast<uint32_t>(i) * tp;
     engine.gpus = tp;
     if (!retrieving.pricers.empty()) engine.pricer = retrieving.pricers[i].get();
+    engine.watcher = composed.watcher;
     out.engines.push_back(engine);
   }
   const std::string& fidelity = scenario.values.simulation().fidelity();
@@ -111,6 +127,9 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
                               const std::vector<OutcomeSource*>& values) {
   const Retrieving retrieving = make_retrieving(scenario, *composed);
   sim::SimConfig config = sim_config(scenario, *composed, retrieving);
+  std::optional<sim::PartitionPrice> partition;  // engines are alike, and share what is remembered
+  if (const auto spec = partition_price_spec(scenario, *composed)) partition.emplace(*spec);
+  for (sim::SimEngine& engine : config.engines) engine.partition = partition ? &*partition : nullptr;
   const Result<std::unique_ptr<Outcomes>> outcomes = Outcomes::make(scenario, *composed, values);
   if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
   (*outcomes)->attach(&config, composed->outcome_log);
@@ -121,7 +140,8 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
   SimulatedEnd out;
   out.end = sim::run_simulated(config, composed->options, client, observers, &report);
   out.kept_outcomes = (*outcomes)->kept_by();
-  if (!retrieving.pricers.empty()) out.retrieval = retrieval_of(**outcomes, report);
+  if (retrieving.prices) out.retrieval = retrieval_of(**outcomes, report);
+  if (partition) out.attention_stretch = stretch_of(report);
   std::array<double, kEvidenceKinds> ticks{};
   double sum = 0;
   for (const sim::StepTotals& engine : report.engines) {

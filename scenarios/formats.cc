@@ -10,6 +10,7 @@
 #include "models/retention_profile.h"
 #include "models/tag_map.h"
 #include "models/textproto.h"
+#include "scenarios/compose_parts.h"
 #include "scenarios/names.h"
 
 namespace kvtwin {
@@ -56,10 +57,10 @@ void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set
   spec.tile = in.tile();
   spec.aot_weight = kAotWeights.value(in.aot_weight());
   spec.aot_exact_grid = in.aot_exact_grid();
+  spec.aot_waves = in.aot_waves();
   if (in.profile().empty()) return;
   const char* const field = "policies.partition_options.profile";
-  const auto profile =
-      load<RetentionProfile>(scenario, field, in.profile(), parse_retention_profile, mistakes);
+  const auto profile = load_retention(scenario, field, in.profile(), mistakes);
   if (!profile) return;
   if (profile->layers != llm.layers || profile->kv_heads != llm.kv_heads) {
     mistakes->push_back({scenario.where(field),
@@ -80,6 +81,26 @@ Format stored_format(const std::string& precision) {
 }
 
 }  // namespace
+
+std::optional<RetentionProfile> load_retention(const Scenario& scenario, const char* field,
+                                               const std::string& written, Mistakes* mistakes) {
+  return load<RetentionProfile>(scenario, field, written, parse_retention_profile, mistakes);
+}
+
+Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenario, const LlmSpec& llm) {
+  const std::string& written = scenario.values.simulation().retrieval().profile();
+  if (written.empty()) return std::optional<RecallProfile>();
+  const char* const field = "simulation.retrieval.profile";
+  Mistakes mistakes;
+  std::optional<RecallProfile> profile =
+      load<RecallProfile>(scenario, field, written, parse_recall_profile, &mistakes);
+  if (!profile) return tl::unexpected<Mistake>(mistakes.front());
+  if (profile->layers == llm.layers && profile->kv_heads == llm.kv_heads) return profile;
+  return mistake(scenario.where(field),
+                 fmt::format("{} has {} layers of {} KV heads, {} has {} of {}", profile->name,
+                             profile->layers, profile->kv_heads, llm.name, llm.layers, llm.kv_heads),
+                 "a profile of the scenario's model (kvtwin calibrate policy retrieval)");
+}
 
 void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
   load_precision(scenario, set, mistakes);
@@ -116,10 +137,13 @@ uint32_t pages_int2(uint32_t pages, const PrecisionSpec& spec) {
   return static_cast<uint32_t>(parts * pages / kTwo);
 }
 
-PlanPrice plan_price(const Scenario& scenario) {
+PlanPrice plan_price(const Scenario& scenario, const PolicySet& set) {
   const v1::Policies& policies = scenario.values.policies();
   if (policies.partition() != "flashinfer") return {};
-  return {1, 1, policies.partition_options().plan_ns()};
+  const int64_t given_ns = policies.partition_options().plan_ns();
+  if (!heads_differ(set)) return {1, 1, given_ns};
+  const uint32_t gpus = scenario.values.engines().tensor_parallel();
+  return {set.layout_spec.layers, std::max(1u, set.layout_spec.kv_heads / gpus), given_ns};
 }
 
 uint64_t exact_cells_bytes(const Scenario& scenario, const LlmSpec& llm, uint32_t tp) {

@@ -154,6 +154,8 @@ void fill_reuse(const Summary& sum, v1::Reuse* out) {
   out->set_first_admission_tokens(sum.reused_tokens);
   out->set_live_tokens(sum.reused_live);
   out->set_reads_raw(sum.reads_raw);
+  out->set_peak_raw(sum.peak_raw);
+  out->set_peak_effective(sum.peak_effective);
   out->set_reads_effective(sum.reads_effective);
   out->set_readmission_tokens(sum.reused_again_tokens);
   out->set_recomputed_tokens(sum.recomputed_tokens);
@@ -219,6 +221,10 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   fill_input(composed.client->report(), out.mutable_input());
   fill_cost(simulated, out.mutable_cost());
   if (!simulated.retrieval.outcomes.empty()) fill_retrieval(simulated.retrieval, out.mutable_retrieval());
+  if (simulated.attention_stretch > 0) {
+    out.mutable_attention()->set_partition(scenario.values.policies().partition());
+    out.mutable_attention()->set_stretch(simulated.attention_stretch);
+  }
   for (const Rejection& one : metrics.rejections()) {
     v1::RejectedCall& rejected = *out.add_rejected();
     rejected.set_call(raw(one.call));

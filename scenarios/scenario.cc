@@ -281,7 +281,7 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
     scenario.values.mutable_policies()->set_placement(arena ? "arena" : host ? "host" : "gpu");
   }
   if (scenario.values.clock().empty())
-    scenario.values.set_clock(scenario.values.world() == "cpu" ? "wall" : "virtual");
+    scenario.values.set_clock(scenario.values.world() != "sim" ? "wall" : "virtual");
   complete_scorer_options(scenario.values.mutable_policies());
   check_scenario(scenario, &mistakes);
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
@@ -314,9 +314,15 @@ std::string resolved_textproto(const Scenario& scenario) {
     out.mutable_simulation()->set_recorded_run(anchor(run));
   }
   out.mutable_cpu()->set_checkpoint(anchor(out.cpu().checkpoint()));
+  out.mutable_cpu()->set_scorer_weights(anchor(out.cpu().scorer_weights()));
   v1::Policies& policies = *out.mutable_policies();
   policies.mutable_precision_options()->set_tag_map(anchor(policies.precision_options().tag_map()));
   policies.mutable_partition_options()->set_profile(anchor(policies.partition_options().profile()));
+  policies.mutable_budget_options()->set_profile(anchor(policies.budget_options().profile()));
+  if (!out.simulation().retrieval().profile().empty()) {
+    v1::RetrievalBehaviour& behaviour = *out.mutable_simulation()->mutable_retrieval();
+    behaviour.set_profile(anchor(behaviour.profile()));
+  }
   out.mutable_model()->set_name(anchor_name(out.model().name()));
   out.mutable_hardware()->set_node(anchor_name(out.hardware().node()));
   pb::TextFormat::Printer printer;

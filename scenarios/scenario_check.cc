@@ -90,7 +90,10 @@ void check_formats(const v1::Policies& policies, Checker* check) {
   check->choice("policies.precision_options.ageing", precision.ageing(), kAgeings.names());
   check->exists("policies.precision_options.tag_map", precision.tag_map());
   const v1::PartitionOptions& partition = policies.partition_options();
-  check->range("policies.partition_options.uniform_splits", partition.uniform_splits(), 1u, 1024u);
+  check->range("policies.partition_options.uniform_splits", partition.uniform_splits(), 0u, 1024u);
+  check->range("policies.partition_options.aot_waves", partition.aot_waves(), 1u, 1024u);
+  check->range("policies.partition_options.ctas_per_sm", partition.ctas_per_sm(), 1u, 32u);
+  check->choice("policies.partition_options.priced", partition.priced(), {"ragged", "always", "never"});
   check->range("policies.partition_options.flash_splits_max", partition.flash_splits_max(), 1u, 1024u);
   check->range("policies.partition_options.tile", partition.tile(), 1u, 1u << 16);
   check->choice("policies.partition_options.aot_weight", partition.aot_weight(), kAotWeights.names());
@@ -104,6 +107,11 @@ void check_policies(const v1::Policies& policies, Checker* check) {
   check->range("policies.budget_options.ratio", budget.ratio(), 0.0, 1.0);
   check->range("policies.budget_options.alpha", budget.alpha(), 0.0, 4096.0);
   check->range("policies.budget_options.inflation", budget.inflation(), 0.0, 4096.0);
+  check->exists("policies.budget_options.profile", budget.profile());
+  if (!budget.profile().empty() && budget.mean_size() + budget.deviation_size() > 0) {
+    check->add("policies.budget_options.profile", "profile stands beside mean or deviation",
+               "one of the two");
+  }
   for (const double mean : budget.mean()) check->range("policies.budget_options.mean", mean, 0.0, 4096.0);
   for (const double d : budget.deviation()) check->range("policies.budget_options.deviation", d, 0.0, 4096.0);
   check->choice("policies.layout_options.clustering", policies.layout_options().clustering(),
@@ -127,12 +135,18 @@ void check_replay(const v1::Replay& replay, Checker* check) {
 }
 
 void check_world(const v1::Scenario& values, Checker* check) {
-  check->choice("world", values.world(), {"sim", "cpu"});
+  check->choice("world", values.world(), {"sim", "cpu", "cuda"});
   check->choice("clock", values.clock(), {"wall", "virtual"});
   if (values.world() == "sim" && values.clock() == "wall")
     check->add("clock", "the simulated world has no wall clock", "virtual, or --world=cpu");
   check->choice("cpu.decode", values.cpu().decode(), {"forced", "greedy"});
   check->exists("cpu.checkpoint", values.cpu().checkpoint());
+  check->exists("cpu.scorer_weights", values.cpu().scorer_weights());
+  check->choice("cpu.judge_rows", values.cpu().judge_rows(), {"soft", "response"});
+  if (values.cpu().judge_rows() == "response" && values.cpu().decode() == "greedy") {
+    check->add("cpu.judge_rows", "the response is asked before it is there: decode is greedy",
+               "decode: \"forced\", or judge_rows: \"soft\"");
+  }
 }
 
 // Outcomes of another run, and from where.
@@ -177,9 +191,11 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.range("cost.host_piecewise_ns", values.cost().host_piecewise_ns(), -host_max, host_max);
   check.range("cost.host_eager_ns", values.cost().host_eager_ns(), -host_max, host_max);
   check.range("cost.first_step_host_ns", values.cost().first_step_host_ns(), int64_t{0}, 600 * host_max);
+  check.range("cost.group_ns", values.cost().group_ns(), 0.0, 1e6);
   check_retrieval(values, [&](const std::string& field, std::string what, std::string hint) {
     check.add(field, std::move(what), std::move(hint));
   });
+  check.exists("simulation.retrieval.profile", values.simulation().retrieval().profile());
   check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile", "recorded"});
   check_recorded(values.simulation(), &check);
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});

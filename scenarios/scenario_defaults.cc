@@ -51,11 +51,14 @@ constexpr char kDefaults[] = R"pb(
       ageing: "ignore"
     }
     partition_options {
-      uniform_splits: 1
+      uniform_splits: 0
+      ctas_per_sm: 2
+      priced: "ragged"
       flash_splits_max: 128
       tile: 64
       aot_weight: "group_max"
       aot_exact_grid: false
+      aot_waves: 1
       profile: ""
       alpha: 2
       plan_ns: 0
@@ -74,6 +77,7 @@ constexpr char kDefaults[] = R"pb(
       decode_reserve: 0
       kept_min: 512
       uniform_depth: false
+      profile: ""
     }
     layout_options { heads_per_group: 0 clustering: "adjacent" }
   }
@@ -103,11 +107,12 @@ constexpr char kDefaults[] = R"pb(
     retries_max: 3
     oversized: "refuse"
   }
-  cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 0 first_step_host_ns: 0 }
+  cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 0 first_step_host_ns: 0 group_ns: 0 }
   simulation { fidelity: "auto" fold: true kept: "fixed" recorded_run: "" }
   world: "sim"
   clock: ""
-  cpu { checkpoint: "" decode: "forced" sleep: false }
+  cpu { checkpoint: "" decode: "forced" sleep: false scorer_weights: "" judge_rows: "soft" }
+  cuda { timings: false }
 )pb";
 
 // max_cudagraph_capture_size 512: 1, 2, 4, then every 8 up to 256, then every 16.

@@ -51,7 +51,7 @@ class Table {
 
   void headline(const SummaryContext& context) {
     print("{}: {:.4g} calls/s, TTFT p99 {:.4g} ms   ({} {:.1f} s", r_.scenario(), r_.rates().calls_per_s(),
-          r_.latencies().ttft().p99_ns() / 1e6, r_.world() == "cpu" ? "computed" : "simulated",
+          r_.latencies().ttft().p99_ns() / 1e6, r_.world() != "sim" ? "computed" : "simulated",
           static_cast<double>(r_.rates().elapsed_ns()) / 1e9);
     if (context.wall_s) print(" in {:.2f} s", *context.wall_s);
     out_ += ")\n\n";
@@ -103,6 +103,7 @@ class Table {
       row("decode reads", "{:.3f} M tokens of {:.3f} M; what is kept: {}",
           static_cast<double>(reuse.reads_effective()) / 1e6, static_cast<double>(reuse.reads_raw()) / 1e6,
           reuse.kept_outcomes().empty() ? "the ring's newest" : reuse.kept_outcomes());
+      row("  longest decode", "{} of {} tokens", grouped(reuse.peak_effective()), grouped(reuse.peak_raw()));
     }
     row("preemptions", "{} of {} calls", grouped(calls.preemptions()), grouped(calls.calls_preempted()));
     const v1::Pages& pages = r_.pages();
@@ -125,13 +126,18 @@ class Table {
         static_cast<double>(moved.bytes_out()) / 1e9, static_cast<double>(moved.exposed_ns()) / 1e9,
         static_cast<double>(moved.hidden_ns()) / 1e9,
         moved.failed() > 0 ? fmt::format("; {} failed", moved.failed()) : "");
+    if (r_.has_attention()) {
+      row("attention", "{} partition: {:.3f} of the time of even shares", r_.attention().partition(),
+          r_.attention().stretch());
+    }
     if (r_.has_retrieval()) retrieval();
     attribution();
     shares("input tokens", r_.input());
     shares("step time", r_.cost());
     if (r_.has_values()) {
-      row("values", "{} tokens computed in fp32, {} decoding, {} clock; samples={:016x}",
-          grouped(r_.values().tokens()), r_.values().decode(), r_.values().clock(), r_.values().samples());
+      row("values", "{} tokens computed in {}, {} decoding, {} clock; samples={:016x}",
+          grouped(r_.values().tokens()), r_.world() == "cuda" ? "bf16 on a GPU" : "fp32",
+          r_.values().decode(), r_.values().clock(), r_.values().samples());
     }
     for (const std::string& note : r_.notes()) row("note", "{}", note);
     out_ += '\n';
@@ -243,6 +249,8 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["admitted_prompt_tokens"] = r.reuse().admitted_prompt_tokens();
   out["reused_tokens_first"] = r.reuse().first_admission_tokens();
   out["reused_tokens_live"] = r.reuse().live_tokens();
+  out["reads_peak_raw"] = r.reuse().peak_raw();
+  out["reads_peak_effective"] = r.reuse().peak_effective();
   out["reads_raw"] = r.reuse().reads_raw();
   out["reads_effective"] = r.reuse().reads_effective();
   out["reused_tokens_again"] = r.reuse().readmission_tokens();
@@ -271,6 +279,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["time_host_s"] = r.time().host_s();
   out["time_latency_s"] = r.time().latency_s();
   if (r.has_retrieval()) put(r.retrieval(), &out);
+  if (r.has_attention()) out["attention_stretch"] = r.attention().stretch();
   put("input", r.input(), &out);
   put("cost", r.cost(), &out);
   return out;

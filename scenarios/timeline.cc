@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 namespace kvtwin {
 namespace {
@@ -13,8 +14,8 @@ namespace {
 std::string us(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
 constexpr std::pair<int, const char*> kRows[] = {
-    {1, "steps"}, {2, "host to gpu"}, {3, "gpu to host"}, {4, "calls"}};
-constexpr int kSteps = 1, kIn = 2, kOut = 3, kCalls = 4;
+    {1, "steps"}, {2, "host to gpu"}, {3, "gpu to host"}, {4, "calls"}, {5, "operations"}};
+constexpr int kSteps = 1, kIn = 2, kOut = 3, kCalls = 4, kOperations = 5;
 
 }  // namespace
 
@@ -37,11 +38,13 @@ Result<TimelineWindow> parse_window(const std::string& text) {
   return out;
 }
 
-Timeline::Timeline(TimelineWindow window, size_t engines) : window_(window), engines_(engines) {
+Timeline::Timeline(TimelineWindow window, size_t engines, OperationsOfStep operations)
+    : window_(window), operations_(std::move(operations)), engines_(engines) {
   for (size_t i = 0; i < engines; ++i) {
     rows_.push_back(
         fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"engine {}"}}}})", i, i));
     for (const auto& [row, name] : kRows) {
+      if (row == kOperations && !operations_) continue;
       rows_.push_back(fmt::format(
           R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", i, row, name));
     }
@@ -81,7 +84,16 @@ void Timeline::saw_event(Instant now, EngineId engine, const Event& event) {
     const uint64_t step = raw(done->step) + i;
     while (!here.launches.empty() && here.launches.front().end <= step) here.launches.pop_front();
     const Instant end = done->ends[i];
-    if (!here.launches.empty() && inside(here.last_end, end)) {
+    const bool shown = !here.launches.empty() && inside(here.last_end, end);
+    if (operations_) {
+      for (const StepOperation& one : operations_(engine, StepId{step})) {
+        if (!shown) break;
+        const Instant start = std::max(here.launches.front().at, here.last_end);
+        span(one.name, kOperations, raw(engine), start + one.from, start + one.to,
+             fmt::format(R"("layer":{})", one.layer));
+      }
+    }
+    if (shown) {
       const Launch& launch = here.launches.front();
       span(launch.chunks > 0 ? "prefill" : "decode", kSteps, raw(engine), std::max(launch.at, here.last_end),
            end,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,19 @@ struct TimelineWindow {
 // "10..12.5": seconds of the run.
 Result<TimelineWindow> parse_window(const std::string& text);
 
+// One operation of a step on the device; from the step's start.
+struct StepOperation {
+  const char* name = "";
+  uint32_t layer = 0;
+  Duration from{}, to{};
+};
+// Those of a step, once.
+using OperationsOfStep = std::function<std::vector<StepOperation>(EngineId engine, StepId step)>;
+
 class Timeline : public Observer {
  public:
-  Timeline(TimelineWindow window, size_t engines);
+  // `operations` may be null; else it is asked for every step.
+  Timeline(TimelineWindow window, size_t engines, OperationsOfStep operations = {});
 
   void saw_event(Instant now, EngineId engine, const Event& event) override;
   void saw_command(Instant now, const Command& command) override;
@@ -55,6 +66,7 @@ class Timeline : public Observer {
   void mark(const char* phase, const char* name, size_t engine, Instant at, CallId call);
 
   const TimelineWindow window_;
+  const OperationsOfStep operations_;
   std::vector<Engine> engines_;
   std::vector<std::string> rows_;
 };

@@ -69,6 +69,12 @@ void StepClock::launch(Instant now, const LaunchStep& command) {
   launch.steps = command.repeat;
   launch.submitted = (now.ns - base_.ns) * kTicksPerNs;
   if (lazy()) launch.command = OwnedLaunch(command);
+  if (partition_ != nullptr && pricer_ == nullptr) {
+    for (const PlanEntry& entry : command.entries) {
+      if (entry.kind == EntryKind::kDecode)
+        launch.decodes.push_back({entry.context, entry.live(), entry.grows});
+    }
+  }
   launch.shape = shape_of(command, &launch.chunks);
   launch.shape.chunks = launch.chunks;
   KVT_CHECK(command.repeat == 1 || launch.chunks.empty());
@@ -155,15 +161,43 @@ bool StepClock::price_next() {
   if (pricer_ != nullptr) {
     price_graph(launch, start, cost_->step(launch->shape).host + first);
   } else {
-    const StepCost cost = cost_->step(launch->shape);
+    const StepShape shape = launch->decodes.empty() ? launch->shape : stretched(launch);
+    const StepCost cost = cost_->step(shape);
     KVT_CHECK(cost.device >= 0);
     const Ticks host = cost.host + first;
     add_priced(start + std::max<Ticks>(0, host + cost.device), host, {}, cost.by_evidence);
+    if (!launch->decodes.empty()) {
+      priced_.back().cells_read += launch->shape.decode_context_sum;
+      priced_.back().cells_waited += shape.decode_context_sum;
+    }
     ++launch->priced;
   }
   launch->shape.decode_context_sum += launch->growing;
   launch->shape.decode_context_max = std::max(launch->shape.decode_context_max, ++launch->growing_max);
   return true;
+}
+
+// The next step of `launch` as if its decodes read what balanced attention reads in the time that theirs
+// takes.
+StepShape StepClock::stretched(Launch* launch) {
+  PartitionPrice::Answer& answer = launch->stretch;
+  if (answer.steps == 0) {
+    std::vector<DecodeLength> now = launch->decodes;
+    const uint32_t offset = launch->answered + launch->priced;
+    for (DecodeLength& call : now) {
+      call.context += offset;
+      call.live += call.grows ? offset : 0;
+    }
+    answer = partition_->ask(now);
+    KVT_CHECK(answer.steps > 0);
+  }
+  --answer.steps;
+  StepShape shape = launch->shape;
+  const auto longer = [&](uint64_t cells) { return (cells * answer.stretch_q16) >> 16; };
+  shape.decode_context_sum = longer(shape.decode_context_sum + shape.decodes) - shape.decodes;
+  shape.decode_context_max =
+      static_cast<uint32_t>(std::min<uint64_t>(longer(shape.decode_context_max), UINT32_MAX));
+  return shape;
 }
 
 void StepClock::price_graph(Launch* launch, Ticks start, Ticks host) {
@@ -173,6 +207,10 @@ void StepClock::price_graph(Launch* launch, Ticks start, Ticks host) {
   const StepTiming timing = pricer_->evaluate(begins);
   const Ticks took = timing.end - begins;
   const double start_ns = static_cast<double>(base_.ns) + static_cast<double>(begins) / kTicksPerNs;
+  if (watcher_ != nullptr) {
+    watcher_->priced({engine_, StepId{raw(launch->first) + launch->priced}, base_, begins, timing,
+                      launch->command.step().entries, launch->answered + launch->priced, pricer_});
+  }
   elsewhere_ = Elsewhere{begins, host, timing};
   if (runner_ != nullptr && runner_->take({engine_, start_ns, timing, took, pricer_, base_})) return;
   pricer_->commit(-early_by(host, took));
@@ -288,6 +326,7 @@ StepDone StepClock::answer(uint32_t steps) {
   totals_.by_evidence = last.by_evidence;
   totals_.exposed = last.exposed, totals_.hidden = last.hidden;
   totals_.bytes_in = last.bytes_in, totals_.bytes_out = last.bytes_out;
+  totals_.cells_read = last.cells_read, totals_.cells_waited = last.cells_waited;
   head_ += steps;
   Launch& launch = launches_.front();
   launch.first = StepId{raw(launch.first) + steps};

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/outcome_source.h"
@@ -33,6 +34,7 @@
 #include "models/cost_model.h"
 #include "sim/graph_pricer.h"
 #include "sim/owned_launch.h"
+#include "sim/partition_price.h"
 
 namespace kvtwin::sim {
 
@@ -48,6 +50,9 @@ struct StepTotals {
   uint64_t pages_now = 0, pages_next = 0;  // recalled before attention | for the next step; of one KV head
   uint64_t heads_corrected = 0;
   uint64_t heads_chose = 0, pages_chosen = 0;  // what rates are shares of (LayerRecall)
+  // Cells that decodes read, of a mean head; and as many as balanced attention would read in the same time.
+  // Counted where a partition is priced.
+  uint64_t cells_read = 0, cells_waited = 0;
 };
 
 // Runs steps piece by piece where they meet others on shared links (sim_backend.cc).
@@ -67,6 +72,23 @@ class StepRunner {
   virtual bool take(const Offer& offer) = 0;
 };
 
+// Is shown each step that is priced through its graph, before the next one changes the graph.
+class StepWatcher {
+ public:
+  virtual ~StepWatcher() = default;
+  struct Seen {
+    EngineId engine{};
+    StepId step{};
+    Instant base{};  // what Ticks count from
+    Ticks begins = 0;
+    StepTiming alone;  // as if it had its links for itself
+    std::span<const PlanEntry> entries;
+    uint32_t offset = 0;  // contexts of entries are so many tokens behind
+    GraphPricer* pricer = nullptr;
+  };
+  virtual void priced(const Seen& step) = 0;
+};
+
 class StepClock {
  public:
   // REQUIRES: steps_in_flight_max is 1 or 2. `cost` must outlive this.
@@ -74,6 +96,10 @@ class StepClock {
   StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_max, Duration first_step_host = {});
   // All may be null, and must outlive this. Bytes of a step are those of `gpus` GPUs like the pricer's.
   void extend(OutcomeSource* source, GraphPricer* pricer, uint32_t gpus, StepRunner* runner);
+  // Null: nobody watches.
+  void watch(StepWatcher* watcher) { watcher_ = watcher; }
+  // How attention is cut, where heads differ in length; must outlive this. Not with a pricer.
+  void set_partition(PartitionPrice* partition) { partition_ = partition; }
   // Whether steps must not be looked at before they start: see above.
   bool lazy() const { return source_ != nullptr || pricer_ != nullptr; }
 
@@ -116,6 +142,9 @@ class StepClock {
     OwnedLaunch command;       // when lazy
     uint32_t growing = 0;      // entries that read one more cell in each step of a stretch
     uint32_t growing_max = 0;  // the longest of them, in the next step to be priced
+    // Where a partition is priced: calls that decode, and its last answer.
+    std::vector<DecodeLength> decodes;
+    PartitionPrice::Answer stretch{.stretch_q16 = 0, .steps = 0};
   };
   // Times since base_. The last two are sums over all steps so far, so that stretches can be subtracted.
   struct Priced {
@@ -124,6 +153,7 @@ class StepClock {
     std::array<Ticks, kEvidenceKinds> by_evidence{};
     Ticks exposed = 0, hidden = 0;
     uint64_t bytes_in = 0, bytes_out = 0;
+    uint64_t cells_read = 0, cells_waited = 0;
   };
   // A step that a StepRunner runs.
   struct Elsewhere {
@@ -145,6 +175,7 @@ class StepClock {
   void ask(const Launch& launch);
   void add_priced(Ticks end, Ticks host, const StepTiming& timing,
                   const std::array<Ticks, kEvidenceKinds>& by_evidence);
+  StepShape stretched(Launch* launch);
   void price_graph(Launch* launch, Ticks start, Ticks host);
   void complete(Ticks took, Ticks exposed);
   uint64_t step_with_eos(const Launch& launch) const;
@@ -162,8 +193,10 @@ class StepClock {
   const uint32_t in_flight_max_;
   const Ticks first_step_host_;
   OutcomeSource* source_ = nullptr;
+  PartitionPrice* partition_ = nullptr;
   GraphPricer* pricer_ = nullptr;
   StepRunner* runner_ = nullptr;
+  StepWatcher* watcher_ = nullptr;
   uint32_t gpus_ = 1;
   StepValues values_;      // of the step that is priced
   std::deque<Told> told_;  // not answered yet

@@ -12,8 +12,11 @@
 #define KVTWIN_ENGINE_CPU_ARENA_CALL_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "engine/cpu/partial_keys.h"
+#include "engine/cpu/shadow_keys.h"
 #include "engine/policy/retrieval_spec.h"
 #include "kernels/kv_pages.h"
 
@@ -49,6 +52,10 @@ struct ArenaLayer {
   std::vector<float> q_before;   // [query_heads][head_dim] of the row before, rotated
   std::vector<HeadArena> heads;  // empty until the call outgrows its arena
   bool chosen = false;           // a step has chosen pages
+  // Of methods that have them.
+  std::unique_ptr<ShadowKeys> shadow;
+  std::unique_ptr<PartialKeys> partial;
+  std::vector<std::vector<uint32_t>> tokens;  // InfiniGen: positions that the step at hand reads, by head
 };
 
 struct ArenaCall {

@@ -96,10 +96,25 @@ void CpuBackend::submit(const Command& command) {
 
 // Copies of one engine follow one another, beside its steps.
 void CpuBackend::start(const StartTransfer& command, const Command& whole) {
+  const TransferDone done{command.engine, command.transfer};
+  if (options_.copy_time) {
+    source_->told(whole);
+    return copies_.push_back({now_, done, false});
+  }
   Engine& engine = *engines_.at(raw(command.engine));
   const Duration took = stopwatch_([&] { source_->told(whole); });
   engine.copies_until = std::max(engine.copies_until, now_) + took;
-  copies_.push_back({engine.copies_until, {command.engine, command.transfer}});
+  copies_.push_back({engine.copies_until, done});
+}
+
+void CpuBackend::time_copies() {
+  for (Copy& copy : copies_) {
+    if (copy.timed) continue;
+    Engine& engine = *engines_.at(raw(copy.done.engine));
+    const Duration took = options_.copy_time(copy.done.engine, copy.done.transfer);
+    copy.at = engine.copies_until = std::max(engine.copies_until, copy.at) + took;
+    copy.timed = true;
+  }
 }
 
 // The step whose turn it is runs now, if none does.
@@ -118,6 +133,7 @@ bool CpuBackend::next(Instant* now, Event* event) {
     perform_next(engine.get());
     if (engine->performed && (first == nullptr || engine->end < first->end)) first = engine.get();
   }
+  time_copies();
   const auto copy = std::min_element(copies_.begin(), copies_.end(), [](const Copy& a, const Copy& b) {
     return std::tie(a.at, a.done.engine, a.done.transfer) < std::tie(b.at, b.done.engine, b.done.transfer);
   });

@@ -1,4 +1,4 @@
-// The real world of the CPU engine: steps take as long as they take (--clock=wall).
+// The real world of engines that compute, on a CPU or a GPU: steps take as long as they take (--clock=wall).
 //
 // Steps are performed when they are due to start, and measured. Each engine's time is its own, as if each had
 // a machine to itself: while one engine computes, the others' clocks wait for it, not their steps. Gaps in
@@ -22,6 +22,9 @@ namespace kvtwin::cpu {
 struct CpuBackendOptions {
   std::vector<uint32_t> steps_in_flight_max;  // by engine
   bool sleep = false;                         // gaps pass in real time
+  // Engines whose copies go on beside their steps: waits for one, and says how long it took. Asked once per
+  // copy, in order, after the step beside it was performed. Null: a copy is done when it was told.
+  std::function<Duration(EngineId, TransferId)> copy_time{};
 };
 
 // Time that a piece of work took. Tests bring their own.
@@ -44,6 +47,7 @@ class CpuBackend final : public Backend {
   struct Copy {
     Instant at{};
     TransferDone done;
+    bool timed = true;  // else `at` is when it was asked for
   };
   struct Alarm {
     Instant at{};
@@ -53,6 +57,7 @@ class CpuBackend final : public Backend {
 
   void start(const StartTransfer& command, const Command& whole);
   void perform_next(Engine* engine);
+  void time_copies();
   void answer(Engine* engine, Event* event);
   void cut(Engine* engine, uint32_t steps);
   void pass_time(Instant to);

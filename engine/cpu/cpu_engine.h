@@ -11,22 +11,16 @@
 #define KVTWIN_ENGINE_CPU_CPU_ENGINE_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "engine/cpu/call_tokens.h"
 #include "engine/cpu/forward.h"
 #include "engine/cpu/kv_cache.h"
-#include "engine/cpu/token_ids.h"
 #include "engine/outcome_source.h"
 
 namespace kvtwin::cpu {
-
-enum class Decoding : uint8_t {
-  kForced,  // the next input is what the trace says the output was
-  kGreedy,  // the next input is the sampled token, the one with the largest logit
-};
 
 struct CpuEngineConfig {
   EngineId engine{};
@@ -39,12 +33,16 @@ class CpuEngine final : public OutcomeSource {
   // `weights` and `tokens` must outlive this.
   CpuEngine(const CpuEngineConfig& config, const ModelWeights* weights, const TokenIds* tokens,
             std::unique_ptr<KvCache> cache)
-      : config_(config), tokens_(tokens), forward_(weights), cache_(std::move(cache)) {
+      : engine_(config.engine),
+        ids_(tokens),
+        tokens_(tokens, config.decoding, config.end_tokens),
+        forward_(weights),
+        cache_(std::move(cache)) {
     cache_->serve({.forward = &forward_,
-                   .token = [this](CallId call, uint32_t at) { return input_token(call, at); },
-                   .session = [this](CallId call) { return tokens_->session(call); },
-                   .prompt_tokens = [this](CallId call) { return tokens_->prompt_tokens(call); },
-                   .output_tokens = [this](CallId call) { return tokens_->output_tokens(call); }});
+                   .token = [this](CallId call, uint32_t at) { return tokens_.input(call, at); },
+                   .session = [this](CallId call) { return ids_->session(call); },
+                   .prompt_tokens = [this](CallId call) { return ids_->prompt_tokens(call); },
+                   .output_tokens = [this](CallId call) { return ids_->output_tokens(call); }});
   }
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
@@ -67,19 +65,18 @@ class CpuEngine final : public OutcomeSource {
   // Tokens that went through the model.
   uint64_t tokens_computed() const { return tokens_computed_; }
   // Fingerprint of what all ended calls sampled, whatever the order in which they ended.
-  uint64_t samples_digest() const { return samples_digest_; }
+  uint64_t samples_digest() const { return tokens_.digest(); }
   KvCache& cache() { return *cache_; }
 
  private:
   void add_entry(const PlanEntry& entry);
-  uint32_t input_token(CallId call, uint32_t position);
   void take_sample(const PlanEntry& entry, size_t index, StepValues* values);
 
-  const CpuEngineConfig config_;
-  const TokenIds* const tokens_;
+  const EngineId engine_;
+  const TokenIds* const ids_;
+  CallTokens tokens_;
   Forward forward_;
   const std::unique_ptr<KvCache> cache_;
-  std::map<CallId, std::vector<uint32_t>> sampled_;  // by output token
   // Of the step at hand.
   std::vector<PlanEntry> entries_;
   std::vector<uint32_t> inputs_, sampling_;  // one token per row; rows that sample
@@ -87,7 +84,6 @@ class CpuEngine final : public OutcomeSource {
   std::vector<float> logits_;
   Recalled recalled_;
   uint64_t tokens_computed_ = 0;
-  uint64_t samples_digest_ = 0;
 };
 
 // Several engines as one OutcomeSource: steps and commands go to the engine that they name.

@@ -25,13 +25,14 @@ class RetrievalWitness {
   // A row of a layer is rotated: q [query_heads][head_dim], k and v [kv_heads][head_dim].
   virtual void rotated(CallId /*call*/, uint32_t /*layer*/, uint32_t /*position*/, const float* /*q*/,
                        const float* /*k*/, const float* /*v*/) {}
-  // A row that chooses: attention reads the first `cells` cells of `runs`; run i is page `pages[i]` of the
-  // call, or a part of it. `corrected`: FreeKV chose anew for this head. `out` is [group][head_dim].
+  // InfiniGen: the queries [query_heads][head_dim] that a layer's input gives for the layer behind it.
+  virtual void projected(CallId /*call*/, uint32_t /*layer*/, uint32_t /*position*/, const float* /*q*/) {}
+  // A row that chooses: attention reads the first positions.size() cells of `runs`, which are those positions
+  // of the call. `corrected`: FreeKV chose anew for this head. `out` is [group][head_dim].
   struct Read {
     HeadAt at;
     std::span<const kernels::ReadRun> runs;
-    std::span<const uint32_t> pages;
-    uint32_t cells = 0;
+    std::span<const uint32_t> positions;
     bool corrected = false;
   };
   virtual void attends(const Read& /*read*/) {}

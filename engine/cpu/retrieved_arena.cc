@@ -11,6 +11,9 @@ namespace kvtwin::cpu {
 // The policy gives back what does not fit in the same order: the last pages first (core_arena.cc).
 void RetrievedCache::enter_arena(ArenaCall* call, uint32_t tokens) {
   call->in_arena = true;
+  for (ArenaLayer& layer : call->layers) {
+    if (layer.partial != nullptr) layer.partial->choose_columns();
+  }
   const uint32_t pages = pages_of(tokens);
   KVT_CHECK(call->pages.size() == pages && call->homes.size() == pages);
   if (pages > shape_.slots) {
@@ -26,30 +29,46 @@ void RetrievedCache::enter_arena(ArenaCall* call, uint32_t tokens) {
 // What the last query of the prompt would read. All pages are on the gpu, so nothing is recalled; their
 // copies on the host are the same bits, wherever slots already hold something else.
 void RetrievedCache::fill_slots(uint32_t layer, ArenaCall* call, uint32_t pages) {
-  const kernels::KvPages to = kv_.layer(layer);
   ArenaLayer& own = call->layers[layer];
-  outgrow(layer, call);
-  std::vector<float> staging(uint64_t{2} * memory_.page_tokens * llm_.head_dim);
+  own.heads.resize(llm_.kv_heads);
+  if (own.shadow != nullptr) own.shadow->factorise();
+  if (own.partial != nullptr) return;  // nothing is kept from step to step
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     HeadArena& head = own.heads[h];
+    head.slots.resize(shape_.selectable);
+    std::iota(head.slots.begin(), head.slots.end(), shape_.sinks);
+    head.extra_slots.resize(shape_.extra);
+    std::iota(head.extra_slots.begin(), head.extra_slots.end(), shape_.sinks + shape_.selectable);
+    head.extra = outliers(layer, *call, h, end_candidates(pages));
     const uint64_t first_query = uint64_t{h} * group() * llm_.head_dim;
     head.held = choose(layer, *call, h, pages, own.q_before.data() + first_query).chosen;
-    KVT_CHECK(head.held.size() == head.slots.size());
-    for (size_t i = 0; i < head.held.size(); ++i) {
-      kernels::recall_head_ref(home(layer, *call, head.held[i]), h, staging.data());
-      kernels::scatter_head_ref(staging.data(), h, call->pages[head.slots[i]].page, to);
-    }
+    KVT_CHECK(head.held.size() == head.slots.size() && head.extra.size() == head.extra_slots.size());
+    for (size_t i = 0; i < head.held.size(); ++i) place_page(layer, *call, h, head.held[i], head.slots[i]);
+    for (size_t i = 0; i < head.extra.size(); ++i)
+      place_page(layer, *call, h, head.extra[i], head.extra_slots[i]);
   }
 }
 
-// All pages lie in slots of their own number; from here on each KV head has its own.
+void RetrievedCache::place_page(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t page,
+                                uint32_t slot) {
+  std::vector<float> staging(uint64_t{2} * memory_.page_tokens * llm_.head_dim);
+  kernels::recall_head_ref(home(layer, call, page), head, staging.data());
+  kernels::scatter_head_ref(staging.data(), head, call.pages[slot].page, kv_.layer(layer));
+}
+
+// A call that decodes beyond its arena: all pages lie in slots of their own number, but the one that leaves
+// the window now; from here on each KV head has its own.
 void RetrievedCache::outgrow(uint32_t layer, ArenaCall* call) {
   ArenaLayer& own = call->layers[layer];
   KVT_CHECK(own.heads.empty());
   own.heads.resize(llm_.kv_heads);
-  for (HeadArena& head : own.heads) {
-    head.slots.resize(shape_.selectable + shape_.extra);
-    std::iota(head.slots.begin(), head.slots.end(), shape_.sinks);
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    HeadArena& head = own.heads[h];
+    const uint32_t end = shape_.sinks + shape_.selectable + shape_.extra;
+    head.extra = head.extra_slots = outliers(layer, *call, h, end);
+    for (uint32_t page = shape_.sinks; page < end; ++page) {
+      if (!std::binary_search(head.extra.begin(), head.extra.end(), page)) head.slots.push_back(page);
+    }
     head.held = head.slots;
   }
 }

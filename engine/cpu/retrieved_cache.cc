@@ -23,38 +23,63 @@ kernels::SummaryKind kind_of(PageSummary summary) {
 
 }  // namespace
 
-RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options,
-                               KvStore kv, KvStore resident)
+std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
+                                           const LlmSpec& llm) {
+  const uint32_t width = llm.kv_heads * llm.head_dim;
+  if (method != RetrievalMethod::kShadowkv || spec.rank <= width) return std::nullopt;
+  return "rank is " + std::to_string(spec.rank) + ", but the keys of a layer have " + std::to_string(width) +
+         " numbers; use at most so many";
+}
+
+RetrievedCache::RetrievedCache(const KvMemory& memory, const ModelWeights* weights,
+                               const RetrievedOptions& options, KvStore kv, KvStore resident)
     : memory_(memory),
-      llm_(llm),
+      llm_(weights->llm()),
       options_(options),
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
       arena_(options.method != RetrievalMethod::kQuest),
       layout_(spec_.host_layout == HostLayout::kHnd ? kernels::HostPageLayout::kHnd
                                                     : kernels::HostPageLayout::kNhd),
-      rope_(rope_frequencies(llm)),
+      rope_(rope_frequencies(llm_)),
       kv_(std::move(kv)),
       resident_(std::move(resident)),
-      summaries_(llm, uint64_t{memory.pages_gpu} + memory.pages_host),
+      summaries_(llm_, uint64_t{memory.pages_gpu} + memory.pages_host),
       streams_(&kv_, {.layout = layout_,
                       .buffers = spec_.staging_buffers,
                       .delays = options.delays,
                       .poison = memory.poison,
-                      .witness = options.witness}) {}
+                      .witness = options.witness}) {
+  if (options.method != RetrievalMethod::kInfinigen) return;
+  for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) projections_.emplace_back(*weights, l);
+}
 
 Result<std::unique_ptr<KvCache>> RetrievedCache::make(const KvMemory& memory, const ModelWeights* weights,
                                                       const RetrievedOptions& options) {
   const LlmSpec& llm = weights->llm();
   KVT_CHECK(options.method != RetrievalMethod::kAll);
   KVT_CHECK(options.spec.layers_dense <= llm.layers);
+  KVT_CHECK(!check_retrieved(options.method, options.spec, llm));
   Result<KvStore> kv = KvStore::make(llm, memory.page_tokens, uint64_t{memory.pages_gpu} + memory.pages_host);
   if (!kv) return tl::unexpected<Mistake>(kv.error());
   const bool resident = options.spec.layers_dense > 0 && options.method != RetrievalMethod::kQuest;
   Result<KvStore> dense = KvStore::make(llm, memory.page_tokens, resident ? memory.pages_host : 0);
   if (!dense) return tl::unexpected<Mistake>(dense.error());
   return std::unique_ptr<KvCache>(
-      new RetrievedCache(memory, llm, options, std::move(*kv), std::move(*dense)));
+      new RetrievedCache(memory, weights, options, std::move(*kv), std::move(*dense)));
+}
+
+ArenaCall RetrievedCache::new_call() const {
+  ArenaCall call;
+  call.layers.resize(llm_.layers);
+  for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
+    ArenaLayer& layer = call.layers[l];
+    if (options_.method == RetrievalMethod::kShadowkv)
+      layer.shadow = std::make_unique<ShadowKeys>(llm_, spec_.rank, spec_.window_tokens);
+    if (options_.method == RetrievalMethod::kInfinigen)
+      layer.partial = std::make_unique<PartialKeys>(llm_, spec_.columns_q32);
+  }
+  return call;
 }
 
 void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
@@ -77,8 +102,7 @@ void RetrievedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
     for (const PlanEntry& entry : launch.entries) {
       if (!entry.first) continue;
       streams_.discard(entry.call);
-      calls_[entry.call] = {};
-      calls_[entry.call].layers.resize(llm_.layers);
+      calls_[entry.call] = new_call();
     }
     for (const Adoption& adoption : launch.adoptions) {
       KVT_CHECK(!arena_);
@@ -127,6 +151,14 @@ kernels::AppendRow RetrievedCache::append_of(ArenaCall* call, uint32_t position)
   return {position, page, slot};
 }
 
+// InfiniGen chooses for the next layer with this layer's input.
+void RetrievedCache::hidden(uint32_t layer, const float* x) {
+  if (projections_.empty() || layer + 1 < spec_.layers_dense || layer + 1 >= llm_.layers) return;
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    if (rows_[r].chooses) choose_tokens(layer + 1, rows_[r], x + r * llm_.hidden);
+  }
+}
+
 void RetrievedCache::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
   if (layer < spec_.layers_dense && arena_) {
     attend_dense(layer, q, k, v, out);
@@ -135,8 +167,10 @@ void RetrievedCache::attend(uint32_t layer, float* q, float* k, const float* v, 
   const uint64_t width = uint64_t{llm_.query_heads} * llm_.head_dim;
   const uint64_t kv_width = uint64_t{llm_.kv_heads} * llm_.head_dim;
   const bool chooses = layer >= spec_.layers_dense;
+  if (chooses) keep_factors(layer, nullptr, k);
   kernels::rope_append_ref({rope_.inverse, rope_.scale}, appends_, llm_.query_heads, q, k, v,
                            kv_.layer(layer));
+  if (chooses) keep_factors(layer, q, k);
   if (chooses) seal_pages(layer);
   for (size_t r = 0; r < rows_.size(); ++r) {
     const Row& row = rows_[r];
@@ -169,13 +203,15 @@ void RetrievedCache::attend_all(uint32_t layer, const Row& row, const float* q, 
                          nullptr);
 }
 
-void RetrievedCache::attend_runs(uint32_t layer, const Row& row, uint32_t head,
-                                 std::span<const kernels::ReadRun> runs, uint32_t cells, const float* q,
-                                 float* out) {
-  KVT_CHECK(row.chooses);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
-  const kernels::AttentionRow reads{runs, cells};
-  kernels::attention_ref(kv_.layer(layer), {head, 1}, llm_.query_heads, scale, q, {&reads, 1}, out, nullptr);
+// What methods keep of keys besides pages: before the rotation (q null), and after it.
+void RetrievedCache::keep_factors(uint32_t layer, const float* q, const float* k) {
+  const uint64_t width = uint64_t{llm_.query_heads} * llm_.head_dim;
+  const uint64_t kv_width = uint64_t{llm_.kv_heads} * llm_.head_dim;
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    ArenaLayer& own = rows_[r].call->layers[layer];
+    if (own.shadow != nullptr && q == nullptr) own.shadow->add(k + r * kv_width);
+    if (own.partial != nullptr && q != nullptr) own.partial->add(q + r * width, k + r * kv_width);
+  }
 }
 
 // Pages that this step has filled: summarised from exact keys, and on their way to the host.

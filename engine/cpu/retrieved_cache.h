@@ -10,19 +10,23 @@
 //
 // When a prompt is complete, its last query fills the arena from the pages that are still on the gpu; that
 // moves nothing between tiers. The first step that chooses recalls what it lacks before its attention, for
-// all methods. Every row depends on its own call alone.
+// all methods. ShadowKV's chosen pages have rebuilt keys and recalled values; InfiniGen recalls tokens, not
+// pages, that it chose while the layer before computed. Every row depends on its own call alone.
 
 #ifndef KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
 #define KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/cpu/arena_call.h"
 #include "engine/cpu/kv_cache.h"
 #include "engine/cpu/kv_store.h"
 #include "engine/cpu/page_summaries.h"
+#include "engine/cpu/query_projection.h"
 #include "engine/cpu/recall_streams.h"
 #include "engine/cpu/retrieval_witness.h"
 #include "kernels/attention.h"
@@ -39,14 +43,19 @@ struct RetrievedOptions {
   RetrievalWitness* witness = nullptr;
 };
 
+// A sentence that says what this model cannot do, and what would be right.
+std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
+                                           const LlmSpec& llm);
+
 class RetrievedCache final : public KvCache {
  public:
-  // `weights` must outlive this. Wrong: no room for so many pages, a rank above what keys have.
-  // REQUIRES: validate_policy_set() accepts the method and its spec.
+  // `weights` must outlive this. Wrong: no room for so many pages. REQUIRES: validate_policy_set() accepts
+  // the method and its spec, and check_retrieved() has nothing to say.
   static Result<std::unique_ptr<KvCache>> make(const KvMemory& memory, const ModelWeights* weights,
                                                const RetrievedOptions& options);
 
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
+  void hidden(uint32_t layer, const float* x) override;
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
            StepValues* values) override;
@@ -65,8 +74,14 @@ class RetrievedCache final : public KvCache {
     std::vector<float> scores;     // of the candidates, from the first one on
   };
 
-  RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options, KvStore kv,
-                 KvStore resident);
+  // What one KV head reads, in order of position.
+  struct Reading {
+    std::vector<kernels::ReadRun> runs;
+    std::vector<uint32_t> positions;  // of every cell
+  };
+
+  RetrievedCache(const KvMemory& memory, const ModelWeights* weights, const RetrievedOptions& options,
+                 KvStore kv, KvStore resident);
 
   uint32_t group() const { return llm_.query_heads / llm_.kv_heads; }
   uint32_t pages_of(uint32_t tokens) const {
@@ -77,14 +92,14 @@ class RetrievedCache final : public KvCache {
   uint32_t end_candidates(uint32_t pages) const { return pages - shape_.window; }
 
   // retrieved_cache.cc: pages and rows
+  ArenaCall new_call() const;
   void take_pages(const LaunchStep& launch, uint32_t offset);
   void add_rows(const PlanEntry& entry);
   kernels::AppendRow append_of(ArenaCall* call, uint32_t position);
   void attend_dense(uint32_t layer, float* q, float* k, const float* v, float* out);
   void attend_all(uint32_t layer, const Row& row, const float* q, float* out);
   void seal_pages(uint32_t layer);
-  void attend_runs(uint32_t layer, const Row& row, uint32_t head, std::span<const kernels::ReadRun> runs,
-                   uint32_t cells, const float* q, float* out);
+  void keep_factors(uint32_t layer, const float* q, const float* k);
   kernels::HostPage home(uint32_t layer, const ArenaCall& call, uint32_t page) const {
     return host_page(kv_, layer, call.homes.at(page), layout_);
   }
@@ -95,16 +110,31 @@ class RetrievedCache final : public KvCache {
   // retrieved_choice.cc: which pages, and when they come
   Choice choose(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t pages, const float* q) const;
   void attend_chosen(uint32_t layer, const Row& row, const float* q, float* out);
-  void read_everything_on_gpu(uint32_t layer, const Row& row, const float* q, float* out);
+  void read_on_gpu(uint32_t layer, const Row& row, const float* q, float* out);
   void recall_and_read(uint32_t layer, const Row& row, const float* q, float* out);
   void recall(uint32_t layer, const Row& row, uint32_t head, const Choice& choice, bool before);
   void read_head(uint32_t layer, const Row& row, uint32_t head, std::span<const uint32_t> chosen,
                  bool corrected, const float* q, float* out);
   std::vector<uint8_t> turned_heads(const ArenaLayer& layer, const float* q) const;
+  void append_page(const ArenaCall& call, uint32_t page, uint32_t place, uint32_t end, Reading* to) const;
+  void read(uint32_t layer, const Row& row, uint32_t head, const Reading& reading, bool corrected,
+            const float* q, float* out);
+
+  // retrieved_shadow.cc: ShadowKV
+  void rebuild_and_read(uint32_t layer, const Row& row, const float* q, float* out);
+  void place_values(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t page, uint32_t slot);
+  void rebuild_keys(uint32_t layer, const ArenaCall& call, uint32_t head);
+  std::vector<uint32_t> outliers(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t end) const;
+
+  // retrieved_tokens.cc: InfiniGen
+  void choose_tokens(uint32_t layer, const Row& row, const float* x);
+  void recall_tokens(uint32_t layer, const ArenaCall& call, uint32_t head, std::span<const uint32_t> tokens);
+  void read_tokens(uint32_t layer, const Row& row, const float* q, float* out);
 
   // retrieved_arena.cc: prompts that are complete
   void enter_arena(ArenaCall* call, uint32_t tokens);
   void fill_slots(uint32_t layer, ArenaCall* call, uint32_t pages);
+  void place_page(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t page, uint32_t slot);
   void outgrow(uint32_t layer, ArenaCall* call);
 
   const KvMemory memory_;
@@ -119,6 +149,7 @@ class RetrievedCache final : public KvCache {
   KvStore resident_;  // of dense layers, where the arena is; page i belongs to the host's page i
   PageSummaries summaries_;
   RecallStreams streams_;
+  std::vector<QueryProjection> projections_;  // InfiniGen: of the layers that choose
   std::map<CallId, ArenaCall> calls_;
   // Of the step at hand.
   std::vector<Row> rows_;

@@ -2,66 +2,54 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/base/check.h"
+#include "engine/cpu/page_pooling.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "kernels/page_score.h"
 #include "kernels/select.h"
 
 namespace kvtwin::cpu {
-namespace {
-
-kernels::PagePooling pooling_of(GroupPooling pooling) {
-  switch (pooling) {
-    case GroupPooling::kMeanS:
-      return kernels::PagePooling::kMeanS;
-    case GroupPooling::kMaxS:
-      return kernels::PagePooling::kMaxS;
-    case GroupPooling::kMeanQk:
-      return kernels::PagePooling::kMeanQk;
-    case GroupPooling::kMaxQk:
-      return kernels::PagePooling::kMaxQk;
-    case GroupPooling::kMeanQ:
-      return kernels::PagePooling::kMeanQ;
-    case GroupPooling::kMaxQ:
-      return kernels::PagePooling::kMaxQ;
-  }
-  KVT_CHECK(!"a pooling that no kernel knows");
-  return {};
-}
-
-}  // namespace
-
 // The best of the pages that are full and outside of sinks and window, for the queries q [group][head_dim].
 RetrievedCache::Choice RetrievedCache::choose(uint32_t layer, const ArenaCall& call, uint32_t head,
                                               uint32_t pages, const float* q) const {
+  const std::vector<HeadArena>& heads = call.layers[layer].heads;
+  const auto stays = [&](uint32_t page) {
+    if (heads.empty()) return false;
+    return std::binary_search(heads[head].extra.begin(), heads[head].extra.end(), page);
+  };
+  std::vector<uint32_t> candidates;
   std::vector<kernels::PageVectors> vectors;
   for (uint32_t page = first_candidate(); page < end_candidates(pages); ++page) {
+    if (stays(page)) continue;
+    candidates.push_back(page);
     vectors.push_back(summaries_.vectors(arena_ ? call.homes[page] : call.pages[page].page, layer, head));
   }
   const float scale =
       spec_.scale == ScoreScale::kOne ? 1.0f : 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
-  Choice out;
-  out.scores.resize(vectors.size());
+  std::vector<float> scores(candidates.size());
   kernels::score_pages_ref(pooling_of(spec_.pooling), scale, q, group(), llm_.head_dim, vectors,
-                           out.scores.data());
-  out.chosen = kernels::select_rows(out.scores, {}, shape_.selectable);
-  for (uint32_t& page : out.chosen) page += first_candidate();
+                           scores.data());
+  Choice out;
+  out.scores.assign(end_candidates(pages) - first_candidate(), -std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < candidates.size(); ++i) out.scores[candidates[i] - first_candidate()] = scores[i];
+  for (const uint32_t i : kernels::select_rows(scores, {}, shape_.selectable))
+    out.chosen.push_back(candidates[i]);
   return out;
 }
 
 void RetrievedCache::attend_chosen(uint32_t layer, const Row& row, const float* q, float* out) {
+  if (options_.method == RetrievalMethod::kInfinigen) return read_tokens(layer, row, q, out);
   recalls_[layer].heads += llm_.kv_heads;
   recalls_[layer].chosen += llm_.kv_heads * shape_.selectable;
-  if (arena_) {
-    recall_and_read(layer, row, q, out);
-  } else {
-    read_everything_on_gpu(layer, row, q, out);
-  }
+  if (options_.method == RetrievalMethod::kQuest) return read_on_gpu(layer, row, q, out);
+  if (options_.method == RetrievalMethod::kShadowkv) return rebuild_and_read(layer, row, q, out);
+  recall_and_read(layer, row, q, out);
 }
 
 // Quest: every page is where it always was.
-void RetrievedCache::read_everything_on_gpu(uint32_t layer, const Row& row, const float* q, float* out) {
+void RetrievedCache::read_on_gpu(uint32_t layer, const Row& row, const float* q, float* out) {
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     const float* const own = q + uint64_t{h} * group() * llm_.head_dim;
     const Choice choice = choose(layer, *row.call, h, pages_of(row.position + 1), own);
@@ -138,35 +126,45 @@ void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, const
 void RetrievedCache::read_head(uint32_t layer, const Row& row, uint32_t head,
                                std::span<const uint32_t> chosen, bool corrected, const float* q, float* out) {
   const ArenaCall& call = *row.call;
-  const uint32_t pages = pages_of(row.position + 1);
-  std::vector<uint32_t> numbers;
-  for (uint32_t page = 0; page < shape_.sinks; ++page) numbers.push_back(page);
-  numbers.insert(numbers.end(), chosen.begin(), chosen.end());
   const HeadArena none;
   const HeadArena& slots = arena_ ? call.layers[layer].heads[head] : none;
-  numbers.insert(numbers.end(), slots.extra.begin(), slots.extra.end());
-  std::sort(numbers.begin(), numbers.end());
-  for (uint32_t page = pages - shape_.window; page < pages; ++page) numbers.push_back(page);
-  const auto place = [&](uint32_t page) {
-    if (!arena_) return page;
-    for (size_t i = 0; i < slots.held.size(); ++i) {
-      if (slots.held[i] == page) return slots.slots[i];
-    }
-    for (size_t i = 0; i < slots.extra.size(); ++i) {
-      if (slots.extra[i] == page) return slots.extra_slots[i];
-    }
-    return shape_.slot_of(page);
-  };
-  std::vector<kernels::ReadRun> runs;
-  for (const uint32_t page : numbers) runs.push_back(call.pages.at(place(page)));
-  const uint32_t unfilled = pages * memory_.page_tokens - (row.position + 1);
-  const auto cells = static_cast<uint32_t>(numbers.size()) * memory_.page_tokens - unfilled;
-  const RetrievalWitness::Read read{head_at(row, layer, head), runs, numbers, cells, corrected};
-  if (options_.witness != nullptr) options_.witness->attends(read);
+  std::vector<std::pair<uint32_t, uint32_t>> pages;  // page, and its place among the call's
+  for (uint32_t page = 0; page < shape_.sinks; ++page) pages.emplace_back(page, page);
+  for (size_t i = 0; i < slots.held.size(); ++i) {
+    if (std::binary_search(chosen.begin(), chosen.end(), slots.held[i]))
+      pages.emplace_back(slots.held[i], slots.slots[i]);
+  }
+  for (size_t i = 0; !arena_ && i < chosen.size(); ++i) pages.emplace_back(chosen[i], chosen[i]);
+  for (size_t i = 0; i < slots.extra.size(); ++i) pages.emplace_back(slots.extra[i], slots.extra_slots[i]);
+  std::sort(pages.begin(), pages.end());
+  KVT_CHECK(pages.size() == shape_.sinks + chosen.size() + slots.extra.size());
+  const uint32_t end = row.position + 1;
+  for (uint32_t page = pages_of(end) - shape_.window; page < pages_of(end); ++page)
+    pages.emplace_back(page, arena_ ? shape_.slot_of(page) : page);
+  Reading reading;
+  for (const auto& [page, place] : pages) append_page(call, page, place, end, &reading);
+  read(layer, row, head, reading, corrected, q, out);
+}
+
+// The cells of a page that lie before position `end`.
+void RetrievedCache::append_page(const ArenaCall& call, uint32_t page, uint32_t place, uint32_t end,
+                                 Reading* to) const {
+  const uint32_t first = page * memory_.page_tokens;
+  const uint32_t count = std::min(memory_.page_tokens, end - first);
+  to->runs.push_back({call.pages.at(place).page, 0, count});
+  for (uint32_t i = 0; i < count; ++i) to->positions.push_back(first + i);
+}
+
+void RetrievedCache::read(uint32_t layer, const Row& row, uint32_t head, const Reading& reading,
+                          bool corrected, const float* q, float* out) {
+  RetrievalWitness* const witness = options_.witness;
+  const RetrievalWitness::Read told{head_at(row, layer, head), reading.runs, reading.positions, corrected};
+  if (witness != nullptr) witness->attends(told);
   streams_.pass_time();
-  attend_runs(layer, row, head, runs, cells, q, out);
-  if (options_.witness != nullptr)
-    options_.witness->attended(read, out + uint64_t{head} * group() * llm_.head_dim);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
+  const kernels::AttentionRow reads{reading.runs, static_cast<uint32_t>(reading.positions.size())};
+  kernels::attention_ref(kv_.layer(layer), {head, 1}, llm_.query_heads, scale, q, {&reads, 1}, out, nullptr);
+  if (witness != nullptr) witness->attended(told, out + uint64_t{head} * group() * llm_.head_dim);
 }
 
 }  // namespace kvtwin::cpu

@@ -16,7 +16,7 @@ uint32_t round_up(uint32_t value, uint32_t unit) { return div_ceil(value, unit) 
 // At most `splits` pieces of equal length, but for the last.
 void cut_row(uint32_t row, uint32_t cells, uint32_t splits, uint32_t tile, std::vector<SplitItem>* plan) {
   if (cells == 0) return;
-  const uint32_t piece = round_up(div_ceil(cells, std::max(splits, 1u)), tile);
+  const uint32_t piece = piece_cells(cells, splits, tile);
   for (uint32_t begin = 0; begin < cells; begin += std::min(piece, cells - begin)) {
     plan->push_back(
         {row, begin, begin + std::min(piece, cells - begin), static_cast<uint32_t>(plan->size())});
@@ -56,17 +56,31 @@ void stream_k(std::span<const SplitRow> rows, const PartitionSpec& spec, const G
 // METHODS 2.8 (4): splits of a group = round(ctas * its share), at least 1; then shared by its members.
 void aot(std::span<const SplitRow> rows, const PartitionSpec& spec, const Grid& grid,
          std::vector<SplitItem>* plan) {
+  const uint32_t ctas = grid.cta_count() * spec.aot_waves;
+  if (spec.aot_exact_grid) {
+    std::vector<uint64_t> works;
+    for (const SplitRow& row : rows) works.push_back(row.planned_work);
+    const std::vector<uint32_t> splits = aot_splits(works, ctas, true);
+    for (uint32_t r = 0; r < rows.size(); ++r) cut_row(r, rows[r].cells, splits[r], spec.tile, plan);
+    return;
+  }
   Wide sum = 0;
   for (const SplitRow& row : rows) sum += row.planned_work;
   for (uint32_t r = 0; r < rows.size(); ++r) {
     const Wide work = Wide{rows[r].planned_work} * rows[r].group_rows;
-    const Wide rounded = sum == 0 ? 1 : (2 * work * grid.cta_count() + sum) / (2 * sum);
+    const Wide rounded = sum == 0 ? 1 : (2 * work * ctas + sum) / (2 * sum);
     const auto group = static_cast<uint32_t>(std::clamp<Wide>(rounded, 1, UINT32_MAX / 4));
     cut_row(r, rows[r].cells, aot_member_splits(group, rows[r].group_rows), spec.tile, plan);
   }
 }
 
 }  // namespace
+
+uint32_t piece_cells(uint32_t cells, uint32_t splits, uint32_t tile) {
+  return round_up(div_ceil(cells, std::max(splits, 1u)), tile);
+}
+
+uint32_t grid_filling_splits(uint32_t rows, uint32_t ctas) { return std::max(1u, ctas / std::max(rows, 1u)); }
 
 uint32_t flash_decoding_splits(uint32_t blocks, uint32_t sms, uint32_t tiles, uint32_t splits_max) {
   if (uint64_t{blocks} * 5 >= uint64_t{sms} * 4 || tiles <= 4) return 1;
@@ -125,6 +139,7 @@ void plan_partition(PartitionKind kind, const PartitionSpec& spec, const Grid& g
     return;
   }
   uint32_t splits = spec.uniform_splits;
+  if (splits == 0) splits = grid_filling_splits(static_cast<uint32_t>(rows.size()), grid.cta_count());
   if (kind == PartitionKind::kFlashDecoding) {
     splits = flash_decoding_splits(static_cast<uint32_t>(rows.size()), grid.sms,
                                    div_ceil(longest(rows), spec.tile), spec.flash_splits_max);

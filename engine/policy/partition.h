@@ -27,11 +27,14 @@ enum class AotWeight : uint8_t {
 };
 
 struct PartitionSpec {
-  uint32_t uniform_splits = 1;
+  uint32_t uniform_splits = 1;  // 0: as many as fill the grid once
   uint32_t flash_splits_max = 128;
   uint32_t tile = 64;  // cells; pieces end on multiples of it
   AotWeight aot_weight = AotWeight::kGroupMax;
-  bool aot_exact_grid = false;  // largest remainders: splits of a layer sum to the grid
+  bool aot_exact_grid = false;  // largest remainders: splits of a layer's rows sum to the grid
+  // AOT: pieces for so many grids. With 1, a few rows too many make a second wave; the paper's splits, made
+  // for one call, give a batch as many waves as it has calls.
+  uint32_t aot_waves = 1;
   // AOT: calibrated budgets by layer, then KV head, Q0.32 (1 << 32 is everything). Empty: equal ones.
   std::vector<uint64_t> head_budgets{};
 };
@@ -61,6 +64,11 @@ struct SplitItem {
 // Pieces of one layer; `plan` is cleared first. Ascending by (row, begin).
 void plan_partition(PartitionKind kind, const PartitionSpec& spec, const Grid& grid,
                     std::span<const SplitRow> rows, std::vector<SplitItem>* plan);
+
+// Length of the pieces of a row of `cells` that is cut into at most `splits`, but for the last one.
+uint32_t piece_cells(uint32_t cells, uint32_t splits, uint32_t tile);
+// Splits of each of `rows` rows with which their pieces fill the grid, and not more.
+uint32_t grid_filling_splits(uint32_t rows, uint32_t ctas);
 
 // Splits of all rows by FlashAttention's heuristic. blocks: rows * blocks per row; tiles: of the longest row.
 uint32_t flash_decoding_splits(uint32_t blocks, uint32_t sms, uint32_t tiles, uint32_t splits_max);

@@ -283,9 +283,10 @@ std::optional<std::string> validate_retrieval(const PolicySet& set, const Policy
            "set prefix_cache: false";
   }
   if (auto wrong = validate_retrieval_of_kept(set, axes)) return wrong;
-  if (set.precision != "bf16") {
+  if (set.precision != "bf16" && axes.retrieval->needs_arena()) {
     return "retrieval " + set.retrieval + " summarises exact keys, and recall of packed pages (precision " +
-           set.precision + ") is not built; set precision: bf16, or retrieval: all";
+           set.precision +
+           ") is not built; set precision: bf16, or retrieval: quest, whose pages stay on the gpu";
   }
   return check_retrieval_spec(set.retrieval_spec, axes.retrieval->method(), config.page_tokens);
 }

@@ -43,6 +43,7 @@ struct Extras {
   std::unique_ptr<Recorder> recorder;
   std::unique_ptr<OutcomeLog> outcomes;
   std::unique_ptr<Timeline> timeline;
+  std::string operations_csv;  // of a world that times operations
 };
 
 std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& composed, const Metrics& metrics,
@@ -52,6 +53,7 @@ std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& compo
   files.push_back({"calls.csv", calls_csv(composed, metrics)});
   files.push_back({"requests.jsonl", requests_jsonl(composed, metrics)});
   if (extras.recorder) files.push_back({"log.binpb", extras.recorder->finish(end)});
+  if (!extras.operations_csv.empty()) files.push_back({"operations.csv", extras.operations_csv});
   if (extras.outcomes && extras.outcomes->used()) {
     files.push_back({"outcomes.binpb", extras.outcomes->finish()});
   }
@@ -70,10 +72,25 @@ std::vector<std::string> all_sets(const RunArguments& arguments) {
   return sets;
 }
 
-// The world that computes values; null if the scenario's does not.
-Result<std::unique_ptr<CpuWorld>> make_cpu(const Scenario& scenario, const Composed& composed) {
-  if (scenario.values.world() != "cpu") return std::unique_ptr<CpuWorld>();
-  return CpuWorld::make(scenario, composed);
+// Makes what was asked for, and adds it to the observers. Returns the Client to run with.
+Client* attach(const RunArguments& arguments, const Scenario& scenario,
+               const std::optional<TimelineWindow>& window, ValuesWorld* values, Client* client,
+               Composed* composed, Extras* extras, std::vector<Observer*>* observers) {
+  if (arguments.record) {
+    const RecordedAbout about{scenario.values.name(), scenario.values.seed()};
+    extras->recorder = std::make_unique<Recorder>(composed->options, about);
+    client = extras->recorder->watch(client);
+    observers->push_back(extras->recorder.get());
+    extras->outcomes = std::make_unique<OutcomeLog>(static_cast<uint32_t>(composed->options.engines.size()));
+    composed->outcome_log = extras->outcomes.get();
+  }
+  if (window) {
+    extras->timeline =
+        std::make_unique<Timeline>(*window, composed->options.engines.size(),
+                                   values != nullptr ? values->operations() : OperationsOfStep{});
+    observers->push_back(extras->timeline.get());
+  }
+  return client;
 }
 
 int run_scenario(const RunArguments& arguments) {
@@ -104,29 +121,22 @@ int run_scenario(const RunArguments& arguments) {
   Metrics metrics(composed->facts);
   Extras extras;
   std::vector<Observer*> observers = {&metrics};
-  const Result<std::unique_ptr<CpuWorld>> cpu = make_cpu(*scenario, *composed);
-  if (!cpu) return complain(cpu.error());
+  const Result<std::unique_ptr<ValuesWorld>> made =
+      make_values_world(*scenario, *composed, window.has_value());
+  if (!made) return complain(made.error());
+  ValuesWorld* const values = made->get();
   Client* client = composed->client.get();
-  if (*cpu) client = (*cpu)->watch(client);
-  if (arguments.record) {
-    const RecordedAbout about{scenario->values.name(), scenario->values.seed()};
-    extras.recorder = std::make_unique<Recorder>(composed->options, about);
-    client = extras.recorder->watch(client);
-    observers.push_back(extras.recorder.get());
-    extras.outcomes = std::make_unique<OutcomeLog>(static_cast<uint32_t>(composed->options.engines.size()));
-    composed->outcome_log = extras.outcomes.get();
-  }
-  if (window) {
-    extras.timeline = std::make_unique<Timeline>(*window, composed->options.engines.size());
-    observers.push_back(extras.timeline.get());
-  }
+  if (values != nullptr) client = values->watch(client);
+  client = attach(arguments, *scenario, window, values, client, &*composed, &extras, &observers);
   if (!arguments.quiet) observers.push_back(&progress);
   progress.start_run(composed->client->report().calls_total);
-  const Result<SimulatedEnd> simulated = *cpu ? (*cpu)->run(*scenario, &*composed, client, observers)
-                                              : simulate(*scenario, &*composed, client, observers);
+  const Result<SimulatedEnd> simulated = values != nullptr
+                                             ? values->run(*scenario, &*composed, client, observers)
+                                             : simulate(*scenario, &*composed, client, observers);
   const double wall_s = progress.seconds();
   progress.finish();
   if (!simulated) return complain(simulated.error());
+  if (values != nullptr) extras.operations_csv = values->operations_csv();
 
   const v1::RunResult result = make_result(*scenario, *composed, metrics, *simulated, *inputs);
   SummaryContext context{wall_s, "", repeat};

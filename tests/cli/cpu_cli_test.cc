@@ -60,6 +60,7 @@ TEST_CASE("cpu: what it cannot compute is refused with what would be right, stat
     const char* says;
   } rows[] = {
       {{"--world=gpu"}, "world is \"gpu\"; did you mean \"cpu\""},
+      {{"--world=cuda", "--clock=real"}, "clock is \"real\""},
       {{"--world=sim", "--clock=wall"}, "the simulated world has no wall clock"},
       {{"--world=cpu", "--set=model.name=gpt-oss-20b"}, "family \"gpt_oss\" is not computed"},
       {{"--world=cpu", "--set=cpu.decode=beam"}, "decode is \"beam\""},
@@ -132,5 +133,40 @@ TEST_CASE(
     REQUIRE_MESSAGE(recorded.status == 0, recorded.err);
     const Outcome replayed = run_kvtwin(folder, {"replay", log});
     CHECK_MESSAGE(replayed.status == 0, replayed.err);
+  }
+}
+
+TEST_CASE("cuda: without a GPU a sentence says so, status 2; with one, it decides what the others decide") {
+  const Folder folder;
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"run", kScenario, "--quiet", "--set=replay.sessions_max=1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_kvtwin(folder, words);
+  };
+  const Outcome first = run({"--world=cuda", "--no-write", "--clock=virtual"});
+  if (first.said("no simulated world")) return;
+  if (first.status != 0) {
+    CHECK(first.status == 2);
+    CHECK_MESSAGE((first.said("there is no CUDA GPU here") || first.said("this build has no CUDA world")),
+                  first.err);
+    CHECK_MESSAGE(first.said("--world=cpu, or --world=sim"), first.err);
+    return;
+  }
+  CHECK(first.out.find("computed in bf16 on a GPU") != std::string::npos);
+  const Outcome simulated = run({"--world=sim", "--no-write"});
+  CHECK(after(first.out, "decisions=") == after(simulated.out, "decisions="));
+  CHECK(after(run({"--world=cuda", "--no-write", "--clock=virtual"}).out, "samples=") ==
+        after(first.out, "samples="));
+  const Outcome wall = run({"--world=cuda", "--record", "--set=cuda.timings=true", "--timeline=0..10",
+                            "--out=" + folder.file("a")});
+  REQUIRE_MESSAGE(wall.status == 0, wall.err);
+  CHECK(wall.out.find("100.0 % measured") != std::string::npos);
+  CHECK(folder.has("a/operations.csv"));
+  const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a")});
+  CHECK(after(replayed.out, "decisions=") == after(wall.out, "decisions="));
+  for (const char* other :
+       {"policies.precision=fp8", "policies.retrieval=quest", "engines.tensor_parallel=2"}) {
+    const Outcome refused = run({"--world=cuda", "--no-write", std::string("--set=") + other});
+    CHECK(refused.status == 2);
   }
 }

@@ -109,7 +109,8 @@ class LogitHashes final : public OutcomeSource {
 struct RunResult {
   std::map<CallId, std::map<uint32_t, uint64_t>> logits;
   double worst = 0;
-  uint64_t compressions = 0, dropped = 0, preemptions = 0, adopted_dead = 0, rows = 0, digest = 0;
+  uint64_t compressions = 0, dropped = 0, preemptions = 0, adopted = 0, adopted_dead = 0, rows = 0,
+           digest = 0;
 };
 
 struct RunOf {
@@ -120,6 +121,9 @@ struct RunOf {
   bool dense = false;                                      // PagedCache instead
   std::function<void(const WitnessCache::Kept&)> judge{};  // of every compression
   std::function<void(kernels::ScoreSpec*)> scorer{};       // changes it
+  std::function<void(WitnessCache*)> hook{};
+  bool ask_response = false;
+  std::optional<cpu::ScorerWeights> weights{};
 };
 
 inline ScriptClientOptions client_of(const RunOf& what) {
@@ -147,11 +151,17 @@ inline RunResult run_of(const RunOf& what) {
   } else {
     kernels::ScoreSpec score = score_of(what.config);
     if (what.scorer) what.scorer(&score);
-    auto made = cpu::CompressedCache::make({what.config, score, 9}, memory, &weights);
+    auto made = cpu::CompressedCache::make({.core = what.config,
+                                            .score = score,
+                                            .seed = 9,
+                                            .weights = what.weights,
+                                            .ask_response = what.ask_response},
+                                           memory, &weights);
     REQUIRE(made);
     auto watched = std::make_unique<WitnessCache>(std::move(*made), what.llm, what.config.page_tokens);
     witness = watched.get();
     witness->judge = what.judge;
+    if (what.hook) what.hook(witness);
     cache = std::move(watched);
   }
   cpu::CpuEngine engine({}, &weights, &tokens, std::move(cache));
@@ -177,6 +187,7 @@ inline RunResult run_of(const RunOf& what) {
   if (witness != nullptr) {
     out.worst = witness->worst(), out.compressions = witness->compressions();
     out.dropped = witness->dropped(), out.adopted_dead = witness->adopted_dead();
+    out.adopted = witness->adopted();
     out.rows = witness->rows_checked();
     CHECK(witness->cache().nan_scores() == 0);
   }

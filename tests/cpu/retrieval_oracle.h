@@ -20,35 +20,47 @@ class RetrievalOracle final : public cpu::RetrievalWitness {
 
   void rotated(CallId call, uint32_t layer, uint32_t position, const float* q, const float* k,
                const float* v) override;
+  void projected(CallId call, uint32_t layer, uint32_t position, const float* q) override;
   void attends(const Read& read) override;
   void attended(const Read& read, const float* out) override;
   void recalls(const cpu::HeadAt& at, bool before_attention, uint32_t pages) override;
   void wrote(uint32_t page, uint32_t layer, uint32_t head) override;
 
+  // Part of attends(): what is read from now on must not be written.
+  void reads_began(const Read& read) { reading_ = &read; }
+
   // After the run: what was recalled is the difference of what was chosen, step by step (F-3).
   void check_recalls() const;
 
-  uint64_t reads = 0, corrected = 0, compared = 0, speculated = 0, writes_beside_reads = 0;
-  // Keys that attention reads are the rotated ones, to the bit: not ShadowKV's.
-  bool exact_keys = true;
+  uint64_t reads = 0, corrected = 0, compared = 0, speculated = 0;
+  // copies that ran while somebody read; of these, into what was read.
+  uint64_t writes_beside_reads = 0, writes_into_reads = 0;
+  // How far outputs are from attention over the exact rows that were read; 0 but for ShadowKV's keys.
+  double worst_output = 0;
 
  private:
   using Key = std::tuple<CallId, uint32_t>;  // layer
   struct Rows {
     std::vector<std::vector<float>> q, k, v;  // by position
   };
+  std::vector<float> page_keys(const Key& key, uint32_t head, uint32_t page) const;
   std::set<uint32_t> selection(const Key& key, uint32_t head, uint32_t position) const;
+  void note_outliers(const Key& key, uint32_t head, uint32_t position);
+  void check_pages(const Read& read, bool first);
+  void check_tokens(const Read& read);
   std::optional<bool> turns(const Key& key, uint32_t head, uint32_t position) const;
   std::vector<float> exact_output(const Read& read) const;
 
   const RetrievalSetting setting_;
   const LlmSpec llm_;
-  const uint32_t page_, sinks_, window_, selectable_;
+  const uint32_t page_, sinks_, window_, selectable_, extra_;
   std::map<Key, Rows> rows_;
   // By call, layer, head: the positions that read, and what was recalled at each: {before, behind}.
   std::map<std::tuple<CallId, uint32_t, uint32_t>, std::map<uint32_t, std::pair<uint32_t, uint32_t>>>
       recalled_;
   std::map<std::tuple<CallId, uint32_t, uint32_t>, std::vector<uint32_t>> positions_;
+  std::map<std::tuple<CallId, uint32_t, uint32_t>, std::set<uint32_t>> outliers_;   // ShadowKV
+  std::map<std::tuple<CallId, uint32_t, uint32_t>, std::vector<float>> projected_;  // call, layer, position
   const Read* reading_ = nullptr;
 };
 

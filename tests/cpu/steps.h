@@ -21,15 +21,14 @@ inline std::unique_ptr<cpu::KvCache> paged(const cpu::KvMemory& memory, const Ll
   return std::move(*made);
 }
 
-class Steps {
+// Of any engine that is driven like CpuEngine.
+template <typename Engine>
+class EngineSteps {
  public:
   // Pages are dealt in an order drawn from `seed`; 0: ascending.
-  Steps(const cpu::KvMemory& memory, const ModelWeights* weights, const cpu::TokenIds* tokens, uint64_t seed,
-        const cpu::CpuEngineConfig& config = {})
-      : memory_(memory),
-        config_(config),
-        engine_(std::make_unique<cpu::CpuEngine>(config, weights, tokens, paged(memory, weights->llm()))) {
-    for (uint32_t i = 0; i < memory.pages_gpu; ++i) free_.push_back(PageId{i});
+  EngineSteps(uint32_t page_tokens, uint32_t pages_gpu, uint64_t seed, std::unique_ptr<Engine> engine)
+      : page_tokens_(page_tokens), engine_(std::move(engine)) {
+    for (uint32_t i = 0; i < pages_gpu; ++i) free_.push_back(PageId{i});
     Prng prng(seed);
     for (size_t i = free_.size(); seed != 0 && i > 1; --i)
       std::swap(free_[i - 1], free_[prng.range(0, i - 1)]);
@@ -38,10 +37,10 @@ class Steps {
 
   // A call begins, with what it adopts.
   void begin(CallId call, const std::vector<PageId>& adopted = {}) {
-    calls_[call] = {adopted, static_cast<uint32_t>(adopted.size()) * memory_.page_tokens, true, adopted};
+    calls_[call] = {adopted, static_cast<uint32_t>(adopted.size()) * page_tokens_, true, adopted};
   }
   void end(CallId call, DropCallState::Reason reason = DropCallState::Reason::kFinished) {
-    engine_->told(DropCallState{config_.engine, call, reason});
+    engine_->told(DropCallState{EngineId{}, call, reason});
     calls_.erase(call);
   }
 
@@ -66,13 +65,13 @@ class Steps {
       for (uint32_t i = 0; i < wants.size(); ++i) {
         Call& call = calls_.at(wants[i].call);
         call.kv += wants[i].tokens;
-        while (call.pages.size() * memory_.page_tokens < call.kv) {
+        while (call.pages.size() * page_tokens_ < call.kv) {
           call.pages.push_back(take());
           grants.push_back({offset, i, call.pages.back()});
         }
       }
     }
-    const LaunchStep launch{.engine = config_.engine,
+    const LaunchStep launch{.engine = EngineId{},
                             .step = StepId{step_},
                             .repeat = repeat,
                             .entries = entries,
@@ -82,7 +81,8 @@ class Steps {
     std::vector<float> logits;
     for (uint32_t offset = 0; offset < repeat; ++offset) {
       engine_->step(launch, offset, &values_);
-      logits.insert(logits.end(), engine_->logits().begin(), engine_->logits().end());
+      const auto& some = engine_->logits();
+      logits.insert(logits.end(), some.begin(), some.end());
       for (const auto& sample : engine_->samples()) sampled_[sample.call].push_back(sample.token);
     }
     return logits;
@@ -94,7 +94,7 @@ class Steps {
     free_.pop_back();
     return page;
   }
-  cpu::CpuEngine& engine() { return *engine_; }
+  Engine& engine() { return *engine_; }
   const std::vector<PageId>& pages(CallId call) { return calls_.at(call).pages; }
   const std::vector<uint32_t>& sampled(CallId call) { return sampled_[call]; }
   const StepValues& values() const { return values_; }
@@ -107,14 +107,22 @@ class Steps {
     std::vector<PageId> adopted;
   };
 
-  const cpu::KvMemory memory_;
-  const cpu::CpuEngineConfig config_;
-  std::unique_ptr<cpu::CpuEngine> engine_;
+  const uint32_t page_tokens_;
+  std::unique_ptr<Engine> engine_;
   std::vector<PageId> free_;  // the next one last
   std::map<CallId, Call> calls_;
   std::map<CallId, std::vector<uint32_t>> sampled_;
   StepValues values_;
   uint64_t step_ = 0;
+};
+
+class Steps : public EngineSteps<cpu::CpuEngine> {
+ public:
+  Steps(const cpu::KvMemory& memory, const ModelWeights* weights, const cpu::TokenIds* tokens, uint64_t seed,
+        const cpu::CpuEngineConfig& config = {})
+      : EngineSteps(
+            memory.page_tokens, memory.pages_gpu, seed,
+            std::make_unique<cpu::CpuEngine>(config, weights, tokens, paged(memory, weights->llm()))) {}
 };
 
 inline std::vector<uint32_t> random_tokens(uint64_t seed, size_t count, uint32_t vocab) {

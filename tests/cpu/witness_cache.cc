@@ -48,8 +48,7 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
     call.tables.resize(cache_->shape().groups.groups());
   }
   if (offset == 0) {
-    for (const Adoption& adoption : launch.adoptions)
-      calls_[adoption.call].pages.assign(adoption.pages.begin(), adoption.pages.end());
+    for (const Adoption& adoption : launch.adoptions) adopt(adoption);
   }
   for (const PageGrant& grant : launch.grants) {
     if (grant.offset != offset) continue;
@@ -67,6 +66,17 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
       }
       if (entry.first) adopted_dead_ += entry.context - left.size();
       for (const uint32_t p : left) CHECK_MESSAGE(!calls_[entry.call].gone[head].contains(p), "back again");
+    }
+  }
+}
+
+// Nobody sees what another session has left of a prefix (METHODS 3.7).
+void WitnessCache::adopt(const Adoption& adoption) {
+  calls_[adoption.call].pages.assign(adoption.pages.begin(), adoption.pages.end());
+  for (const PageId page : adoption.pages) {
+    adopted_ += page_tokens_;
+    for (uint32_t slot = 0; page != kNoPage && slot < page_tokens_; ++slot) {
+      CHECK(slots_.at(uint64_t{raw(page)} * page_tokens_ + slot).session == engine_.session(adoption.call));
     }
   }
 }
@@ -89,12 +99,22 @@ std::vector<uint32_t> WitnessCache::readable(const PlanEntry& entry, uint32_t he
   return out;
 }
 
+void WitnessCache::hidden(uint32_t layer, const float* x) {
+  cache_->hidden(layer, x);
+  for (const PlanEntry& entry : entries_) {
+    for (uint32_t i = 0; i < entry.tokens; ++i, x += llm_.hidden) {
+      if (hidden_seen) hidden_seen(entry.call, layer, entry.context + i, x);
+    }
+  }
+}
+
 void WitnessCache::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
   const uint32_t kv_width = llm_.kv_heads * llm_.head_dim, q_width = llm_.query_heads * llm_.head_dim;
   uint32_t rows = 0;
   for (const PlanEntry& entry : entries_) {
     for (uint32_t i = 0; i < entry.tokens; ++i, ++rows) {
       Cell& made = cell(&calls_[entry.call], entry.context + i);
+      made.session = engine_.session(entry.call);
       made.keys.resize(llm_.layers), made.values.resize(llm_.layers);
       made.keys[layer].assign(k + rows * kv_width, k + (rows + 1) * kv_width);
       made.values[layer].assign(v + rows * kv_width, v + (rows + 1) * kv_width);
@@ -144,8 +164,9 @@ void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t r
         }
         for (double& x : p) sum += x = std::exp(x - most);
         std::vector<double> expected(dim, 0.0);
+        for (double& x : p) x /= sum;
+        if (row_seen) row_seen({entry.call, layer, h * group + g, entry.context + i, query, reads, p});
         for (size_t c = 0; c < reads.size(); ++c) {
-          p[c] /= sum;
           const Cell& from = cell(call, reads[c]);
           for (uint32_t d = 0; d < dim; ++d) expected[d] += p[c] * from.values[layer][h * dim + d];
           gathered[reads[c]] += p[c] / group;
@@ -166,6 +187,10 @@ void WitnessCache::end(const LaunchStep& launch, uint32_t offset, std::span<cons
                        StepValues* values) {
   cache_->end(launch, offset, entries, values);
   REQUIRE(values->kept.size() == launch.compressions.size());
+  for (const PlanEntry& entry : entries_) {
+    if (prompt_ended && entry.kind == EntryKind::kChunk && entry.samples)
+      prompt_ended(entry.call, entry.context + entry.tokens);
+  }
   for (size_t i = 0; i < launch.compressions.size(); ++i)
     check_kept(launch, launch.compressions[i], values->kept[i]);
 }
@@ -214,7 +239,10 @@ void WitnessCache::check_kept(const LaunchStep& launch, const Compression& c, co
     const auto key = [&](uint32_t position) -> const std::vector<double>& {
       return cell(&call, position).keys[head / llm_.kv_heads];
     };
-    judge({entry.call, head, c.end, &c, before, after, &call.recent, &call.gathered[head], key});
+    const auto rotated = [&](uint32_t position, uint32_t layer, uint32_t kv_head) {
+      return turned(cell(&call, position).keys[layer].data() + kv_head * llm_.head_dim, position);
+    };
+    judge({entry.call, head, c.end, &c, before, after, &call.recent, &call.gathered[head], key, rotated});
   }
   if (shape.keeping != Keeping::kMove) return;
   for (uint32_t g = 0; g < call.tables.size(); ++g) {

@@ -36,29 +36,49 @@ class WitnessCache final : public cpu::KvCache {
     const std::deque<std::vector<std::vector<Row>>>* recent = nullptr;
     const Row* gathered = nullptr;  // sums over all rows, mean over the group
     std::function<const std::vector<double>&(uint32_t position)> key;  // as it was before its rotation
+    // As it is read: rotated by its position.
+    std::function<std::vector<double>(uint32_t position, uint32_t layer, uint32_t kv_head)> rotated_key;
   };
 
   WitnessCache(std::unique_ptr<cpu::CompressedCache> cache, const LlmSpec& llm, uint32_t page_tokens);
 
-  void serve(const cpu::EngineAccess& engine) override { cache_->serve(engine); }
+  void serve(const cpu::EngineAccess& engine) override {
+    engine_ = engine;
+    cache_->serve(engine);
+  }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
-  void hidden(uint32_t layer, const float* x) override { cache_->hidden(layer, x); }
+  void hidden(uint32_t layer, const float* x) override;
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
            StepValues* values) override;
   void told(const Command& command) override;
 
+  // One row of one query head: what it asked, and how it weighed what it read.
+  struct RowSeen {
+    CallId call{};
+    uint32_t layer = 0, query_head = 0, position = 0;
+    const std::vector<double>& query;
+    const std::vector<uint32_t>& reads;
+    const std::vector<double>& weights;
+  };
+  std::function<void(const RowSeen&)> row_seen;
+  std::function<void(CallId, uint32_t layer, uint32_t position, const float* x)> hidden_seen;
+  std::function<void(CallId, uint32_t tokens)> prompt_ended;  // before its compression is judged
+
   static constexpr uint32_t kRecentRows = 8;
   std::function<void(const Kept&)> judge;  // after every compression, for each head
   double worst() const { return worst_; }  // largest |difference| / (1 + |value|) of an attention output
   uint64_t compressions() const { return compressions_; }
-  uint64_t dropped() const { return dropped_; }  // cells of one head
-  uint64_t adopted_dead() const { return adopted_dead_; }
+  uint64_t dropped() const { return dropped_; }            // cells of one head
+  uint64_t adopted() const { return adopted_; }            // positions that calls started with
+  uint64_t adopted_dead() const { return adopted_dead_; }  // likewise, of which a head had nothing left
   uint64_t rows_checked() const { return rows_checked_; }
+  uint32_t token(CallId call, uint32_t position) const { return engine_.token(call, position); }
   const cpu::CompressedCache& cache() const { return *cache_; }
 
  private:
   struct Cell {
+    SessionId session{};                            // that wrote it
     std::vector<std::vector<double>> keys, values;  // by layer: [kv_heads * head_dim], before the rotation
   };
   struct Call {
@@ -70,6 +90,7 @@ class WitnessCache final : public cpu::KvCache {
     std::vector<uint32_t> tables;  // pages by group
   };
 
+  void adopt(const Adoption& adoption);
   bool holes() const { return cache_->shape().keeping == Keeping::kHoles; }
   Cell& cell(Call* call, uint32_t position);
   std::vector<double> turned(const double* row, uint32_t phase) const;
@@ -84,11 +105,12 @@ class WitnessCache final : public cpu::KvCache {
   const uint32_t page_tokens_;
   std::map<CallId, Call> calls_;
   std::map<uint64_t, Cell> slots_;  // holes: by page * page_tokens + slot
+  cpu::EngineAccess engine_;
   std::vector<PlanEntry> entries_;
   // By entry, then head: what was left before the step's own rows.
   std::vector<std::vector<std::vector<uint32_t>>> before_;
   double worst_ = 0;
-  uint64_t compressions_ = 0, dropped_ = 0, adopted_dead_ = 0, rows_checked_ = 0;
+  uint64_t compressions_ = 0, dropped_ = 0, adopted_ = 0, adopted_dead_ = 0, rows_checked_ = 0;
 };
 
 }  // namespace kvtwin::testing

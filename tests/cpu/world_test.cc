@@ -211,3 +211,47 @@ TEST_CASE("G-5 world: a page that two calls were given by mistake would be seen 
   CHECK(logits(PageId{3}) == logits(PageId{4}));
   CHECK(logits(PageId{3}) != logits(PageId{1}));
 }
+
+TEST_CASE("world: copies beside steps end when they ended, one after the other, never before they began") {
+  // Two steps of 100 ns; copies take 30, and are looked at only after the step beside them was performed.
+  class Source final : public OutcomeSource {
+   public:
+    void step(const LaunchStep&, uint32_t, StepValues* values) override { values->clear(), ++steps; }
+    void told(const Command& command) override { told_of += std::holds_alternative<StartTransfer>(command); }
+    int steps = 0, told_of = 0;
+  } source;
+  std::vector<uint64_t> asked;
+  cpu::CpuBackendOptions options{.steps_in_flight_max = {1}};
+  options.copy_time = [&](EngineId, TransferId transfer) {
+    CHECK(source.steps > 0);
+    asked.push_back(raw(transfer));
+    return Duration{30};
+  };
+  cpu::CpuBackend world(options, &source, [](const std::function<void()>& work) {
+    work();
+    return Duration{100};
+  });
+  const auto copy = [&](uint64_t number) {
+    world.submit(StartTransfer{.transfer = TransferId{number}, .source = {}, .target = {}});
+  };
+  const PlanEntry entry{CallId{1}, EntryKind::kDecode, true, true, 1, 0};
+  world.submit(LaunchStep{.tokens = 1, .entries = {&entry, 1}, .grants = {}, .adoptions = {}});
+  copy(1);
+  copy(2);
+  CHECK(source.told_of == 2);
+  Instant now;
+  Event event;
+  for (const int64_t at : {30, 60}) {
+    REQUIRE(world.next(&now, &event));
+    CHECK(now.ns == at);
+    CHECK(std::holds_alternative<TransferDone>(event));
+  }
+  REQUIRE(world.next(&now, &event));
+  CHECK(now.ns == 100);
+  CHECK(std::holds_alternative<StepDone>(event));
+  copy(3);
+  REQUIRE(world.next(&now, &event));
+  CHECK(now.ns == 130);
+  CHECK(asked == std::vector<uint64_t>{1, 2, 3});
+  CHECK(!world.next(&now, &event));
+}

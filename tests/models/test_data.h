@@ -7,9 +7,11 @@
 #include <filesystem>
 #include <string>
 
+#include "tests/support/source_dir.h"
+
 inline std::string test_data(const std::string& path) {
   const char* dir = std::getenv("KVTWIN_DATA");
-  return (dir != nullptr ? std::string(dir) : std::string(KVTWIN_SOURCE_DIR) + "/../shared/data") + "/" +
+  return (dir != nullptr ? std::string(dir) : kvtwin::testing::source_dir() + "/../shared/data") + "/" +
          path;
 }
 

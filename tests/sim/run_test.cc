@@ -203,11 +203,13 @@ class Silent final : public OutcomeSource {
 enum class Asked : uint8_t { kAtLaunch, kAsItStarts, kAmongOthers };
 
 // Scene `seed` with calls that keep part of their KV.
-std::string kept_run(uint64_t seed, const Kept& kept, uint32_t repeat_max, Asked asked = Asked::kAsItStarts) {
+std::string kept_run(uint64_t seed, const Kept& kept, uint32_t repeat_max, Asked asked = Asked::kAsItStarts,
+                     PartitionKind kind = PartitionKind::kUniform) {
   return in_child([&] {
     Scene scene(seed);
     std::vector<std::unique_ptr<sim::RetentionSource>> sources;
     std::vector<std::unique_ptr<sim::CombinedSource>> combined;
+    std::vector<std::unique_ptr<sim::PartitionPrice>> partitions;
     Silent others;
     for (size_t i = 0; i < scene.options.engines.size(); ++i) {
       CoreConfig& core = scene.options.engines[i];
@@ -232,6 +234,15 @@ std::string kept_run(uint64_t seed, const Kept& kept, uint32_t repeat_max, Asked
       sim::SimEngine& engine = scene.config.engines[i];
       combined.push_back(std::make_unique<sim::CombinedSource>(
           std::vector<OutcomeSource*>{&others, sources.back().get(), &others}));
+      if (std::string(kept.layout) == "ragged") {
+        sim::PartitionPriceSpec price;
+        price.kind = kind;
+        price.grid.sms = 4;
+        price.layout = set.layout_spec;
+        for (uint64_t head = 0; head < 8; ++head) price.held.push_back(kWhole / 8 * (head + 1));
+        partitions.push_back(std::make_unique<sim::PartitionPrice>(price));
+        engine.partition = partitions.back().get();
+      }
       if (asked == Asked::kAtLaunch) engine.retention = sources.back().get();
       if (asked == Asked::kAsItStarts) engine.source = sources.back().get();
       if (asked == Asked::kAmongOthers) engine.source = combined.back().get();
@@ -279,6 +290,19 @@ TEST_CASE("run: who says what is kept makes no difference, nor when he is asked"
       REQUIRE(at_launch.find("idle true") != std::string::npos);
       REQUIRE(at_launch == kept_run(seed, kept, 1u << 20, Asked::kAsItStarts));
       REQUIRE(at_launch == kept_run(seed, kept, 1u << 20, Asked::kAmongOthers));
+    }
+  }
+}
+
+TEST_CASE("run: priced by how attention is cut, runs end alike, folded or not") {
+  const Kept kept{"ragged", "reserved", Moment::kChunkEnd, sim::KeptModel::kFixed};
+  for (const PartitionKind kind : {PartitionKind::kUniform, PartitionKind::kFlashInfer,
+                                   PartitionKind::kStreamK, PartitionKind::kAotShares}) {
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
+      CAPTURE(seed);
+      const std::string folded = kept_run(seed, kept, 1u << 20, Asked::kAtLaunch, kind);
+      REQUIRE(folded.find("idle true") != std::string::npos);
+      REQUIRE(folded == kept_run(seed, kept, 1, Asked::kAtLaunch, kind));
     }
   }
 }

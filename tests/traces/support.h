@@ -18,6 +18,7 @@
 #include "tests/support/folder.h"
 #include "traces/check.h"
 #include "traces/formats.h"
+#include "tests/support/source_dir.h"
 
 namespace kvtwin::testing {
 
@@ -61,7 +62,7 @@ inline std::string slurp(const std::string& path) {
 inline std::string data(const std::string& name) {
   const char* const set = std::getenv("KVTWIN_DATA");
   const auto root = set != nullptr ? std::filesystem::path(set)
-                                   : std::filesystem::path(KVTWIN_SOURCE_DIR) / ".." / "shared" / "data";
+                                   : std::filesystem::path(kvtwin::testing::source_dir()) / ".." / "shared" / "data";
   const auto path = root / name;
   return std::filesystem::exists(path) ? path.string() : std::string();
 }

@@ -11,6 +11,7 @@
 #include "engine/base/prng.h"
 #include "tests/traces_more/collect.h"
 #include "traces/import_more.h"
+#include "tests/support/source_dir.h"
 
 namespace kvtwin::testing {
 
@@ -78,7 +79,7 @@ inline int hostile(Import import, const std::string& name, const std::string& go
 // A file of the shared data sets, or empty.
 inline std::string data_file(const std::string& relative) {
   const char* const given = std::getenv("KVTWIN_DATA");
-  const std::string root = given != nullptr ? given : std::string(KVTWIN_SOURCE_DIR) + "/../shared/data";
+  const std::string root = given != nullptr ? given : kvtwin::testing::source_dir() + "/../shared/data";
   const std::string path = root + "/" + relative;
   return std::filesystem::exists(path) ? path : "";
 }

@@ -1,0 +1,33 @@
+// The policy's name of a pooling as the kernel's.
+
+#ifndef KVTWIN_ENGINE_CPU_PAGE_POOLING_H_
+#define KVTWIN_ENGINE_CPU_PAGE_POOLING_H_
+
+#include "engine/base/check.h"
+#include "engine/policy/retrieval_spec.h"
+#include "kernels/page_score.h"
+
+namespace kvtwin::cpu {
+
+inline kernels::PagePooling pooling_of(GroupPooling pooling) {
+  switch (pooling) {
+    case GroupPooling::kMeanS:
+      return kernels::PagePooling::kMeanS;
+    case GroupPooling::kMaxS:
+      return kernels::PagePooling::kMaxS;
+    case GroupPooling::kMeanQk:
+      return kernels::PagePooling::kMeanQk;
+    case GroupPooling::kMaxQk:
+      return kernels::PagePooling::kMaxQk;
+    case GroupPooling::kMeanQ:
+      return kernels::PagePooling::kMeanQ;
+    case GroupPooling::kMaxQ:
+      return kernels::PagePooling::kMaxQ;
+  }
+  KVT_CHECK(!"a pooling that no kernel knows");
+  return {};
+}
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_PAGE_POOLING_H_

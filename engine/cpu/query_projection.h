@@ -1,0 +1,31 @@
+// QueryProjection: what a layer's queries would be if its input were another layer's. InfiniGen chooses for
+// the next layer from this one's input (METHODS 6.5, re-projection).
+
+#ifndef KVTWIN_ENGINE_CPU_QUERY_PROJECTION_H_
+#define KVTWIN_ENGINE_CPU_QUERY_PROJECTION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/gemm.h"
+#include "models/rope.h"
+#include "models/weights.h"
+
+namespace kvtwin::cpu {
+
+class QueryProjection {
+ public:
+  QueryProjection(const ModelWeights& weights, uint32_t layer);
+  // x [hidden], normed; q [query_heads][head_dim], rotated by `position`.
+  void apply(const RopeFrequencies& rope, uint32_t position, const float* x, float* q) const;
+
+ private:
+  const uint32_t heads_, head_dim_;
+  const float norm_eps_;
+  kernels::PackedMatrix weight_;
+  std::vector<float> bias_, norm_;
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_QUERY_PROJECTION_H_

@@ -1,0 +1,44 @@
+// ShadowKeys: ShadowKV's low-rank keys of one layer of a call (METHODS 6.5).
+//
+// Keys before the rotation, all KV heads side by side [kv_heads * head_dim], become coordinates in the
+// leading `rank` directions of all keys so far. They are factorised when the prompt is complete and, as
+// FreeKV's evaluation has it, again after every window of new tokens; in between new keys are projected on
+// the old directions. The exact keys stay in this object: to a factorisation they come from the host.
+
+#ifndef KVTWIN_ENGINE_CPU_SHADOW_KEYS_H_
+#define KVTWIN_ENGINE_CPU_SHADOW_KEYS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "models/llm.h"
+#include "models/rope.h"
+
+namespace kvtwin::cpu {
+
+class ShadowKeys {
+ public:
+  // REQUIRES: 0 < rank <= kv_heads * head_dim.
+  ShadowKeys(const LlmSpec& llm, uint32_t rank, uint32_t refresh_tokens);
+
+  // The next token's key, [kv_heads][head_dim], not rotated.
+  void add(const float* key);
+  // Coordinates for all keys added, in directions that are at most refresh_tokens old.
+  void factorise();
+  // Key of `token` in one head, rebuilt and rotated, [head_dim]. REQUIRES: factorise() knew it.
+  void rebuild(const RopeFrequencies& rope, uint32_t token, uint32_t head, float* key) const;
+
+ private:
+  void refresh();
+
+  const uint32_t head_dim_, width_, rank_, refresh_tokens_;
+  std::vector<float> keys_;         // [tokens][width]
+  std::vector<double> gram_;        // [width][width]
+  std::vector<float> basis_;        // [rank][width]
+  std::vector<float> coordinates_;  // [tokens known][rank]
+  uint32_t tokens_ = 0, known_ = 0, refreshed_at_ = 0;
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_SHADOW_KEYS_H_

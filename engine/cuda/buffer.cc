@@ -1,0 +1,29 @@
+#include "engine/cuda/buffer.h"
+
+#include <fmt/format.h>
+
+#include "engine/cuda/cuda_check.h"
+
+namespace kvtwin::cuda {
+
+Result<Buffer> Buffer::make(Kind kind, uint64_t bytes, const char* what, const std::string& shape) {
+  Buffer out;
+  out.kind_ = kind;
+  out.bytes_ = bytes;
+  if (bytes == 0) return out;
+  const bool device = kind == Kind::kDevice;
+  const cudaError_t error =
+      device ? cudaMalloc(&out.data_, bytes) : cudaHostAlloc(&out.data_, bytes, cudaHostAllocDefault);
+  const std::string operation = fmt::format("{} for {}", device ? "cudaMalloc" : "cudaHostAlloc", what);
+  if (Result<void> ok = check(error, operation.c_str(), shape, bytes); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  return out;
+}
+
+Buffer::~Buffer() {
+  if (data_ == nullptr) return;
+  // Fails where the driver is already gone, at the end of the process: then there is nothing left to free.
+  static_cast<void>(kind_ == Kind::kDevice ? cudaFree(data_) : cudaFreeHost(data_));
+}
+
+}  // namespace kvtwin::cuda

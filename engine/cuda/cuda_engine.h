@@ -1,0 +1,90 @@
+// CudaEngine performs the steps of one serving engine on a GPU: the identity of every axis, in bf16.
+//
+// Like CpuEngine it is an OutcomeSource: asked for single steps in order, it keeps no time, and what it
+// computes does not depend on who does (cpu_backend.h measures, the simulated world prices). A call's page
+// table starts with its adoption and grows with its grants. A step is: work lists up in one copy, all layers,
+// sampled tokens down, one wait.
+
+#ifndef KVTWIN_ENGINE_CUDA_CUDA_ENGINE_H_
+#define KVTWIN_ENGINE_CUDA_CUDA_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/cpu/call_tokens.h"
+#include "engine/cuda/operation_log.h"
+#include "engine/outcome_source.h"
+#include "models/weights.h"
+
+namespace kvtwin::cuda {
+
+struct CudaEngineConfig {
+  EngineId engine{};
+  uint32_t page_tokens = 16;
+  uint32_t pages_gpu = 0;    // pages [0, pages_gpu) of the address space
+  uint32_t pages_host = 0;   // behind them, in pinned memory
+  uint32_t rows_max = 0;     // tokens of one step
+  uint32_t samples_max = 0;  // calls of one step
+  // Numbers of rows that matrix products will run on (CoreConfig::capture_sizes): all is made ready for them.
+  std::vector<uint32_t> row_sizes{};
+  cpu::Decoding decoding = cpu::Decoding::kForced;
+  std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the call
+  // Copies between tiers go on beside the steps that follow, until copy_time() is asked; else before them.
+  bool copies_beside = false;
+  bool poison = false;          // pages are filled with NaN when they are granted: tests
+  OperationLog* log = nullptr;  // null: operations are not timed
+};
+
+// Whether there is a GPU that the kernels run on. Says what is there instead.
+Result<void> check_gpu();
+
+class DeviceWeights;
+
+// A model on the GPU, for all engines.
+class DeviceModel {
+ public:
+  // Wrong: no room, or a geometry that the kernels do not take.
+  static Result<std::unique_ptr<DeviceModel>> make(const ModelWeights& weights);
+  ~DeviceModel();
+  const DeviceWeights& weights() const { return *weights_; }
+
+ private:
+  explicit DeviceModel(std::unique_ptr<DeviceWeights> weights);
+  std::unique_ptr<DeviceWeights> weights_;
+};
+
+class CudaEngine final : public OutcomeSource {
+ public:
+  // `model` and `tokens` must outlive this. Wrong: no room for so many pages.
+  static Result<std::unique_ptr<CudaEngine>> make(const CudaEngineConfig& config, const DeviceModel* model,
+                                                  const cpu::TokenIds* tokens);
+  ~CudaEngine() override;
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
+  void told(const Command& command) override;
+  // Waits for a copy that was asked for, and says how long it took. REQUIRES: copies_beside; once per copy.
+  Duration copy_time(TransferId transfer);
+
+  struct Sample {
+    CallId call{};
+    uint32_t position = 0;  // of the token that was sampled
+    uint32_t token = 0;     // the largest logit, whatever the decoding
+  };
+  // Of the last step, one per entry that samples, in their order.
+  std::span<const Sample> samples() const;
+  std::vector<float> logits() const;  // [samples().size()][vocab]; copied from the GPU
+
+  uint64_t tokens_computed() const;
+  uint64_t samples_digest() const;  // cpu::CallTokens::digest
+
+ private:
+  struct Parts;
+  explicit CudaEngine(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_CUDA_ENGINE_H_

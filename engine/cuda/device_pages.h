@@ -1,0 +1,50 @@
+// DevicePages: the KV pages of one engine in bf16, those of the GPU and, in pinned memory, those of the host
+// tier. Tiers are ranges of one address space (units.h, PageId): [0, gpu) and behind them the host's.
+//
+//   GPU   [layers][pages][kv_heads][keys, values][page_tokens][head_dim]   (a layer is what a kernel reads)
+//   host  [pages][layers][...]                                             (a page is what a copy moves)
+// Within a page's part of one layer both are alike (kernels/kv_block.cuh), so a copy is one strided piece.
+
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_PAGES_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_PAGES_H_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/base/units.h"
+#include "engine/cuda/buffer.h"
+#include "models/llm.h"
+
+namespace kvtwin::cuda {
+
+class DevicePages {
+ public:
+  DevicePages() = default;
+  // Wrong: no room for so many.
+  static Result<DevicePages> make(const LlmSpec& llm, uint32_t page_tokens, uint32_t gpu, uint32_t host);
+
+  __nv_bfloat16* layer(uint32_t index) const { return gpu_.as<__nv_bfloat16>(index * layer_bytes()); }
+  uint64_t page_bytes() const { return part_bytes_ * layers_; }
+
+  void copy(PageId source, PageId target, cudaStream_t stream) const;
+  // Every value becomes NaN. REQUIRES: a page of the GPU.
+  void poison(PageId page, cudaStream_t stream) const;
+
+ private:
+  struct Place {
+    char* first = nullptr;  // of layer 0
+    uint64_t stride = 0;    // from layer to layer
+  };
+  Place place(PageId page) const;
+  uint64_t layer_bytes() const { return part_bytes_ * pages_gpu_; }
+
+  Buffer gpu_, host_;
+  uint64_t part_bytes_ = 0;  // of one page in one layer
+  uint32_t layers_ = 0, pages_gpu_ = 0, pages_host_ = 0;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_PAGES_H_

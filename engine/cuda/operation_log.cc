@@ -1,0 +1,59 @@
+#include "engine/cuda/operation_log.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+namespace kvtwin::cuda {
+namespace {
+
+constexpr const char* kNames[] = {
+    "upload",          "embed",         "norm",          "qkv",     "append",     "plan", "decode attention",
+    "chunk attention", "row attention", "attention out", "gate up", "activation", "down", "logits",
+    "sample"};
+static_assert(std::size(kNames) == kOperations);
+
+}  // namespace
+
+const char* name_of(Operation operation) { return kNames[static_cast<size_t>(operation)]; }
+
+void OperationLog::add(EngineId engine, StepOperations step) {
+  Row row;
+  row.engine = engine;
+  for (const OperationTime& one : step.times) {
+    const auto kind = static_cast<size_t>(one.operation);
+    ++row.count[kind];
+    row.total[kind].ns += one.to.ns - one.from.ns;
+  }
+  if (details_) kept_[{engine, step.step}] = std::move(step.times);
+  step.times.clear();
+  row.step = std::move(step);
+  rows_.push_back(std::move(row));
+}
+
+std::vector<OperationTime> OperationLog::take(EngineId engine, StepId step) {
+  const auto found = kept_.find({engine, step});
+  if (found == kept_.end()) return {};
+  std::vector<OperationTime> out = std::move(found->second);
+  kept_.erase(found);
+  return out;
+}
+
+std::string OperationLog::csv() const {
+  std::string out =
+      "engine,step,rows,samples,decode_rows,decode_cells,chunk_cells,issued_ns,step_ns,operation,count,"
+      "device_ns\n";
+  for (const Row& row : rows_) {
+    const StepOperations& step = row.step;
+    for (size_t kind = 0; kind < kOperations; ++kind) {
+      if (row.count[kind] == 0) continue;
+      fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{}\n", raw(row.engine),
+                     raw(step.step), step.rows, step.samples, step.decode_rows, step.decode_cells,
+                     step.chunk_cells, step.issued.ns, step.ended.ns, kNames[kind], row.count[kind],
+                     row.total[kind].ns);
+    }
+  }
+  return out;
+}
+
+}  // namespace kvtwin::cuda

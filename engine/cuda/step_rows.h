@@ -1,0 +1,71 @@
+// What the rows of one step are: written by the engine, sent to the GPU in one copy.
+//
+// Every list is of fixed records; how long calls are stands in them, on the device, and in no launch.
+
+#ifndef KVTWIN_ENGINE_CUDA_STEP_ROWS_H_
+#define KVTWIN_ENGINE_CUDA_STEP_ROWS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/cuda/buffer.h"
+#include "kernels/attention_decode.h"
+#include "kernels/attention_prefill.h"
+#include "kernels/attention_rows.h"
+#include "kernels/rope_append_cuda.h"
+
+namespace kvtwin::cuda {
+
+// One row per token. A row's attention is in one of three lists: `decodes` by row and KV head, `chunks` by
+// chunk and KV head, or `others`.
+struct StepRows {
+  std::vector<uint32_t> tokens;  // more than slots: rows that pad the matrix products, and touch no page
+  std::vector<uint32_t> positions;
+  std::vector<AppendSlot> slots;   // where the KV of a row goes
+  std::vector<uint32_t> sampling;  // rows, ascending
+  std::vector<DecodeSequence> decodes;
+  std::vector<PrefillSequence> chunks;
+  std::vector<QueryRow> others;
+  std::vector<uint32_t> pages;  // page tables, one behind the other
+
+  void clear();
+};
+
+// The same on the GPU.
+struct DeviceRows {
+  const uint32_t* tokens = nullptr;
+  const uint32_t* positions = nullptr;
+  const AppendSlot* slots = nullptr;
+  const uint32_t* sampling = nullptr;
+  const DecodeSequence* decodes = nullptr;
+  const PrefillSequence* chunks = nullptr;
+  const QueryRow* others = nullptr;
+  const uint32_t* pages = nullptr;
+  uint32_t rows = 0;         // with a slot
+  uint32_t padded_rows = 0;  // with a token
+  uint32_t samples = 0, decodes_count = 0, chunks_count = 0, other_rows = 0;
+};
+
+class RowsUpload {
+ public:
+  RowsUpload() = default;
+  // Room for `bytes`; it grows if a step needs more.
+  static Result<RowsUpload> make(uint64_t bytes);
+
+  // Starts the copy. REQUIRES: the copy before has ended.
+  DeviceRows send(const StepRows& rows, cudaStream_t stream);
+
+ private:
+  Result<void> reserve(uint64_t bytes);
+  template <typename T>
+  const T* put(const std::vector<T>& list);
+
+  Buffer staging_, device_;
+  uint64_t used_ = 0;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_STEP_ROWS_H_

@@ -1,0 +1,196 @@
+#include <cmath>
+
+#include "kernels/attention_rows.h"
+#include "kernels/kv_block.cuh"
+
+namespace kvtwin {
+namespace {
+
+constexpr uint32_t kWarps = 4, kThreads = kWarps * 32, kAll = 0xffffffffu;
+
+__device__ float largest_of_warp(float x) {
+  for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(kAll, x, by));
+  return x;
+}
+__device__ float sum_of_warp(float x) {
+  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(kAll, x, by);
+  return x;
+}
+
+// What one warp found. Lane l has channels 2 (32 i + l) and the next, i < kPairs.
+template <int kHeads, int kPairs>
+struct Partial {
+  float max[kHeads], sum[kHeads];
+  float2 out[kHeads][kPairs];
+};
+
+// Shared: q [kHeads][head_dim], then per warp max, sum and out of each head.
+template <int kHeads, int kPairs>
+struct Rows {
+  const AttentionRowsArgs& args;
+  const KvBlockShape block;
+  const uint32_t warp, lane;
+  float* const q;
+
+  __device__ Rows(const AttentionRowsArgs& a, float* shared)
+      : args(a),
+        block{a.page_tokens, a.head_dim},
+        warp(threadIdx.x / 32),
+        lane(threadIdx.x % 32),
+        q(shared) {}
+
+  __device__ const __nv_bfloat16* keys_of(uint32_t page, uint32_t head) const {
+    return args.pool + (size_t{page} * args.kv_heads + head) * block.numbers();
+  }
+
+  // Scores of this lane's cell, in powers of two.
+  __device__ void score(const __nv_bfloat16* keys, uint32_t slot, uint32_t group, float (&s)[kHeads]) const {
+    for (int g = 0; g < kHeads; ++g) s[g] = 0;
+    for (uint32_t c = 0; c < args.head_dim; c += 8) {
+      const uint4 raw = *reinterpret_cast<const uint4*>(keys + block.at(slot, c));
+      const auto* const k = reinterpret_cast<const __nv_bfloat162*>(&raw);
+      float x[8];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[2 * i] = __low2float(k[i]), x[2 * i + 1] = __high2float(k[i]);
+#pragma unroll
+      for (int g = 0; g < kHeads; ++g) {
+        if (g >= group) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) s[g] += x[i] * q[g * args.head_dim + c + i];
+      }
+    }
+    const float scale = args.scale * 1.4426950408889634f;
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) s[g] *= scale;
+  }
+
+  // 32 cells from `first` on, a lane each.
+  __device__ void attend(const QueryRow& row, uint32_t head, uint32_t group, uint32_t first,
+                         Partial<kHeads, kPairs>* part) const {
+    const uint32_t cell = first + lane, slot = cell % args.page_tokens;
+    const bool valid = cell < row.cells;
+    const uint32_t page = valid ? args.pages[row.table + cell / args.page_tokens] : 0;
+    float s[kHeads];
+    if (valid) score(keys_of(page, head), slot, group, s);
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) {
+      const float mine = valid ? s[g] : -INFINITY;
+      const float max = fmaxf(part->max[g], largest_of_warp(mine));  // finite: the first cell is valid
+      const float kept = exp2f(part->max[g] - max);
+      s[g] = exp2f(mine - max);
+      part->sum[g] = part->sum[g] * kept + sum_of_warp(s[g]);
+      part->max[g] = max;
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) part->out[g][i].x *= kept, part->out[g][i].y *= kept;
+    }
+    const uint32_t count = min(32u, row.cells - first);
+    for (uint32_t t = 0; t < count; ++t) {
+      const __nv_bfloat16* const values =
+          keys_of(__shfl_sync(kAll, page, t), head) + size_t{args.page_tokens} * args.head_dim;
+      const uint32_t from = __shfl_sync(kAll, slot, t);
+      float2 v[kPairs];
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const uint32_t c = 2 * (32 * i + lane);
+        v[i] = c < args.head_dim
+                   ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(values + block.at(from, c)))
+                   : float2{0, 0};
+      }
+#pragma unroll
+      for (int g = 0; g < kHeads; ++g) {
+        const float p = __shfl_sync(kAll, s[g], t);
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) part->out[g][i].x += p * v[i].x, part->out[g][i].y += p * v[i].y;
+      }
+    }
+  }
+
+  // Adds up what the warps found, and writes it.
+  __device__ void finish(const QueryRow& row, uint32_t head, uint32_t group,
+                         const Partial<kHeads, kPairs>& part) const {
+    const uint32_t each = args.head_dim + 2;
+    float* const found = q + kHeads * args.head_dim;  // [kWarps][kHeads][each]
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) {
+      float* const to = found + (warp * kHeads + g) * each;
+      if (lane == 0) to[0] = part.max[g], to[1] = part.sum[g];
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const uint32_t c = 2 * (32 * i + lane);
+        if (c < args.head_dim) to[2 + c] = part.out[g][i].x, to[3 + c] = part.out[g][i].y;
+      }
+    }
+    __syncthreads();
+    __nv_bfloat16* const out =
+        args.out + (size_t{row.row} * args.query_heads + size_t{head} * group) * args.head_dim;
+    for (uint32_t i = threadIdx.x; i < group * args.head_dim; i += kThreads) {
+      const uint32_t g = i / args.head_dim, c = i % args.head_dim;
+      float max = -INFINITY, sum = 0, value = 0;
+      for (uint32_t w = 0; w < kWarps; ++w) max = fmaxf(max, found[(w * kHeads + g) * each]);
+      for (uint32_t w = 0; w < kWarps && max > -INFINITY; ++w) {
+        const float* const one = found + (w * kHeads + g) * each;
+        const float weight = exp2f(one[0] - max);
+        sum += weight * one[1];
+        value += weight * one[2 + c];
+      }
+      out[i] = __float2bfloat16_rn(sum > 0 ? value / sum : 0);
+    }
+    __syncthreads();
+  }
+
+  __device__ void run(uint32_t item) {
+    const QueryRow row = args.list[item / args.kv_heads];
+    const uint32_t head = item % args.kv_heads, group = args.query_heads / args.kv_heads;
+    const __nv_bfloat16* const from =
+        args.q + (size_t{row.row} * args.query_heads + size_t{head} * group) * args.head_dim;
+    for (uint32_t i = threadIdx.x; i < group * args.head_dim; i += kThreads) q[i] = __bfloat162float(from[i]);
+    __syncthreads();
+    Partial<kHeads, kPairs> part;
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) {
+      part.max[g] = -INFINITY, part.sum[g] = 0;
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) part.out[g][i] = {0, 0};
+    }
+    for (uint32_t first = warp * 32; first < row.cells; first += kThreads)
+      attend(row, head, group, first, &part);
+    finish(row, head, group, part);
+  }
+};
+
+template <int kHeads, int kPairs>
+__global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ AttentionRowsArgs args) {
+  extern __shared__ float shared[];
+  Rows<kHeads, kPairs> rows(args, shared);
+  for (uint32_t item = blockIdx.x; item < args.rows * args.kv_heads; item += gridDim.x) rows.run(item);
+}
+
+template <int kHeads>
+cudaError_t launch(const AttentionRowsArgs& args, cudaStream_t stream) {
+  constexpr uint32_t kCtas = 132 * 8;
+  const uint32_t items = args.rows * args.kv_heads, ctas = items < kCtas ? items : kCtas;
+  const size_t shared = kHeads * (args.head_dim + kWarps * (args.head_dim + 2)) * sizeof(float);
+  const auto kernel = args.head_dim <= 64    ? rows_kernel<kHeads, 1>
+                      : args.head_dim <= 128 ? rows_kernel<kHeads, 2>
+                                             : rows_kernel<kHeads, 4>;
+  kernel<<<ctas, kThreads, shared, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t attention_rows(const AttentionRowsArgs& args, cudaStream_t stream) {
+  if (args.kv_heads == 0 || args.query_heads % args.kv_heads != 0 || args.head_dim == 0 ||
+      args.head_dim % 8 != 0 || args.head_dim > 256 || (args.head_dim > 64 && args.head_dim % 64 != 0) ||
+      args.page_tokens == 0) {
+    return cudaErrorInvalidValue;
+  }
+  const uint32_t group = args.query_heads / args.kv_heads;
+  if (group > 8) return cudaErrorInvalidValue;
+  if (args.rows == 0) return cudaSuccess;
+  return group == 1   ? launch<1>(args, stream)
+         : group <= 4 ? launch<4>(args, stream)
+                      : launch<8>(args, stream);
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,44 @@
+// Attention of single query rows over paged bf16 KV, any shape: what prefill chunks, and decodes of shapes
+// that attention_decode.h does not take, run on until a faster kernel takes them over. Defined by
+// attention_ref.
+//
+// A CTA takes one (row, KV head) after the other; the grid does not depend on lengths. Keys are a lane's, so
+// that a dot product needs no exchange; values are read across the warp.
+//
+// Floor of a chunk: 4 * query_heads * head_dim * (cells of all rows) flops at 790 TFLOP/s. This kernel has no
+// tensor cores and reads all keys and values again for every row: correct, and some hundred times slower.
+
+#ifndef KVTWIN_KERNELS_ATTENTION_ROWS_H_
+#define KVTWIN_KERNELS_ATTENTION_ROWS_H_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace kvtwin {
+
+// q and out row `row` reads the first `cells` cells of the pages at pages[table]. No cells: zeros.
+struct QueryRow {
+  uint32_t row = 0;
+  uint32_t table = 0;
+  uint32_t cells = 0;
+};
+
+struct AttentionRowsArgs {
+  const __nv_bfloat16* pool = nullptr;  // block (page, KV head) is page * kv_heads + head (kv_block.cuh)
+  const uint32_t* pages = nullptr;
+  const QueryRow* list = nullptr;    // [rows]
+  const __nv_bfloat16* q = nullptr;  // [][query_heads][head_dim]
+  __nv_bfloat16* out = nullptr;      // likewise
+  float scale = 0;
+  uint32_t rows = 0, query_heads = 0, kv_heads = 0;
+  uint32_t head_dim = 0;  // as kv_block.cuh has it, at most 256
+  uint32_t page_tokens = 0;
+};
+// REQUIRES: at most 8 query heads on a KV head.
+cudaError_t attention_rows(const AttentionRowsArgs& args, cudaStream_t stream);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_KERNELS_ATTENTION_ROWS_H_

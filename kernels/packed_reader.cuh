@@ -1,0 +1,154 @@
+// The warps of the packed decode kernel that start copies, so that the others only multiply.
+//
+// A lane fills the ring of one multiplying warp; page numbers are asked for a block ahead. Starting a copy
+// costs 60 instructions and waits for several of them: done by the warp that multiplies it was a tenth of its
+// time. One copying warp for all is too slow (each of a warp's lanes waits for the others'), four are not.
+
+#ifndef KVTWIN_KERNELS_PACKED_READER_CUH_
+#define KVTWIN_KERNELS_PACKED_READER_CUH_
+
+#include "kernels/packed_place.cuh"
+
+namespace kvtwin::device {
+
+// A lane of a copying warp: fills the ring of one warp that multiplies.
+template <class Geometry>
+class PackedReader {
+  using Family = typename Geometry::Family;
+  static constexpr uint32_t kPieces = 4;  // pages of a block, at most
+
+ public:
+  // `ring`, `full`, `empty`: shared addresses of the warp's slots and their barriers.
+  __device__ PackedReader(const PackedDecodeShape& shape, const PackedDecodeArgs& args, uint32_t ring,
+                          uint32_t full, uint32_t empty)
+      : shape_(shape), args_(args), ring_(ring), full_(full), empty_(empty) {}
+
+  __device__ void start(const PackedShare& share) {
+    at_.start(share);
+    end_ = share.end;
+    open_part();
+  }
+  __device__ bool done() const { return at_.position >= end_; }
+
+  // Starts to fill the next slot, if it is free. REQUIRES: not done.
+  __device__ __forceinline__ bool fill() {
+    if (!barrier_test(empty_ + 8 * slot_, parity_ ^ 1)) return false;
+    const uint32_t bar = full_ + 8 * slot_, target = ring_ + slot_ * Geometry::kSlot;
+    if (at_.tokens == 0) {
+      barrier_arrive(bar);
+    } else if (at_.part == kPartInt2) {
+      copy<typename Family::Int2>(target, bar);
+    } else if (at_.part == kPartInt4) {
+      copy<typename Family::Int4>(target, bar);
+    } else {
+      copy<typename Family::Wide>(target, bar);
+    }
+    if (++slot_ == Geometry::kSlots) slot_ = 0, parity_ ^= 1;
+    values_ = !values_;
+    if (!values_) advance();
+    return true;
+  }
+
+ private:
+  // What is the same for all blocks of a part: its page size, and where its head's column begins.
+  __device__ void open_part() {
+    const uint32_t part = at_.part;
+    const uint32_t page = part == 0   ? shape_.page_tokens[0]
+                          : part == 1 ? shape_.page_tokens[1]
+                                      : shape_.page_tokens[2];
+    const void* const pool = part == 0 ? args_.pool[0] : part == 1 ? args_.pool[1] : args_.pool[2];
+    shift_ = 31 - __clz(page);
+    const uint32_t bytes = part == 0   ? page_bytes<typename Family::Int2>(page)
+                           : part == 1 ? page_bytes<typename Family::Int4>(page)
+                                       : page_bytes<typename Family::Wide>(page);
+    column_ = static_cast<const char*>(pool) + uint64_t{at_.column} * bytes;
+    stride_ = shape_.heads_per_page * bytes;
+    load_pages();
+  }
+  template <class Format>
+  static __device__ __forceinline__ uint32_t page_bytes(uint32_t page) {
+    if constexpr (Format::kRecords) {
+      return 2 * Format::kRecordCodes + Format::kKeyPairs + Format::kValuePairs;
+    } else {
+      return Format::key_bytes(page) + Format::value_bytes(page);
+    }
+  }
+  // The numbers of this block's pages. They are asked for a block ahead, before anybody waits for them.
+  __device__ void load_pages() {
+    if (at_.tokens == 0) return;
+    const uint32_t tokens = at_.rules().tokens(at_.part), first = at_.block * tokens >> shift_;
+    pieces_ = min(((tokens - 1) >> shift_) + 1, ((at_.tokens - 1) >> shift_) + 1 - first);
+#pragma unroll
+    for (uint32_t i = 0; i < kPieces; ++i) {
+      if (i < pieces_) number_[i] = __ldg(args_.pages + at_.table + first + i);
+    }
+  }
+  __device__ void advance() {
+    at_.position += at_.cost();
+    if (done()) return;
+    if (++at_.block < at_.blocks) return load_pages();
+    const uint32_t position = at_.position;
+    if (!at_.open(args_.table, at_.sequence, at_.part + 1)) at_.open(args_.table, at_.sequence + 1, 0);
+    at_.position = position;
+    open_part();
+  }
+
+  // Says how many bytes the entry has. With values come the bits of live cells, if there are any.
+  __device__ __forceinline__ void expect(uint32_t bytes, uint32_t target, uint32_t bar) {
+    const uint32_t* live = nullptr;
+    if constexpr (Geometry::kMasked) {
+      if (values_) live = at_.part == 0 ? args_.live[0] : at_.part == 1 ? args_.live[1] : args_.live[2];
+    }
+    if (live == nullptr) return barrier_arrive_expecting(bar, bytes);
+    barrier_arrive_expecting(bar, bytes + 16 * pieces_);
+    for (uint32_t i = 0; i < pieces_; ++i) {
+      const uint32_t number = i == 0 ? number_[0] : i == 1 ? number_[1] : i == 2 ? number_[2] : number_[3];
+      const uint64_t block = uint64_t{number} * shape_.heads_per_page + at_.column;
+      copy_bulk(target + Geometry::kLive + 16 * i, live + 4 * block, 16, bar);
+    }
+  }
+
+  template <class Format>
+  __device__ __forceinline__ void copy(uint32_t target, uint32_t bar) {
+    if constexpr (Format::kRecords) {
+      constexpr uint32_t kKeys = Format::kRecordCodes + Format::kKeyPairs;
+      const char* const from = column_ + uint64_t{number_[0]} * stride_ + (values_ ? kKeys : 0);
+      const uint32_t pairs = values_ ? Format::kValuePairs : Format::kKeyPairs;
+      expect(Format::kCodes + pairs, target, bar);
+      if constexpr (Format::kBlocksPerRecord == 1) {
+        copy_bulk_once(target, from, Format::kCodes + pairs, bar);
+      } else {
+        const uint32_t half = at_.block % Format::kBlocksPerRecord;
+        copy_bulk_once(target, from + half * Format::kCodes, Format::kCodes, bar);
+        copy_bulk(target + Format::kCodes, from + Format::kRecordCodes, pairs, bar);  // both halves want it
+      }
+    } else {
+      constexpr uint32_t kTokens = Format::kTokens;
+      const uint32_t page = 1u << shift_, cells = min(page, kTokens),
+                     inside = at_.block * kTokens & (page - 1);
+      const uint32_t each = values_ ? Format::value_bytes(cells) : Format::key_bytes(cells);
+      const uint32_t offset =
+          values_ ? Format::key_bytes(page) + Format::value_bytes(inside) : Format::key_bytes(inside);
+      expect(pieces_ * each, target, bar);
+#pragma unroll
+      for (uint32_t i = 0; i < kPieces; ++i) {
+        if (i < pieces_) {
+          copy_bulk_once(target + i * each, column_ + uint64_t{number_[i]} * stride_ + offset, each, bar);
+        }
+      }
+    }
+  }
+
+  const PackedDecodeShape& shape_;
+  const PackedDecodeArgs& args_;
+  const uint32_t ring_, full_, empty_;
+  PackedPlace<Family> at_;
+  uint32_t end_ = 0, shift_ = 0, stride_ = 0, pieces_ = 0, number_[kPieces] = {};
+  const char* column_ = nullptr;
+  uint32_t slot_ = 0, parity_ = 0;
+  bool values_ = false;
+};
+
+}  // namespace kvtwin::device
+
+#endif  // KVTWIN_KERNELS_PACKED_READER_CUH_

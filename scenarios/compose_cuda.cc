@@ -1,0 +1,148 @@
+// The CUDA engine's part of the composition root, present or not.
+
+#include "scenarios/compose_values.h"
+
+#ifdef KVTWIN_HAVE_CUDA
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/cuda/cuda_engine.h"
+
+namespace kvtwin {
+namespace {
+
+Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
+  const v1::Policies& axes = scenario.values.policies();
+  if (Result<void> ok = check_axes(scenario, "the CUDA engine",
+                                   {{"scorer", axes.scorer(), {"none"}},
+                                    {"budget", axes.budget(), {"all"}},
+                                    {"layout", axes.layout(), {"paged"}},
+                                    {"precision", axes.precision(), {"bf16"}},
+                                    {"retrieval", axes.retrieval(), {"all"}},
+                                    {"partition", axes.partition(), {"uniform"}},
+                                    {"placement", axes.placement(), {"gpu", "host"}}});
+      !ok)
+    return ok;
+  const uint32_t tp = scenario.values.engines().tensor_parallel();
+  if (tp != 1) {
+    return mistake(scenario.where("engines.tensor_parallel"),
+                   fmt::format("engines of {} GPUs are not computed by the CUDA engine", tp),
+                   "1 is; or --world=sim");
+  }
+  if (composed.llm.weights.dtype != NumberFormat::kBf16) {
+    return mistake(
+        scenario.where("model.weights"),
+        fmt::format("weights in {} are not computed by the CUDA engine", name_of(composed.llm.weights.dtype)),
+        "bf16 is; or --world=sim");
+  }
+  if (Result<void> ok = cuda::check_gpu(); !ok) {
+    const std::string& way_out = ok.error().hint;
+    return mistake(scenario.where("world"), ok.error().what,
+                   way_out.empty() ? "--world=cpu, or --world=sim" : way_out + "; or --world=cpu");
+  }
+  return {};
+}
+
+class CudaWorld final : public ValuesWorld {
+ public:
+  CudaWorld(const Scenario& scenario, const Composed& composed, bool timeline)
+      : tokens_(token_options(scenario, composed)),
+        csv_(scenario.values.cuda().timings()),
+        wall_(scenario.values.clock() == "wall"),
+        log_(timeline && wall_),
+        timed_(csv_ || (timeline && wall_)) {}
+
+  Result<void> make(const Scenario& scenario, const Composed& composed);
+
+  Client* watch(Client* client) override { return tokens_.watch(client); }
+  Result<SimulatedEnd> run(const Scenario& scenario, Composed* composed, Client* client,
+                           const std::vector<Observer*>& observers) override;
+  OperationsOfStep operations() override;
+  std::string operations_csv() const override { return csv_ ? log_.csv() : std::string(); }
+
+ private:
+  cpu::IdentityTokens tokens_;
+  const bool csv_, wall_;
+  cuda::OperationLog log_;
+  const bool timed_;
+  std::unique_ptr<cuda::DeviceModel> model_;
+  std::vector<std::unique_ptr<cuda::CudaEngine>> engines_;
+};
+
+Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed) {
+  const Result<ModelWeights> weights = compose_weights(scenario, composed.llm, true);
+  if (!weights) return tl::unexpected<Mistake>(weights.error());
+  Result<std::unique_ptr<cuda::DeviceModel>> model = cuda::DeviceModel::make(*weights);
+  if (!model) return mistake(scenario.where("model.name"), model.error().what, model.error().hint);
+  model_ = std::move(*model);
+  for (const CoreConfig& config : composed.options.engines) {
+    cuda::CudaEngineConfig own;
+    own.engine = config.engine;
+    own.page_tokens = config.page_tokens;
+    own.pages_gpu = config.pages_gpu;
+    own.pages_host = config.pages_host;
+    own.rows_max = config.step_tokens_max;
+    own.row_sizes = config.capture_sizes;
+    own.samples_max = std::min(config.calls_max, config.step_tokens_max);
+    own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
+    own.copies_beside = wall_;
+    own.log = timed_ ? &log_ : nullptr;
+    Result<std::unique_ptr<cuda::CudaEngine>> engine = cuda::CudaEngine::make(own, model_.get(), &tokens_);
+    if (!engine) return mistake(scenario.where("memory.gpu_pages"), engine.error().what, engine.error().hint);
+    engines_.push_back(std::move(*engine));
+  }
+  return {};
+}
+
+Result<SimulatedEnd> CudaWorld::run(const Scenario& scenario, Composed* composed, Client* client,
+                                    const std::vector<Observer*>& observers) {
+  std::vector<OutcomeSource*> sources;
+  for (const auto& engine : engines_) sources.push_back(engine.get());
+  const auto copy_time = [this](EngineId engine, TransferId transfer) {
+    return engines_.at(raw(engine))->copy_time(transfer);
+  };
+  Result<SimulatedEnd> out = run_values(scenario, composed, client, observers, sources, copy_time);
+  for (size_t i = 0; out && i < engines_.size(); ++i) {
+    out->tokens_computed += engines_[i]->tokens_computed();
+    out->samples_digest += engines_[i]->samples_digest();
+  }
+  return out;
+}
+
+OperationsOfStep CudaWorld::operations() {
+  if (!timed_ || !wall_) return {};
+  return [this](EngineId engine, StepId step) {
+    std::vector<StepOperation> out;
+    for (const cuda::OperationTime& one : log_.take(engine, step))
+      out.push_back({cuda::name_of(one.operation), one.layer, one.from, one.to});
+    return out;
+  };
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed& composed,
+                                                     bool timeline) {
+  if (Result<void> ok = check_cuda(scenario, composed); !ok) return tl::unexpected<Mistake>(ok.error());
+  auto out = std::make_unique<CudaWorld>(scenario, composed, timeline);
+  if (Result<void> ok = out->make(scenario, composed); !ok) return tl::unexpected<Mistake>(ok.error());
+  return std::unique_ptr<ValuesWorld>(std::move(out));
+}
+
+}  // namespace kvtwin
+
+#else
+
+namespace kvtwin {
+
+Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed&, bool) {
+  return mistake(scenario.where("world"), "this build has no CUDA world",
+                 "configure with nvcc on PATH and -DKVTWIN_CUDA=ON; or --world=cpu, or --world=sim");
+}
+
+}  // namespace kvtwin
+
+#endif

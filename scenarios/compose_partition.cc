@@ -1,0 +1,62 @@
+#include "scenarios/compose_partition.h"
+
+#include <algorithm>
+
+#include "engine/policy/budget_groups.h"
+#include "engine/policy/registry.h"
+#include "scenarios/compose_parts.h"
+
+namespace kvtwin {
+namespace {
+
+using Wide = unsigned __int128;
+
+// What AOT's offline part takes each head's row for: its group's largest budget, wherever that head is, or
+// the mean of its group's in this layer (whose sum is Algorithm 1's weight).
+std::vector<Share> planned_shares(const PolicySet& set, const GroupMap& groups,
+                                  const std::vector<Share>& held) {
+  const PartitionSpec& spec = set.partition_spec;
+  const std::vector<Share> budgets = spec.head_budgets.empty() ? clustering_budgets(set) : spec.head_budgets;
+  if (budgets.size() != held.size()) return held;
+  const std::vector<Share> largest = groups.largest(budgets);
+  std::vector<Share> out(held.size());
+  const uint32_t kv_heads = set.layout_spec.kv_heads;
+  for (uint32_t head = 0; head < held.size(); ++head) {
+    out[head] = largest[groups.group_of(head)];
+    if (spec.aot_weight == AotWeight::kGroupMax) continue;
+    Wide sum = 0;
+    uint32_t members = 0;
+    for (uint32_t h = head / kv_heads * kv_heads; h < (head / kv_heads + 1) * kv_heads; ++h) {
+      if (groups.group_of(h) != groups.group_of(head)) continue;
+      sum += budgets[h];
+      ++members;
+    }
+    out[head] = static_cast<Share>(sum / members);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<sim::PartitionPriceSpec> partition_price_spec(const Scenario& scenario,
+                                                            const Composed& composed) {
+  const PolicySet& set = composed.options.engines.front().policies;
+  const v1::PartitionOptions& options = scenario.values.policies().partition_options();
+  if (options.priced() == "never" || set.retrieval != "all") return std::nullopt;
+  if (options.priced() == "ragged" && !heads_differ(set)) return std::nullopt;
+  sim::PartitionPriceSpec out;
+  out.kind = make_axes(set).partition->kind();
+  out.partition = set.partition_spec;
+  out.grid.sms = static_cast<uint32_t>(composed.device.sm_count.value);
+  out.grid.ctas_per_sm = options.ctas_per_sm();
+  out.grid.page_tokens = composed.options.engines.front().page_tokens;
+  out.gpus = scenario.values.engines().tensor_parallel();
+  out.layout = set.layout_spec;
+  out.held = held_shares(set);
+  const GroupMap groups = make_groups(set);
+  out.planned = planned_shares(set, groups, out.held);
+  for (uint32_t head = 0; head < out.held.size(); ++head) out.groups.push_back(groups.group_of(head));
+  return out;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,106 @@
+#include "scenarios/compose_values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/cpu/cpu_backend.h"
+#include "engine/cpu/cpu_engine.h"
+#include "scenarios/compose_parts.h"
+
+namespace kvtwin {
+namespace {
+
+// A checkpoint is another file than the model's description: both must mean one geometry.
+Result<void> check_same(const Scenario& scenario, const LlmSpec& named, const LlmSpec& found) {
+  const struct {
+    const char* what;
+    uint32_t named, found;
+  } rows[] = {
+      {"layers", named.layers, found.layers},       {"query heads", named.query_heads, found.query_heads},
+      {"KV heads", named.kv_heads, found.kv_heads}, {"head_dim", named.head_dim, found.head_dim},
+      {"hidden", named.hidden, found.hidden},       {"intermediate", named.intermediate, found.intermediate},
+      {"vocabulary", named.vocab, found.vocab}};
+  for (const auto& row : rows) {
+    if (row.named == row.found) continue;
+    return mistake(scenario.where("cpu.checkpoint"),
+                   fmt::format("has {} {}, model {} has {}", row.found, row.what, named.name, row.named),
+                   "kvtwin model import CHECKPOINT/config.json makes the model that it is");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& llm, bool outline) {
+  const std::string& written = scenario.values.cpu().checkpoint();
+  if (written.empty()) {
+    if (Result<void> ok = check_dense(llm, scenario.where("model.name")); !ok)
+      return tl::unexpected<Mistake>(ok.error());
+    const uint64_t seed = scenario.values.seed();
+    return outline ? ModelWeights::random_outline(llm, seed) : ModelWeights::random(llm, seed);
+  }
+  Result<ModelWeights> loaded = load_model(scenario.file(written));
+  if (!loaded) return loaded;
+  if (Result<void> ok = check_same(scenario, llm, loaded->llm()); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  return loaded;
+}
+
+bool decodes_greedily(const Scenario& scenario) { return scenario.values.cpu().decode() == "greedy"; }
+
+cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& composed) {
+  return {.seed = scenario.values.seed(),
+          .unit_tokens = composed.client->unit_tokens(),
+          .vocab = composed.llm.vocab,
+          .outputs_unknown = decodes_greedily(scenario)};
+}
+
+Result<void> check_axes(const Scenario& scenario, const char* engine, const std::vector<AxisComputed>& axes) {
+  for (const AxisComputed& row : axes) {
+    if (std::find(row.computed.begin(), row.computed.end(), row.chosen) != row.computed.end()) continue;
+    return mistake(scenario.where(fmt::format("policies.{}", row.axis)),
+                   fmt::format("{} \"{}\" is not computed by {}", row.axis, row.chosen, engine),
+                   fmt::format("{} is; or --world=sim", fmt::join(row.computed, " or ")));
+  }
+  return {};
+}
+
+Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Client* client,
+                                const std::vector<Observer*>& observers,
+                                const std::vector<OutcomeSource*>& engines,
+                                std::function<Duration(EngineId, TransferId)> copy_time) {
+  if (scenario.values.clock() == "virtual") return simulate(scenario, composed, client, observers, engines);
+  cpu::CpuBackendOptions options;
+  options.sleep = scenario.values.cpu().sleep();
+  options.copy_time = std::move(copy_time);
+  for (const CoreConfig& config : composed->options.engines)
+    options.steps_in_flight_max.push_back(config.steps_in_flight_max);
+  std::vector<OutcomeSource*> watched;
+  for (OutcomeSource* const engine : engines) {
+    OutcomeLog* const log = composed->outcome_log;
+    watched.push_back(log == nullptr ? engine : log->watch(engine));
+  }
+  cpu::EngineSources sources(watched);
+  cpu::CpuBackend world(options, &sources);
+  SimulatedEnd out;
+  out.end = kvtwin::run(composed->options, client, &world, observers);
+  out.evidence[static_cast<size_t>(Evidence::kMeasured)] = 1;
+  if (world_says_kept(composed->options.engines.front())) out.kept_outcomes = "natural";
+  return out;
+}
+
+Result<std::unique_ptr<ValuesWorld>> make_values_world(const Scenario& scenario, const Composed& composed,
+                                                       bool timeline) {
+  const std::string& world = scenario.values.world();
+  if (world == "cuda") return make_cuda_world(scenario, composed, timeline);
+  if (world == "cpu") return CpuWorld::make(scenario, composed);
+  return std::unique_ptr<ValuesWorld>();
+}
+
+bool needs_simulator(const Scenario& scenario) {
+  return scenario.values.world() == "sim" || scenario.values.clock() == "virtual";
+}
+
+}  // namespace kvtwin

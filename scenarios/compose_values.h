@@ -1,0 +1,42 @@
+// What the worlds that compute values have in common: weights, tokens, and who keeps the clock.
+
+#ifndef KVTWIN_SCENARIOS_COMPOSE_VALUES_H_
+#define KVTWIN_SCENARIOS_COMPOSE_VALUES_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/cpu/token_ids.h"
+#include "models/weights.h"
+#include "scenarios/compose.h"
+
+namespace kvtwin {
+
+// What an engine computes of one axis. The rest is decided and priced, but by the simulator alone.
+struct AxisComputed {
+  const char* axis;
+  std::string chosen;
+  std::vector<std::string> computed;
+};
+// `engine` is what the message calls it.
+Result<void> check_axes(const Scenario& scenario, const char* engine, const std::vector<AxisComputed>& axes);
+
+// The scenario's checkpoint, or random weights of its seed. `outline`: random matrices are not drawn yet.
+Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& llm, bool outline);
+bool decodes_greedily(const Scenario& scenario);
+cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& composed);
+
+// `engines` in engine order, under the scenario's clock. `copy_time`: CpuBackendOptions.
+Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Client* client,
+                                const std::vector<Observer*>& observers,
+                                const std::vector<OutcomeSource*>& engines,
+                                std::function<Duration(EngineId, TransferId)> copy_time = {});
+
+// Mistakes: as CpuWorld::make; this build or this machine has no CUDA (scenarios/compose_cuda.cc).
+Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed& composed,
+                                                     bool timeline);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_COMPOSE_VALUES_H_

@@ -1,0 +1,102 @@
+// PartitionPrice says how much longer attention of a decode step takes than if its work were shared out
+// evenly: what a partition (engine/policy/partition.h) leaves to its slowest thread block, and tensor
+// parallelism to its fullest GPU. For head groups of different lengths; equal heads are what the cost models'
+// rates were measured on.
+//
+// One layer takes as long as its most loaded block, blocks being filled by list scheduling, and waits for its
+// most loaded GPU (the all-reduce behind it). The answer is the sum over layers, relative to even shares.
+// Blocks read at an even share of the full rate, however few run: alone, one is not faster (KERNELS 1: a
+// block by itself reads 11.3 GB/s where its share is 17.8).
+//
+//   rows       of a call with n ranked tokens and u others, head h of a layer holds u + share[h] * n cells.
+//              A call's n and u follow from its context and from what its mean head holds.
+//   classes    calls are taken for the middle of their class, quarter octaves of u and of n, so that answers
+//              are remembered and hold for many steps. They depend on nothing else, above all not on what was
+//              asked before: folding changes nothing.
+//   stream_k   equal shares to a tile, in closed form.
+//   others     the partition's pieces, class by class (ascending), head by head, to the least loaded block.
+//
+// Not modelled: merging partial results, blocks of different kernels on one SM.
+
+#ifndef KVTWIN_SIM_PARTITION_PRICE_H_
+#define KVTWIN_SIM_PARTITION_PRICE_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/policy/head_groups.h"
+#include "engine/policy/partition.h"
+
+namespace kvtwin::sim {
+
+struct PartitionPriceSpec {
+  PartitionKind kind = PartitionKind::kUniform;
+  PartitionSpec partition;
+  Grid grid;          // of one GPU
+  uint32_t gpus = 1;  // that share a layer's heads, in order; more than heads: each head on several
+  LayoutSpec layout;
+  // By layer * kv_heads + head: what its group keeps of ranked tokens (all members are as long as the
+  // longest).
+  std::vector<Share> held;
+  // aot: what the offline part took each row's work for (METHODS 2.8), and its group; empty: `held`, none.
+  std::vector<Share> planned;
+  std::vector<uint32_t> groups;
+};
+
+// A call that decodes.
+struct DecodeLength {
+  uint32_t context = 0;  // tokens before the new one
+  uint32_t live = 0;     // of these, what a mean head reads
+  bool grows = true;     // by one in each further step
+};
+
+class PartitionPrice {
+ public:
+  // REQUIRES: `held` has layout.heads() shares, `planned` and `groups` as many or none; a tile above 0.
+  explicit PartitionPrice(const PartitionPriceSpec& spec);
+
+  struct Answer {
+    uint64_t stretch_q16 = uint64_t{1} << 16;  // time over time of even shares
+    uint32_t steps = UINT32_MAX;               // for which it holds, this one included
+  };
+  // `calls` as of this step; in each further one those that grow are a token longer.
+  Answer ask(std::span<const DecodeLength> calls);
+
+  // Calls of a step, by class.
+  struct CallClass {
+    uint32_t whole = 0;   // cells that every head holds
+    uint32_t ranked = 0;  // tokens of which head h holds its share
+    uint32_t calls = 0;
+    auto operator<=>(const CallClass&) const = default;
+  };
+  // The same without remembering.
+  uint64_t stretch_q16(std::span<const CallClass> calls) const;
+
+ private:
+  // Heads of one layer on one GPU, and how many layers have just these.
+  struct Slice {
+    std::vector<Share> held, planned;
+    std::vector<uint32_t> members;  // of each head's group, here
+    auto operator<=>(const Slice&) const = default;
+  };
+  struct Layer {
+    std::vector<Slice> gpus;
+    uint32_t times = 1;
+  };
+  struct Rows;
+  std::vector<Rows> rows_of(const Slice& slice, std::span<const CallClass> calls) const;
+  std::vector<uint32_t> pieces_of(const std::vector<Rows>& rows) const;
+  uint64_t slowest_block(const Slice& slice, std::span<const CallClass> calls, uint64_t* cells) const;
+
+  const PartitionPriceSpec spec_;
+  Share held_mean_ = 0;
+  std::vector<Layer> layers_;
+  std::map<std::vector<CallClass>, uint64_t> known_;
+  std::vector<CallClass> asked_;
+};
+
+}  // namespace kvtwin::sim
+
+#endif  // KVTWIN_SIM_PARTITION_PRICE_H_

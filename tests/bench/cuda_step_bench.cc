@@ -1,0 +1,216 @@
+// Whole steps of the CUDA engine on random weights: what a step takes as a server sees it (work lists up, all
+// layers, tokens down), and what its operations take one by one.
+//
+// The floor of a step is its bytes (weights once, KV once) at the measured read ceiling of an H200, 4.69
+// TB/s, or its flops at what cuBLAS sustains in bf16, 790 TFLOP/s. Contexts are not computed: one page of
+// real KV is copied to all pages.
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "engine/base/prng.h"
+#include "engine/cuda/cuda_engine.h"
+#include "models/catalog.h"
+
+namespace {
+
+using namespace kvtwin;
+using Clock = std::chrono::steady_clock;
+
+constexpr uint32_t kPage = 16, kSteps = 40, kWarm = 5;
+constexpr double kCeiling = 4.69e12, kFlops = 790e12;
+
+// Any tokens; all of the context is prompt.
+class DrawnTokens final : public cpu::TokenIds {
+ public:
+  DrawnTokens(uint32_t vocab, uint32_t prompt) : vocab_(vocab), prompt_(prompt) {}
+  uint32_t token(CallId call, uint32_t position) const override {
+    return static_cast<uint32_t>(draw({raw(call), position}) % vocab_);
+  }
+  uint32_t prompt_tokens(CallId) const override { return prompt_; }
+  uint32_t output_tokens(CallId) const override { return kWarm + kSteps; }
+  SessionId session(CallId) const override { return {}; }
+
+ private:
+  const uint32_t vocab_, prompt_;
+};
+
+template <typename T>
+T must_be(Result<T> made) {
+  if (!made) std::fprintf(stderr, "%s\n", made.error().text().c_str()), std::exit(3);
+  return std::move(*made);
+}
+
+const cuda::DeviceModel& model_named(const char* name, LlmSpec* llm) {
+  static std::string kept_name;
+  static std::unique_ptr<cuda::DeviceModel> kept;
+  *llm = must_be(Catalog().llm(name));
+  if (kept_name != name) {
+    kept.reset();  // its memory first
+    kept = must_be(cuda::DeviceModel::make(ModelWeights::random_outline(*llm, 1)));
+    kept_name = name;
+  }
+  return *kept;
+}
+
+// `calls` decodes beside one another, each with its own pages.
+class Server {
+ public:
+  // Each step has `rows` tokens of each call; more than one: always the same chunk.
+  Server(const cuda::DeviceModel& model, const LlmSpec& llm, uint32_t calls, uint32_t context, uint32_t rows,
+         cuda::OperationLog* log)
+      : tokens_(llm.vocab, context + rows), calls_(calls), rows_(rows), context_(context) {
+    const uint32_t each = (context + rows + kSteps + kWarm) / kPage + 2;
+    cuda::CudaEngineConfig config;
+    config.page_tokens = kPage;
+    config.pages_gpu = calls * each + 1;
+    config.rows_max = std::max(calls * rows, kPage), config.samples_max = calls;
+    config.log = log;
+    engine_ = must_be(cuda::CudaEngine::make(config, &model, &tokens_));
+    fill(config.pages_gpu);
+    for (uint32_t i = 0; i < calls; ++i) {
+      // Neighbouring pages of a call lie apart.
+      for (uint32_t p = 0; p < each; ++p) pages_.push_back(PageId{1 + p * calls + i});
+    }
+    each_ = each;
+  }
+
+  // Returns what one step took, in seconds.
+  double step() {
+    std::vector<PlanEntry> entries;
+    std::vector<Adoption> adoptions;
+    for (uint32_t i = 0; i < calls_; ++i) {
+      const EntryKind kind = rows_ > 1 ? EntryKind::kChunk : EntryKind::kDecode;
+      entries.push_back({CallId{1 + i}, kind, first_, true, rows_, context_});
+      if (first_) adoptions.push_back({CallId{1 + i}, {pages_.data() + size_t{i} * each_, each_}});
+    }
+    first_ = false;
+    const LaunchStep launch{.step = StepId{++step_},
+                            .tokens = calls_ * rows_,
+                            .entries = entries,
+                            .grants = {},
+                            .adoptions = adoptions};
+    const Clock::time_point start = Clock::now();
+    engine_->step(launch, 0, &values_);
+    const double took = std::chrono::duration<double>(Clock::now() - start).count();
+    if (rows_ == 1) ++context_;
+    for (const auto& sample : engine_->samples()) digest_ = draw({digest_, sample.token});
+    return took;
+  }
+  uint64_t digest() const { return digest_; }
+
+ private:
+  // One page of KV as the model makes it, everywhere.
+  void fill(uint32_t pages) {
+    const PlanEntry entry{CallId{0}, EntryKind::kChunk, true, false, kPage, 0};
+    const PageGrant grant{0, 0, PageId{0}};
+    engine_->step({.tokens = kPage, .entries = {&entry, 1}, .grants = {&grant, 1}, .adoptions = {}}, 0,
+                  &values_);
+    std::vector<PageId> from(pages - 1), to;
+    for (uint32_t p = 1; p < pages; ++p) to.push_back(PageId{p});
+    engine_->told(StartTransfer{.source = from, .target = to});
+    engine_->told(DropCallState{{}, CallId{0}, DropCallState::Reason::kFinished});
+  }
+
+  DrawnTokens tokens_;
+  std::unique_ptr<cuda::CudaEngine> engine_;
+  std::vector<PageId> pages_;
+  const uint32_t calls_, rows_;
+  uint32_t context_, each_ = 0;
+  bool first_ = true;
+  uint64_t step_ = 0, digest_ = 0;
+  StepValues values_;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Microseconds per step of each kind of operation, medians over steps.
+std::array<double, cuda::kOperations> operations(const cuda::DeviceModel& model, const LlmSpec& llm,
+                                                 uint32_t calls, uint32_t context, uint32_t rows) {
+  cuda::OperationLog log(true);
+  Server server(model, llm, calls, context, rows, &log);
+  std::array<std::vector<double>, cuda::kOperations> seen;
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    server.step();
+    std::array<double, cuda::kOperations> sum{};
+    for (const cuda::OperationTime& one : log.take({}, StepId{i + 1}))
+      sum[static_cast<size_t>(one.operation)] += static_cast<double>(one.to.ns - one.from.ns) / 1e3;
+    for (size_t kind = 0; kind < sum.size() && i >= kWarm; ++kind) seen[kind].push_back(sum[kind]);
+  }
+  std::array<double, cuda::kOperations> out{};
+  for (size_t kind = 0; kind < out.size(); ++kind) out[kind] = median(seen[kind]);
+  return out;
+}
+
+// Bytes or flops, whichever takes longer.
+double floor_s(const LlmSpec& llm, uint32_t calls, uint32_t context, uint32_t rows) {
+  const WeightBytes weights = weight_bytes(llm, 1);
+  const double matrices = weights.attention + weights.mlp;
+  const double bytes =
+      matrices + weights.lm_head + static_cast<double>(llm.kv_bytes_per_token()) * calls * (context + rows);
+  const double new_rows = rows, cells = new_rows * context + new_rows * (new_rows + 1) / 2;
+  const double flops =
+      calls * (matrices * rows + weights.lm_head + 4.0 * llm.query_heads * llm.head_dim * llm.layers * cells);
+  return std::max(bytes / kCeiling, flops / kFlops);
+}
+
+void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t context, uint32_t rows) {
+  if (const Result<void> ok = cuda::check_gpu(); !ok) {
+    state.SkipWithError(ok.error().text().c_str());
+    return;
+  }
+  LlmSpec llm;
+  const cuda::DeviceModel& model = model_named(name, &llm);
+  for (auto unused : state) {
+    std::vector<double> took;
+    {
+      Server server(model, llm, calls, context, rows, nullptr);
+      for (uint32_t i = 0; i < kWarm + kSteps; ++i) {
+        const double one = server.step();
+        if (i >= kWarm) took.push_back(one);
+      }
+      state.counters["digest32"] = static_cast<double>(server.digest() & UINT32_MAX);
+    }
+    state.SetIterationTime(median(took));
+    const auto each = operations(model, llm, calls, context, rows);
+    double sum = 0, main = 0;
+    for (size_t kind = 0; kind < each.size(); ++kind) {
+      const auto operation = static_cast<cuda::Operation>(kind);
+      sum += each[kind];
+      const bool product = operation == cuda::Operation::kQkv ||
+                           operation == cuda::Operation::kAttentionOut ||
+                           operation == cuda::Operation::kGateUp || operation == cuda::Operation::kDown ||
+                           operation == cuda::Operation::kLogits;
+      if (product || operation == cuda::Operation::kDecodeAttention ||
+          operation == cuda::Operation::kChunkAttention)
+        main += each[kind];
+      state.counters[std::string("us ") + cuda::name_of(operation)] = each[kind];
+    }
+    state.counters["us floor"] = floor_s(llm, calls, context, rows) * 1e6;
+    state.counters["us operations"] = sum;
+    state.counters["step / (products + attention)"] = median(took) * 1e6 / main;
+  }
+}
+
+#define KVT_STEP(name, ...) \
+  BENCHMARK_CAPTURE(step, name, __VA_ARGS__)->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond)
+KVT_STEP(8B_decode_1x8k, "llama-3.1-8b", 1, 8192, 1);
+KVT_STEP(8B_decode_8x8k, "llama-3.1-8b", 8, 8192, 1);
+KVT_STEP(8B_decode_32x8k, "llama-3.1-8b", 32, 8192, 1);
+KVT_STEP(8B_decode_128x2k, "llama-3.1-8b", 128, 2048, 1);
+KVT_STEP(8B_chunk_2048_of_2k, "llama-3.1-8b", 1, 0, 2048);
+KVT_STEP(8B_chunk_2048_of_32k, "llama-3.1-8b", 1, 30720, 2048);
+KVT_STEP(8B_chunk_8192_of_8k, "llama-3.1-8b", 1, 0, 8192);
+KVT_STEP(32B_decode_8x8k, "qwen3-32b", 8, 8192, 1);
+
+}  // namespace

@@ -1,0 +1,128 @@
+// Each method that drops cells, as a small scenario in both worlds: values decide on the CPU engine, and the
+// simulated world that is given the same answers decides the same.
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::filesystem::path kMethods = KVTWIN_SOURCE_DIR "/scenarios/methods";
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Names of the scenarios in `folder` whose budget is not "all".
+std::vector<std::string> dropping(const std::filesystem::path& folder) {
+  std::vector<std::string> out;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    if (file.path().extension() != ".textproto") continue;
+    if (text_of(file.path()).find("budget: \"") != std::string::npos) out.push_back(file.path().stem());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<std::string> run_words(const std::string& method, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"run", (kMethods / "tiny" / (method + ".textproto")).string(), "--quiet"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string after(const std::string& text, const std::string& name) {
+  const size_t at = text.find(name);
+  REQUIRE_MESSAGE(at != std::string::npos, text);
+  const size_t begin = text.find_first_not_of(' ', at + name.size());
+  return text.substr(begin, text.find_first_of(" \n", begin) - begin);
+}
+
+}  // namespace
+
+TEST_CASE("methods: each one that drops cells has a small scenario") {
+  CHECK(dropping(kMethods) == dropping(kMethods / "tiny"));
+  CHECK(dropping(kMethods).size() >= 22);
+}
+
+TEST_CASE(
+    "methods: computed under the virtual clock or simulated with its outcomes, a run decides the same") {
+  for (const std::string& method : dropping(kMethods / "tiny")) {
+    CAPTURE(method);
+    const Folder folder;
+    const Outcome computed = run_kvtwin(folder, run_words(method, {"--world=cpu", "--clock=virtual",
+                                                                   "--record", "--out=" + folder.file("a")}));
+    if (computed.said("no simulated world")) {
+      MESSAGE("this build has no simulator: skipped");
+      return;
+    }
+    REQUIRE_MESSAGE(computed.status == 0, computed.err);
+    // Something is really dropped.
+    const std::string reads = computed.out.substr(computed.out.find("decode reads"));
+    CHECK(std::stod(after(reads, "decode reads")) < 0.8 * std::stod(after(reads, "M tokens of")));
+
+    const bool ring = reads.substr(0, reads.find('\n')).find("ring") != std::string::npos;
+    std::vector<std::string> more = {"--world=sim", "--no-write"};
+    if (!ring) {
+      more.push_back("--set=simulation.kept=recorded");
+      more.push_back("--set=simulation.recorded_run=" + folder.file("a"));
+    }
+    const Outcome simulated = run_kvtwin(folder, run_words(method, more));
+    REQUIRE_MESSAGE(simulated.status == 0, simulated.err);
+    CHECK(simulated.out.find("the others fixed") == std::string::npos);
+    CHECK(after(simulated.out, "decisions=") == after(computed.out, "decisions="));
+
+    const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a")});
+    CHECK(replayed.out.find("same decisions") != std::string::npos);
+    CHECK(after(replayed.out, "decisions=") == after(computed.out, "decisions="));
+  }
+}
+
+TEST_CASE("methods: what the CPU engine cannot compute is refused by name, status 2") {
+  const Folder folder;
+  const struct {
+    const char* method;
+    std::vector<std::string> words;
+    const char* says;
+  } rows[] = {
+      {"snapkv",
+       {"--set=cpu.scorer_weights=/dev/null"},
+       "scorer \"snapkv\" under budget uniform has no weights"},
+      {"judge_q", {"--set=cpu.scorer_weights=/nowhere"}, "\"/nowhere\" does not exist"},
+      {"judge_q",
+       {"--set=cpu.scorer_weights=" KVTWIN_SOURCE_DIR "/tests/golden/hf/data/llama_tied"},
+       "has no tensor \"soft_tokens\""},
+      {"judge_q", {"--set=cpu.judge_rows=hard"}, "judge_rows is \"hard\""},
+      {"judge_q",
+       {"--set=cpu.judge_rows=response", "--set=cpu.decode=greedy"},
+       "the response is asked before it is there"},
+      {"streaming_llm", {"--set=policies.scorer=knorm"}, "which is not what scorer knorm says"},
+      {"intentkv", {"--set=policies.scorer=critical_kv"}, "drops a token from all heads at once"},
+      {"adakv", {"--set=policies.precision=int4"}, "is not computed by the CPU engine"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.says);
+    std::vector<std::string> more = {"--world=cpu", "--no-write"};
+    more.insert(more.end(), row.words.begin(), row.words.end());
+    const Outcome outcome = run_kvtwin(folder, run_words(row.method, more));
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said(row.says), outcome.err);
+  }
+}
+
+TEST_CASE("methods: a recording under the wall clock replays to the same digest") {
+  for (const std::string method : {"tangram", "adakv", "intentkv", "h2o", "judge_q", "streaming_llm"}) {
+    CAPTURE(method);
+    const Folder folder;
+    const Outcome run =
+        run_kvtwin(folder, run_words(method, {"--world=cpu", "--clock=wall", "--record",
+                                              "--set=replay.calls_max=2", "--out=" + folder.file("a")}));
+    REQUIRE_MESSAGE(run.status == 0, run.err);
+    const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a")});
+    CHECK(replayed.out.find("same decisions") != std::string::npos);
+    CHECK(after(replayed.out, "decisions=") == after(run.out, "decisions="));
+  }
+}

@@ -1,0 +1,130 @@
+// The retrieval methods on real values, as their users meet them: scenarios/methods/tiny.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::vector<std::string> kNames = {"quest", "arkvale", "shadowkv", "infinigen", "freekv"};
+
+Outcome run_tiny(const Folder& folder, const std::string& method, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {
+      "run", KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/" + method + ".textproto", "--quiet"};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_kvtwin(folder, words);
+}
+
+// What follows `name`, up to a blank.
+std::string after(const std::string& text, const std::string& name) {
+  const size_t at = text.find(name);
+  REQUIRE_MESSAGE(at != std::string::npos, text);
+  const size_t begin = at + name.size();
+  return text.substr(begin, text.find_first_of(" \n", begin) - begin);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "same decisions: the simulated world with the outcomes that values gave is that run, byte for byte") {
+  for (const std::string& method : kNames) {
+    CAPTURE(method);
+    const Folder folder;
+    const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
+    const Outcome computed =
+        run_tiny(folder, method, {"--world=cpu", "--clock=virtual", "--record", out("cpu")});
+    REQUIRE_MESSAGE(computed.status == 0, computed.err);
+    CHECK(computed.out.find("outcomes natural") != std::string::npos);
+    const Outcome simulated =
+        run_tiny(folder, method,
+                 {"--world=sim", "--record", out("sim"), "--set=simulation.retrieval.outcomes=recorded",
+                  "--set=simulation.recorded_run=" + folder.file("cpu")});
+    REQUIRE_MESSAGE(simulated.status == 0, simulated.err);
+    CHECK(simulated.out.find("the others fixed") == std::string::npos);
+    CHECK(after(simulated.out, "decisions=") == after(computed.out, "decisions="));
+    for (const char* file : {"/calls.csv", "/log.binpb", "/outcomes.binpb"})
+      CHECK(folder.read(std::string("sim") + file) == folder.read(std::string("cpu") + file));
+    // Other outcomes take other times, and calls come to other steps. (Quest recalls nothing, and what
+    // InfiniGen chooses is all it may.)
+    if (method == "quest" || method == "infinigen") continue;
+    const Outcome fixed = run_tiny(folder, method, {"--world=sim", "--no-write"});
+    CHECK(after(fixed.out, "decisions=") != after(computed.out, "decisions="));
+  }
+}
+
+TEST_CASE(
+    "same decisions: under the wall clock a run's log replays; what calls sample is the virtual clock's") {
+  for (const std::string& method : kNames) {
+    CAPTURE(method);
+    const Folder folder;
+    // A call that is preempted samples otherwise: room for all.
+    const std::string room = "--set=memory.gpu_pages=400";
+    const Outcome wall = run_tiny(
+        folder, method, {"--world=cpu", "--clock=wall", "--record", "--out=" + folder.file("a"), room});
+    REQUIRE_MESSAGE(wall.status == 0, wall.err);
+    const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a")});
+    CHECK(replayed.status == 0);
+    CHECK(replayed.out.find("same decisions") != std::string::npos);
+    CHECK(after(replayed.out, "decisions=") == after(wall.out, "decisions="));
+    const Outcome other = run_tiny(folder, method, {"--world=cpu", "--clock=virtual", "--no-write", room});
+    CHECK(after(other.out, "samples=") == after(wall.out, "samples="));
+    CHECK(after(other.out, "outcomes natural: ") == after(wall.out, "outcomes natural: "));
+  }
+}
+
+TEST_CASE(
+    "retrieval on values: the rates that come out are printed, and can be given to the simulated world") {
+  const Folder folder;
+  const Outcome table = run_tiny(folder, "freekv", {"--world=cpu", "--clock=virtual", "--no-write"});
+  CHECK(table.out.find("% of the head-pages chosen were absent") != std::string::npos);
+  const auto rates = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"--no-write", "--format=jsonl"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_tiny(folder, "freekv", words);
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    const auto number = [&](const char* key) {
+      return std::stod(outcome.out.substr(outcome.out.find(key) + std::string(key).size()));
+    };
+    return std::pair(number("\"retrieval_miss_rate\":"), number("\"retrieval_correction_rate\":"));
+  };
+  const auto [miss, correction] = rates({"--world=cpu", "--clock=virtual"});
+  CHECK(miss > 0.2);
+  CHECK(correction > 0.2);
+  CHECK(correction < 0.8);
+  // F-3: what was recalled, at K and V of 16 tokens of 64 numbers in bf16.
+  const Outcome priced =
+      run_tiny(folder, "freekv", {"--world=cpu", "--clock=virtual", "--no-write", "--format=jsonl"});
+  const auto number = [&](const std::string& key) {
+    const size_t at = priced.out.find("\"" + key + "\":");
+    REQUIRE(at != std::string::npos);
+    return std::stod(priced.out.substr(at + key.size() + 3));
+  };
+  CHECK(number("retrieval_bytes_in") ==
+        (number("retrieval_pages_now") + number("retrieval_pages_next")) * 2 * 16 * 64 * 2);
+  const auto [fixed_miss, fixed_correction] =
+      rates({"--world=sim", "--set=simulation.retrieval.miss_rate=" + std::to_string(miss),
+             "--set=simulation.retrieval.correction_rate=" + std::to_string(correction)});
+  CHECK(fixed_miss == doctest::Approx(miss).epsilon(0.1));
+  CHECK(fixed_correction == doctest::Approx(correction).epsilon(0.1));
+}
+
+TEST_CASE("retrieval on values: what the engine cannot compute is refused with the way out, status 2") {
+  const Folder folder;
+  const auto refused = [&](const char* method, const std::vector<std::string>& sets, const char* says) {
+    std::vector<std::string> more = {"--no-write", "--world=cpu"};
+    for (const std::string& set : sets) more.push_back("--set=" + set);
+    const Outcome outcome = run_tiny(folder, method, more);
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said(says), outcome.err);
+  };
+  refused("shadowkv", {"policies.retrieval_options.rank=129"}, "the keys of a layer have 128 numbers");
+  refused("quest",
+          {"policies.scorer=knorm", "policies.budget=uniform", "policies.budget_options.cells=64",
+           "policies.budget_options.chunk_tokens=256", "policies.layout=compact", "policies.identity=none"},
+          "is not computed by the CPU engine");
+}

@@ -1,0 +1,340 @@
+// Scorers that ask more than a prompt's own rows: Judge Q's judges, IntentKV's memory; and what sessions see
+// of one another.
+
+#include "engine/cpu/probe_pass.h"
+#include "kernels/keep_metrics.h"
+#include "tests/cpu/compress_run.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+using Kept = WitnessCache::Kept;
+using RowSeen = WitnessCache::RowSeen;
+
+constexpr uint32_t kCallsPerSession = 3;
+
+RunOf run_for(const Method& method, const LlmSpec& llm) {
+  RunOf out{.llm = llm, .config = config_of(method, llm), .seed = 4};
+  out.client = {
+      .sessions = 3, .calls_per_session = kCallsPerSession, .prompt_tokens_max = 60, .output_tokens_max = 16};
+  return out;
+}
+
+std::vector<LlmSpec> models() { return {tiny_models()[2], tiny_models()[1]}; }  // GQA 4:1, MHA
+
+bool is_forced(const Kept& kept, uint32_t p) {
+  const auto& forced = kept.compression->forced;
+  return std::any_of(forced.begin(), forced.end(),
+                     [&](const Compression::Forced& f) { return p >= f.begin && p < f.end; });
+}
+
+// The budget's choice of `score`, as a set of positions.
+std::vector<uint32_t> chosen(const Kept& kept, uint32_t count, const std::function<double(uint32_t)>& score) {
+  std::vector<std::pair<double, uint32_t>> order;
+  std::vector<uint32_t> out;
+  for (const uint32_t p : kept.before) {
+    if (is_forced(kept, p)) {
+      out.push_back(p);
+    } else {
+      order.emplace_back(score(p), p);
+    }
+  }
+  std::sort(order.rbegin(), order.rend());
+  for (size_t i = 0; i < std::min<size_t>(count, order.size()); ++i) out.push_back(order[i].second);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("J-1 probes: what judges ask leaves every cell of the call as it was, byte for byte") {
+  for (const LlmSpec& llm : models()) {
+    const ModelWeights weights = ModelWeights::random(llm, 3);
+    cpu::Forward forward(&weights);
+    const RopeFrequencies rope = rope_frequencies(llm);
+    LayoutSpec layout{.layers = llm.layers, .kv_heads = llm.kv_heads};
+    cpu::CellShape shape;
+    shape.groups = GroupMap(layout, {});
+    shape.tables.page_tokens = 4;
+    auto store = cpu::CellStore::make({.page_tokens = 4, .pages_gpu = 3}, llm, &shape, 8);
+    REQUIRE(store);
+    cpu::CallCells cells(&shape);
+    for (const uint32_t page : {2u, 0u, 1u}) cells.grant(0, PageId{page});
+    cells.add(10, true);
+    const std::vector<float> values = random_floats(1, 4096);
+    const auto all = [&](bool write) {
+      std::vector<float> out;
+      for (uint32_t head = 0; head < llm.layers * llm.kv_heads; ++head) {
+        for (uint32_t cell = 0; cell < 12; ++cell) {
+          const cpu::Place at = cell < 10 ? cells.place(0, cell) : cpu::Place{1, cell - 8};
+          if (write) store->write(head, at, &values[head * 7 + cell], &values[head * 5 + cell + 99]);
+          out.insert(out.end(), store->key(head, at), store->key(head, at) + llm.head_dim);
+          out.insert(out.end(), store->value(head, at), store->value(head, at) + llm.head_dim);
+        }
+      }
+      return bits_of(out);
+    };
+    const uint64_t before = all(true);
+    cpu::ProbePass pass(&*store, &cells, &llm, &rope);
+    pass.set_rows(5);
+    forward.pass(random_floats(2, size_t{5} * llm.hidden), &pass);
+    CHECK(all(false) == before);
+    CHECK(cells.tokens() == 10);
+    CHECK(pass.probes()[1].queries.size() == size_t{5} * llm.query_heads * llm.head_dim);
+  }
+}
+
+TEST_CASE("J-3 probes: judges that are the response itself keep what the response looks at") {
+  for (const LlmSpec& llm : models()) {
+    // The response's own rows, on a cache of which nothing was dropped: [call][query head of all][position].
+    std::map<CallId, std::map<uint32_t, std::vector<double>>> looks;
+    std::map<CallId, uint32_t> prompts, rows;
+    RunOf full = run_for({"judge_q", "uniform", "ragged", 1}, llm);
+    full.config.policies.budget_spec.cells = 8192;
+    full.hook = [&](WitnessCache* witness) {
+      witness->prompt_ended = [&](CallId call, uint32_t tokens) { prompts[call] = tokens; };
+      witness->row_seen = [&](const RowSeen& row) {
+        if (!prompts.contains(row.call) || row.position < prompts[row.call]) return;
+        if (row.position >= prompts[row.call] + 5) return;
+        rows[row.call] = row.position - prompts[row.call] + 1;
+        std::vector<double>& sum = looks[row.call][row.layer * llm.query_heads + row.query_head];
+        sum.resize(prompts[row.call], 0.0);
+        for (uint32_t p = 0; p < prompts[row.call]; ++p) sum[p] += row.weights[p];
+      };
+    };
+    run_of(full);
+
+    std::vector<kernels::HitCount> hits;
+    RunOf oracle = run_for({"judge_q", "uniform", "ragged", 1}, llm);
+    oracle.ask_response = true;
+    uint64_t other = 0;
+    oracle.judge = [&](const Kept& kept) {
+      if (rows[kept.call] == 0) return;  // an output of one token is never fed back
+      const uint32_t group = llm.query_heads / llm.kv_heads;
+      const uint32_t first = kept.head / llm.kv_heads * llm.query_heads + kept.head % llm.kv_heads * group;
+      const auto joined = [&](int64_t p) {
+        double sum = 0;
+        for (uint32_t g = 0; g < group; ++g) sum += looks[kept.call][first + g][static_cast<size_t>(p)];
+        return static_cast<double>(static_cast<float>(sum / group / rows[kept.call]));
+      };
+      const std::vector<uint32_t> expected = chosen(kept, 10, [&](uint32_t p) {
+        double most = 0;  // the largest of seven around
+        for (int64_t at = int64_t{p} - 3; at <= int64_t{p} + 3; ++at) {
+          if (at >= 0 && at < int64_t{kept.tokens}) most = std::max(most, joined(at));
+        }
+        return most;
+      });
+      std::vector<uint32_t> both;
+      std::set_intersection(kept.after.begin(), kept.after.end(), expected.begin(), expected.end(),
+                            std::back_inserter(both));
+      hits.push_back({both.size(), expected.size()});
+      other += kept.before.size() - kept.after.size();
+    };
+    run_of(oracle);
+    CHECK(hits.size() > 10);
+    CHECK(other > 0);
+    CHECK(kernels::hit_rate(hits) == 1.0);
+
+    // Soft tokens that nobody trained do not: the test could fail.
+    oracle.ask_response = false;
+    hits.clear();
+    run_of(oracle);
+    CHECK(kernels::hit_rate(hits) < 0.999);
+  }
+}
+
+TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, through all its turns") {
+  for (const char* layout : {"page_mask_dead", "slot_dead", "compact"}) {
+    for (const LlmSpec& llm : models()) {
+      const uint32_t all = llm.layers * llm.query_heads, dim = llm.head_dim;
+      // By call, query head of all layers, position: what rows asked. By session: its memory.
+      std::map<CallId, std::map<uint32_t, std::map<uint32_t, std::vector<double>>>> asked;
+      std::map<uint32_t, std::vector<std::vector<double>>> memories;
+      RunOf what = run_for({"intent_rule", "uniform", layout}, llm);
+      what.hook = [&](WitnessCache* witness) {
+        witness->row_seen = [&](const RowSeen& row) {
+          asked[row.call][row.layer * llm.query_heads + row.query_head][row.position] = row.query;
+        };
+        witness->prompt_ended = [&](CallId call, uint32_t tokens) {
+          std::vector<std::vector<double>>& memory = memories[raw(call) / kCallsPerSession];
+          memory.resize(all, std::vector<double>(dim, 0.0));
+          for (uint32_t j = 0; j < all; ++j) {
+            std::vector<double> mean(dim, 0.0);
+            uint32_t rows = 0;
+            for (const auto& [position, query] : asked[call][j]) {
+              if (position + 4 < tokens) continue;  // the span is the window
+              ++rows;
+              for (uint32_t d = 0; d < dim; ++d) mean[d] += query[d];
+            }
+            double squares = 0;
+            for (uint32_t d = 0; d < dim; ++d) {
+              memory[j][d] = 0.9 * memory[j][d] + mean[d] / rows;
+              squares += memory[j][d] * memory[j][d];
+            }
+            for (double& x : memory[j]) x /= std::sqrt(squares);
+          }
+        };
+      };
+      uint64_t later = 0, judged = 0;
+      what.judge = [&](const Kept& kept) {
+        if (kept.head != 0) return;  // one score for all
+        const std::vector<std::vector<double>>& memory = memories[raw(kept.call) / kCallsPerSession];
+        std::map<uint32_t, double> score;
+        for (uint32_t j = 0; j < all; ++j) {
+          std::map<uint32_t, double> weight;
+          double sum = 0;
+          for (const uint32_t p : kept.before) {
+            if (is_forced(kept, p)) continue;
+            const std::vector<double> key = kept.rotated_key(
+                p, j / llm.query_heads, j % llm.query_heads / (llm.query_heads / llm.kv_heads));
+            double logit = 0;
+            for (uint32_t d = 0; d < dim; ++d) logit += memory[j][d] * key[d];
+            sum += weight[p] = std::exp(logit / std::sqrt(static_cast<double>(dim)));
+          }
+          for (const auto& [p, w] : weight) score[p] += w / sum / all;
+        }
+        double worst_kept = INFINITY, best_dropped = 0;
+        for (const auto& [p, s] : score) {
+          const bool left = std::binary_search(kept.after.begin(), kept.after.end(), p);
+          if (left) worst_kept = std::min(worst_kept, s);
+          if (!left) best_dropped = std::max(best_dropped, s);
+        }
+        CHECK(worst_kept >= best_dropped * (1 - 1e-5));
+        later += raw(kept.call) % kCallsPerSession > 0;
+        ++judged;
+      };
+      run_of(what);
+      CHECK(judged > 5);
+      CHECK(later > 2);
+    }
+  }
+}
+
+TEST_CASE("I-3 X-6 probes: what is dropped is still matched; no position is computed again for it") {
+  for (const char* layout : {"page_mask_dead", "slot_dead"}) {
+    for (const LlmSpec& llm : models()) {
+      RunOf what = run_for({"intent_rule", "uniform", layout}, llm);
+      const RunResult pruned = run_of(what);
+      what.config.policies.budget_spec.cells = 8192;
+      const RunResult whole = run_of(what);
+      CHECK(pruned.dropped > 0);
+      CHECK(whole.dropped == 0);
+      CHECK(pruned.adopted_dead > 0);
+      CHECK(whole.adopted_dead == 0);
+      CHECK(pruned.adopted == whole.adopted);
+      CHECK(pruned.rows == whole.rows);
+    }
+  }
+}
+
+TEST_CASE("X-5 probes: equal tokens of two sessions keep equal cells, where scorers see the prefix alone") {
+  for (const char* scorer : {"knorm", "keydiff", "random", "fastkvzip", "trimkv"}) {
+    for (const LlmSpec& llm : models()) {
+      RunOf what = run_for({scorer, "ratio", "ragged", 1}, llm);
+      what.config.prefix_cache = false;
+      // Prompts that begin alike are compressed alike, chunk by chunk, as far as they are alike.
+      WitnessCache* witness = nullptr;
+      uint64_t compared = 0;
+      std::map<std::pair<std::vector<uint32_t>, uint32_t>, std::vector<uint32_t>> seen;
+      what.hook = [&](WitnessCache* made) { witness = made; };
+      what.judge = [&](const Kept& kept) {
+        std::vector<uint32_t> prefix;
+        for (uint32_t p = 0; p < kept.tokens; ++p) prefix.push_back(witness->token(kept.call, p));
+        const auto [at, fresh] = seen.try_emplace({prefix, kept.head}, kept.after);
+        if (fresh) return;
+        CHECK(at->second == kept.after);
+        ++compared;
+      };
+      run_of(what);
+      CHECK(compared > 0);
+    }
+  }
+}
+
+namespace {
+
+constexpr CallId kOne{1};
+
+// One call, by hand: `prompt` tokens in one step, with a compression at its end where `keep` is not empty;
+// then the rest as one more chunk.
+void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t page_tokens,
+           const std::vector<uint32_t>& keep) {
+  std::vector<PageGrant> grants;
+  const auto grant = [&](uint32_t end) {
+    const auto before = static_cast<uint32_t>(grants.size());
+    std::vector<PageGrant> more;
+    for (uint32_t page = before; page < div_ceil(end, page_tokens); ++page)
+      more.push_back({0, 0, PageId{page}});
+    grants.insert(grants.end(), more.begin(), more.end());
+    return more;
+  };
+  StepValues values;
+  const PlanEntry first[] = {{kOne, EntryKind::kChunk, true, true, prompt, 0}};
+  const Compression::Forced forced[] = {{0, 2}, {prompt - 4, prompt}};
+  const Compression compression[] = {{0, 0, prompt, false, forced, keep}};
+  const std::vector<PageGrant> pages = grant(prompt);
+  engine->step({.entries = first,
+                .grants = pages,
+                .adoptions = {},
+                .compressions = std::span(compression).first(keep.empty() ? 0 : 1)},
+               0, &values);
+  if (tokens == prompt) return;
+  const PlanEntry second[] = {{kOne, EntryKind::kChunk, false, false, tokens - prompt, prompt}};
+  const std::vector<PageGrant> more = grant(tokens);
+  engine->step({.step = StepId{1}, .entries = second, .grants = more, .adoptions = {}}, 0, &values);
+}
+
+}  // namespace
+
+TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
+  for (const LlmSpec& llm : models()) {
+    constexpr uint32_t kPrompt = 30, kInstruction = 4, kKeep = 8, kSinks = 2;
+    CoreConfig config = config_of({"kvzip", "uniform", "compact"}, llm);
+    config.policies.scorer_spec.repeat_tokens = 64;
+    config.step_tokens_max = 128;
+    const ModelWeights weights = ModelWeights::random(llm, 3);
+    // The context once more behind itself, as KVzip runs it.
+    std::vector<uint32_t> ids = random_tokens(8, kPrompt, llm.vocab);
+    for (uint32_t i = 0; i < kInstruction; ++i)
+      ids.push_back(static_cast<uint32_t>(draw({9, 0x6b767a6970, i}) % llm.vocab));
+    for (uint32_t p = kSinks; p < kPrompt; ++p) ids.push_back(ids[p]);
+    GivenTokens tokens;
+    tokens.give(kOne, ids, kPrompt);
+    const auto engine_of = [&](WitnessCache** witness) {
+      auto made = cpu::CompressedCache::make({.core = config, .score = score_of(config), .seed = 9},
+                                             {.page_tokens = 4, .pages_gpu = 40, .poison = true}, &weights);
+      REQUIRE(made);
+      auto cache = std::make_unique<WitnessCache>(std::move(*made), llm, 4);
+      *witness = cache.get();
+      return std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(cache));
+    };
+    WitnessCache* repeated = nullptr;
+    const auto behind = engine_of(&repeated);
+    std::map<uint32_t, std::map<uint32_t, double>> most;  // by KV head of all layers, position
+    const uint32_t group = llm.query_heads / llm.kv_heads;
+    repeated->row_seen = [&](const RowSeen& row) {
+      if (row.position < kPrompt) return;
+      double sum = 0;  // the softmax is over the sinks, the context and the rows' own keys: here, all of them
+      for (const double w : row.weights) sum += w;
+      for (size_t c = 0; c < row.reads.size(); ++c) {
+        double& score = most[row.layer * llm.kv_heads + row.query_head / group][row.reads[c]];
+        score = std::max(score, row.weights[c] / sum);
+      }
+    };
+    drive(behind.get(), kPrompt, static_cast<uint32_t>(ids.size()), 4, {});
+
+    WitnessCache* witness = nullptr;
+    const auto engine = engine_of(&witness);
+    uint32_t heads = 0;
+    witness->judge = [&](const Kept& kept) {
+      CHECK(kept.after == chosen(kept, kKeep, [&](uint32_t p) { return most[kept.head][p]; }));
+      ++heads;
+    };
+    drive(engine.get(), kPrompt, kPrompt, 4, {kKeep});
+    CHECK(heads == llm.layers * llm.kv_heads);
+    CHECK(witness->dropped() == uint64_t{heads} * (kPrompt - kKeep - 6));
+    CHECK(witness->worst() < 2e-5);
+  }
+}
