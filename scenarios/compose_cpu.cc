@@ -24,6 +24,12 @@ namespace {
 // What the CPU engine computes, axis by axis.
 Result<void> check_cpu(const Scenario& scenario) {
   const v1::Policies& axes = scenario.values.policies();
+  if (axes.precision() != "bf16" && axes.retrieval() != "all") {
+    return mistake(scenario.where("policies.precision"),
+                   fmt::format("precision \"{}\" under retrieval {} is not computed by the CPU engine",
+                               axes.precision(), axes.retrieval()),
+                   "precision bf16 is; or retrieval all; or --world=sim");
+  }
   if (axes.precision() == "int4" && axes.precision_options().per_channel_keys()) {
     return mistake(scenario.where("policies.precision_options.per_channel_keys"),
                    "int4 with keys per channel is not computed by the CPU engine",

@@ -218,6 +218,10 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
     return "precision triaxial fills pages with cells of one format, budget " + set.budget + " and layout " +
            set.layout + " move or drop them; set budget: all and layout: paged, or precision: int4";
   }
+  if (!axes.retrieval->reads_everything()) {
+    return "precision triaxial fills pages with cells of positions far apart, which retrieval " +
+           set.retrieval + " cannot choose among; set retrieval: all, or precision: int4";
+  }
   if (config.page_order == PageOrder::kOldestFirst) {
     return "page_order OLDEST_FIRST is one queue of pages, precision triaxial has two pools; set page_order: "
            "LOWEST_FIRST";
