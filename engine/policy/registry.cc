@@ -218,6 +218,10 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
     return "precision triaxial fills pages with cells of one format, budget " + set.budget + " and layout " +
            set.layout + " move or drop them; set budget: all and layout: paged, or precision: int4";
   }
+  if (!axes.retrieval->reads_everything()) {
+    return "precision triaxial fills pages with cells of positions far apart, which retrieval " +
+           set.retrieval + " cannot choose among; set retrieval: all, or precision: int4";
+  }
   if (config.page_order == PageOrder::kOldestFirst) {
     return "page_order OLDEST_FIRST is one queue of pages, precision triaxial has two pools; set page_order: "
            "LOWEST_FIRST";
@@ -285,7 +289,8 @@ std::optional<std::string> validate_retrieval(const PolicySet& set, const Policy
   if (auto wrong = validate_retrieval_of_kept(set, axes)) return wrong;
   if (set.precision != "bf16" && axes.retrieval->needs_arena()) {
     return "retrieval " + set.retrieval + " summarises exact keys, and recall of packed pages (precision " +
-           set.precision + ") is not built; set precision: bf16, or retrieval: quest, whose pages stay on the gpu";
+           set.precision +
+           ") is not built; set precision: bf16, or retrieval: quest, whose pages stay on the gpu";
   }
   return check_retrieval_spec(set.retrieval_spec, axes.retrieval->method(), config.page_tokens);
 }
