@@ -295,6 +295,14 @@ uint32_t StepGraph::resolve(uint32_t value) const {
   }
 }
 
+OpId StepGraph::fed_by(PortId port) const {
+  const auto carry = static_cast<uint32_t>(streams_.size()) + static_cast<uint32_t>(port);
+  for (const Feed& feed : port_feeds_) {
+    if (feed.carry == carry) return feed.op;
+  }
+  return kNone;
+}
+
 void StepGraph::times(std::vector<OpTime>* times) const {
   times->resize(ops_.size());
   for (size_t i = 0; i < nodes_.size(); ++i) {

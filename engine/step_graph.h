@@ -156,6 +156,18 @@ class StepGraph {
   }  // in the last evaluation
   // What `op` waits for within the step, stream order included.
   std::span<const OpId> causes(OpId op) const { return ops_[static_cast<uint32_t>(op)].causes; }
+  // Those of them that count whether or not they happen: stream order, behind().
+  std::span<const OpId> in_order(OpId op) const { return ops_[static_cast<uint32_t>(op)].behind; }
+  // What `op` waits for of earlier steps, and which operation becomes that for the next one (UINT32_MAX:
+  // none).
+  std::span<const PortId> ports(OpId op) const { return ops_[static_cast<uint32_t>(op)].ports; }
+  OpId fed_by(PortId port) const;
+  uint32_t port_count() const { return static_cast<uint32_t>(port_names_.size()); }
+  const std::string& port_name(PortId port) const { return port_names_[static_cast<size_t>(port)]; }
+  uint16_t port_layer(PortId port) const { return port_layers_[static_cast<size_t>(port)]; }
+  // In the last evaluation: `op` did not happen; the bytes it moved.
+  bool absent(OpId op) const { return nodes_[ops_[static_cast<uint32_t>(op)].node].absent; }
+  uint64_t bytes(OpId op) const { return ops_[static_cast<uint32_t>(op)].bytes; }
 
  private:
   struct OpState {

@@ -5,7 +5,6 @@
 
 #include "kernels/attention_prefill.h"
 #include "kernels/prefill_consumer.cuh"
-#include "kernels/prefill_producer.cuh"
 
 namespace kvtwin {
 namespace {
@@ -15,33 +14,7 @@ using namespace device;
 constexpr uint32_t kThreads = 384;
 constexpr uint32_t kConsumerWarps = 8;
 
-template <int kDim, int kPair>
-__device__ void start_barriers(uint32_t shared) {
-  using Geometry = PrefillGeometry<kDim>;
-  barrier_init(shared + Geometry::kQueryFull, 1);
-  barrier_init(shared + Geometry::kQueryEmpty, kConsumerWarps);
-  for (uint32_t i = 0; i < Geometry::kStages; ++i) {
-    for (const uint32_t full : {Geometry::kKeysFull, Geometry::kValuesFull, Geometry::kTail}) {
-      barrier_init(shared + full + 8 * i, 1);
-    }
-    for (const uint32_t empty : {Geometry::kKeysEmpty, Geometry::kValuesEmpty}) {
-      barrier_init(shared + empty + 8 * i, kPair * kConsumerWarps);
-    }
-  }
-  for (uint32_t i = 0; i < Geometry::kTickets; ++i) barrier_init(shared + Geometry::kTicketFull + 8 * i, 1);
-  barrier_init_done();
-}
-
-template <int kPair>
-__device__ void sync_all() {
-  if constexpr (kPair == 1) {
-    __syncthreads();
-  } else {
-    cluster_sync();
-  }
-}
-
-template <int kDim, int kPair>
+template <int kDim>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_kernel(const __grid_constant__ PrefillShape shape, const __grid_constant__ PrefillArgs args,
                    const __grid_constant__ PrefillMaps maps) {
@@ -51,20 +24,27 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint32_t shared = shared_address(memory);
   auto* const job = reinterpret_cast<PrefillJob*>(memory + Geometry::kJob);
   auto* const plan = static_cast<PrefillPlan*>(args.plan);
-  if (threadIdx.x == 0) start_barriers<kDim, kPair>(shared);
-  sync_all<kPair>();
-  if (threadIdx.x < 128) {
-    give_registers<56>();
-    if (threadIdx.x < 32) {
-      PrefillProducer<kDim, kPair>(shape, args, maps, shared).run(plan, job);
-      if (threadIdx.x == 0 && blockIdx.x % kPair == 0) leave(plan, gridDim.x / kPair);
-      __syncwarp();
+  if (threadIdx.x == 0) {
+    for (const uint32_t full : {Geometry::kQueryFull, Geometry::kTail}) barrier_init(shared + full, 1);
+    barrier_init(shared + Geometry::kQueryEmpty, kConsumerWarps);
+    for (uint32_t i = 0; i < Geometry::kStages; ++i) {
+      barrier_init(shared + Geometry::kKeysFull + 8 * i, 1);
+      barrier_init(shared + Geometry::kValuesFull + 8 * i, 1);
+      barrier_init(shared + Geometry::kKeysEmpty + 8 * i, kConsumerWarps);
+      barrier_init(shared + Geometry::kValuesEmpty + 8 * i, kConsumerWarps);
     }
-  } else {
-    take_registers<224>();
-    PrefillConsumer<kDim, kPair>(shape, args, shared).run(job);
+    barrier_init_done();
   }
-  if constexpr (kPair > 1) cluster_sync();  // nobody may arrive at a CTA that is gone
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    give_registers<40>();
+    if (threadIdx.x >= 32) return;
+    PrefillProducer<kDim>(shape, args, maps, shared).run(plan, job);
+    if (threadIdx.x == 0) leave(plan);
+  } else {
+    take_registers<232>();
+    PrefillConsumer<kDim>(shape, args, shared).run(job);
+  }
 }
 
 cudaError_t encode_maps(const PrefillShape& shape, const PrefillArgs& args, PrefillMaps* maps) {
@@ -75,48 +55,36 @@ cudaError_t encode_maps(const PrefillShape& shape, const PrefillArgs& args, Pref
   if (const cudaError_t error = encode_bf16_map(args.q, q, 4, true, &maps->q)) return error;
   if (args.k != nullptr) {
     const uint64_t kv_row = uint64_t{shape.kv_stride} * 2;
-    const TensorAxis kv[] = {{64, 0, 64},
-                             {shape.rows, kv_row, kPrefillTileKeys / pair_size(shape)},
-                             {shape.kv_heads, row, 1},
-                             {halves, 128, 1}};
+    const TensorAxis kv[] = {
+        {64, 0, 64}, {shape.rows, kv_row, kPrefillTileKeys}, {shape.kv_heads, row, 1}, {halves, 128, 1}};
     if (const cudaError_t error = encode_bf16_map(args.k, kv, 4, true, &maps->k)) return error;
     if (const cudaError_t error = encode_bf16_map(args.v, kv, 4, true, &maps->v)) return error;
   }
   if (shape.pool_blocks == 0) return cudaSuccess;
-  maps->page_box = std::min(shape.page_tokens & -shape.page_tokens, kPrefillTileKeys / pair_size(shape));
+  maps->page_box = std::min(shape.page_tokens & -shape.page_tokens, kPrefillTileKeys);
   const uint64_t eights = uint64_t{shape.pool_blocks} * 2 * shape.page_tokens / 8;
   const TensorAxis pool[] = {
       {64, 0, 64}, {8, row, 8}, {halves, 128, halves}, {eights, 8 * row, maps->page_box / 8}};
   return encode_bf16_map(args.pool, pool, 4, false, &maps->pool);
 }
 
-template <int kDim, int kPair>
+template <int kDim>
 cudaError_t launch(const PrefillShape& shape, const PrefillArgs& args, cudaStream_t stream) {
   constexpr uint32_t kShared = PrefillGeometry<kDim>::kShared;
-  const auto kernel = prefill_kernel<kDim, kPair>;
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+      cudaFuncSetAttribute(prefill_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (allowed != cudaSuccess) return allowed;
   PrefillMaps maps{};
   maps.page_box = kPrefillTileKeys;
   if (const cudaError_t error = encode_maps(shape, args, &maps)) return error;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kPair, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = shape.ctas / kPair * kPair, config.blockDim = kThreads, config.dynamicSmemBytes = kShared;
-  config.stream = stream, config.attrs = &cluster, config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, shape, args, maps);
-}
-template <int kDim>
-cudaError_t launch(const PrefillShape& shape, const PrefillArgs& args, cudaStream_t stream) {
-  return pair_size(shape) == 2 ? launch<kDim, 2>(shape, args, stream) : launch<kDim, 1>(shape, args, stream);
+  prefill_kernel<kDim><<<shape.ctas, kThreads, kShared, stream>>>(shape, args, maps);
+  return cudaGetLastError();
 }
 
 bool supported(const PrefillShape& s, const PrefillArgs& args) {
   const uint32_t row = s.kv_heads * s.head_dim;
   const bool sizes = (s.head_dim == 64 || s.head_dim == 128) && s.group >= 1 && s.group <= kPrefillGroupMax &&
-                     s.kv_heads >= 1 && s.heads_per_page >= 1 && s.ctas >= 1 && s.pair <= 2;
+                     s.kv_heads >= 1 && s.heads_per_page >= 1 && s.ctas >= 1;
   const bool pages = s.page_tokens > 0 && s.page_tokens % 16 == 0 &&
                      uint64_t{s.pool_blocks} * 2 * s.page_tokens < uint64_t{1} << 31;
   const bool q = s.q_stride >= row * s.group && s.q_stride % 8 == 0;

@@ -44,7 +44,7 @@ struct PrefillShape {
   uint32_t head_dim = 128;      // 64 or 128
   uint32_t group = 4;           // query heads per KV head, 1 to 8
   uint32_t kv_heads = 8;        // of a row of k and v
-  uint32_t page_tokens = 16;    // a multiple of 16 (page size 1: gather_pages() first)
+  uint32_t page_tokens = 16;    // a multiple of 16 (page size 1: gather_cells() first)
   uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
   uint32_t pool_blocks = 0;     // of the pool; may be 0 if nobody has a past
   uint32_t sequences = 0;
@@ -52,8 +52,6 @@ struct PrefillShape {
   uint32_t q_stride = 0;   // elements from row to row of q; a multiple of 8
   uint32_t kv_stride = 0;  // of k and of v
   uint32_t ctas = 132;     // fewer leave SMs to others
-  uint32_t pair = 0;  // CTAs that work on neighbouring tiles and share what they read: 1, 2, or 0: by the
-                      // average length of a chunk
 };
 
 // Device memory, all of it, aligned to 16 bytes. `plan` belongs to this kernel between a plan and its

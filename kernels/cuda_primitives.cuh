@@ -52,41 +52,6 @@ __device__ __forceinline__ bool barrier_test(uint32_t bar, uint32_t parity) {
   return done != 0;
 }
 
-// ---- clusters: CTAs that see each other's shared memory
-
-__device__ __forceinline__ uint32_t cluster_rank() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-// The shared address of the same place in CTA `rank`.
-__device__ __forceinline__ uint32_t in_cluster(uint32_t shared, uint32_t rank) {
-  uint32_t out;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(shared), "r"(rank));
-  return out;
-}
-__device__ __forceinline__ void store_in_cluster(uint32_t at, uint32_t value) {
-  asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t bar) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-// As barrier_wait, and sees what threads of other CTAs wrote before they arrived.
-__device__ __forceinline__ void barrier_wait_cluster(uint32_t bar, uint32_t parity) {
-  asm volatile(
-      "{\n\t.reg .pred done;\n"
-      "again:\n\t"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n\t"
-      "@!done bra again;\n\t}" ::"r"(bar),
-      "r"(parity)
-      : "memory");
-}
-// All threads of all its CTAs.
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
-}
-
 // ---- copies
 
 // `bytes` (a multiple of 16) from global to shared memory by the copy engine; completes on `bar`. The data
@@ -111,14 +76,11 @@ __device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint3
       "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w)
       : "memory");
 }
-// The same into the same place of each CTA of the cluster whose bit is set, completing on the barrier there.
-__device__ __forceinline__ void copy_box_to(uint16_t ctas, uint32_t target, const void* map, uint32_t bar,
-                                            uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+// As copy_bulk() with a policy, of data that is read again soon.
+__device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, uint32_t bytes, uint32_t bar) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], "
-      "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(target),
-      "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"(ctas)
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+      "l"(source), "r"(bytes), "r"(bar)
       : "memory");
 }
 // Ordinary writes to shared memory come before what the copy engine does to it later.

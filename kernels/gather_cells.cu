@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
       for (uint32_t k = 0; k < kAtOnce; ++k) {
         const uint32_t row = __shfl_sync(kAllLanes, target_row, first + k * kCells);
         if (first + k * kCells >= count) continue;
-        target[chunk_at<kDim>(args.target, row + value * args.target.page_tokens, chunk)] = held[k];
+        __stcs(target + chunk_at<kDim>(args.target, row + value * args.target.page_tokens, chunk), held[k]);
       }
     }
   }

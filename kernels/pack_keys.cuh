@@ -52,17 +52,11 @@ __device__ __forceinline__ uint2 code_words(const Quantiser<2>& quantiser,
 #pragma unroll
   for (int w = 0; w < 2; ++w) {
     float x[16];
-    uint32_t codes[16], rounding = 0;
+    uint32_t codes[16];
 #pragma unroll
     for (int t = 0; t < 16; ++t) x[t] = channel_of(pairs[16 * w + t], which);
     quantiser.codes(x, codes);
-    words[w] = 0;
-#pragma unroll
-    for (int t = 15; t >= 0; --t) {
-      words[w] = (words[w] << 2) + codes[t];
-      rounding = (rounding << 2) + Quantiser<2>::kRoundBits;
-    }
-    words[w] -= rounding;
+    words[w] = code_word<2>(codes);
   }
   return {words[0], words[1]};
 }

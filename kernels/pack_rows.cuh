@@ -1,4 +1,5 @@
-// Rows of one token (a key's or a value's channels), eight channels a thread: fp8, int4, and int2's values.
+// Rows of one token (a key's or a value's channels), 16 channels a thread: fp8, int4, and int2's values. With
+// eight a thread, what is found once for a group costs as much as the codes.
 
 #ifndef KVTWIN_KERNELS_PACK_ROWS_CUH_
 #define KVTWIN_KERNELS_PACK_ROWS_CUH_
@@ -22,64 +23,92 @@ struct PackedLayout {
   uint32_t groups = 0;           // of a row
 };
 
+// What a thread has of a row.
+struct Piece {
+  uint4 chunks[2];
+
+  __device__ __forceinline__ void widen_all(float (&x)[16]) const {
+    float half[8];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      widen(chunks[c], half);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[8 * c + i] = half[i];
+    }
+  }
+};
+
+// The codes of 32 / kBits numbers in one word, the first one lowest.
 template <int kBits>
-__device__ __forceinline__ void store_codes(uint8_t* at, const uint32_t (&codes)[8]) {
+__device__ __forceinline__ uint32_t code_word(const uint32_t* codes) {
   uint32_t word = 0, rounding = 0;
 #pragma unroll
-  for (int i = 7; i >= 0; --i) {
+  for (int i = 32 / kBits - 1; i >= 0; --i) {
     word = (word << kBits) + codes[i];
     rounding = (rounding << kBits) + Quantiser<kBits>::kRoundBits;
   }
-  word -= rounding;
-  if constexpr (kBits == 4) {
-    *reinterpret_cast<uint32_t*>(at) = word;
-  } else {
-    *reinterpret_cast<uint16_t*>(at) = static_cast<uint16_t>(word);
-  }
+  return word - rounding;
 }
 
-// The least and the most of eight numbers and of those of kLanes neighbours: {least, -most}.
+// The least and the most of a piece and of those of kLanes neighbours: {least, -most}.
 template <int kLanes>
-__device__ __forceinline__ float2 bounds_of(const uint4& chunk) {
-  const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(&chunk);
-  const __nv_bfloat162 low = __hmin2(__hmin2(pairs[0], pairs[1]), __hmin2(pairs[2], pairs[3]));
-  const __nv_bfloat162 high = __hmax2(__hmax2(pairs[0], pairs[1]), __hmax2(pairs[2], pairs[3]));
+__device__ __forceinline__ float2 bounds_of(const Piece& piece) {
+  const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(piece.chunks);
+  __nv_bfloat162 low = pairs[0], high = pairs[0];
+#pragma unroll
+  for (int i = 1; i < 8; ++i) low = __hmin2(low, pairs[i]), high = __hmax2(high, pairs[i]);
   __nv_bfloat162 both(__hmin(low.x, low.y), __hneg(__hmax(high.x, high.y)));
 #pragma unroll
   for (int by = kLanes / 2; by > 0; by /= 2) both = __hmin2(both, __shfl_xor_sync(kAllLanes, both, by));
   return __bfloat1622float2(both);
 }
 
-// `lane`: of the row's kDim / 8. kWidth: channels of a group. All lanes of the warp.
+// Two words. kAligned: to 8 bytes, which a row of int4 is if it has an even number of groups.
+template <bool kAligned>
+__device__ __forceinline__ void store_pair(uint8_t* at, uint32_t first, uint32_t second) {
+  if constexpr (kAligned) {
+    *reinterpret_cast<uint2*>(at) = {first, second};
+  } else {
+    reinterpret_cast<uint32_t*>(at)[0] = first, reinterpret_cast<uint32_t*>(at)[1] = second;
+  }
+}
+
+// `lane`: of the row's kDim / 16. kWidth: channels of a group. All lanes of the warp.
 template <int kBits, int kDim, int kWidth>
-__device__ __forceinline__ void quantise_row(const uint4& chunk, uint8_t* row, uint32_t groups, uint32_t lane,
+__device__ __forceinline__ void quantise_row(const Piece& piece, uint8_t* row, uint32_t groups, uint32_t lane,
                                              bool real) {
-  const float2 bounds = bounds_of<kWidth / 8>(chunk);
+  const float2 bounds = bounds_of<kWidth / 16>(piece);
   if (!real) return;
   const Quantiser<kBits> quantiser(bounds.x, -bounds.y);
-  float x[8];
-  uint32_t codes[8];
-  widen(chunk, x);
+  float x[16];
+  uint32_t codes[16];
+  piece.widen_all(x);
   quantiser.codes(x, codes);
-  store_codes<kBits>(row + lane * kBits, codes);
-  if (lane % (kWidth / 8) != 0) return;
+  if constexpr (kBits == 4) {
+    store_pair<kDim / kWidth % 2 == 0>(row + 8 * lane, code_word<4>(codes), code_word<4>(codes + 8));
+  } else {
+    reinterpret_cast<uint32_t*>(row)[lane] = code_word<2>(codes);
+  }
+  if (lane % (kWidth / 16) != 0) return;
   auto* const pairs = reinterpret_cast<__half*>(row + kDim * kBits / 8);
-  pairs[lane / (kWidth / 8)] = quantiser.scale;
-  pairs[groups + lane / (kWidth / 8)] = quantiser.zero;
+  pairs[lane / (kWidth / 16)] = quantiser.scale;
+  pairs[groups + lane / (kWidth / 16)] = quantiser.zero;
 }
 
-__device__ __forceinline__ void narrow_row(const uint4& chunk, uint8_t* row, uint32_t lane) {
-  float x[8];
-  widen(chunk, x);
-  uint16_t pairs[4];
+__device__ __forceinline__ void narrow_row(const Piece& piece, uint8_t* row, uint32_t lane) {
+  float x[16];
+  uint32_t words[4];
+  piece.widen_all(x);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    pairs[i] = __nv_cvt_float2_to_fp8x2({x[2 * i], x[2 * i + 1]}, __NV_SATFINITE, __NV_E4M3);
+    const uint32_t low = __nv_cvt_float2_to_fp8x2({x[4 * i], x[4 * i + 1]}, __NV_SATFINITE, __NV_E4M3);
+    const uint32_t high = __nv_cvt_float2_to_fp8x2({x[4 * i + 2], x[4 * i + 3]}, __NV_SATFINITE, __NV_E4M3);
+    words[i] = low | high << 16;
   }
-  reinterpret_cast<uint2*>(row)[lane] = {pairs[0] | uint32_t{pairs[1]} << 16,
-                                         pairs[2] | uint32_t{pairs[3]} << 16};
+  reinterpret_cast<uint4*>(row)[lane] = {words[0], words[1], words[2], words[3]};
 }
 
+// Eight channels; `lane`: of the row's kDim / 8.
 template <int kBits, int kDim, int kWidth>
 __device__ __forceinline__ uint4 widen_row(const uint8_t* row, uint32_t groups, uint32_t lane) {
   float x[8];
@@ -123,36 +152,64 @@ struct RowBlock {
   }
 };
 
-// One warp, one block of rows, all of them in flight. kBits 8: fp8. kPack: from bf16, else to it.
-template <int kBits, int kDim, int kWidth, bool kPack>
-__device__ void convert_rows(const PackArgs& args, const PackedLayout& layout, uint32_t block,
-                             __nv_bfloat16* pool, uint8_t* bytes) {
+// One warp, one block of rows, all of them in flight. kBits 8: fp8. Rows are swizzled (kv_block.cuh); a
+// block's first slot is a multiple of 8.
+template <int kBits, int kDim, int kWidth>
+__device__ void pack_rows(const PackedLayout& layout, const RowBlock<kDim>& at, const __nv_bfloat16* pool,
+                          uint8_t* bytes) {
+  constexpr uint32_t kLanes = kDim / 16, kAtOnce = 32 / kLanes, kSteps = 8 / kAtOnce;
+  const uint32_t lane = threadIdx.x % kLanes, first = threadIdx.x % 32 / kLanes;
+  const auto* const wide = reinterpret_cast<const uint4*>(pool + at.wide);
+  Piece pieces[kSteps];
+#pragma unroll
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    const uint32_t row = min(first + i * kAtOnce, layout.block_rows - 1);
+#pragma unroll
+    for (uint32_t c = 0; c < 2; ++c) {
+      pieces[i].chunks[c] = load_once(wide + row * (kDim / 8) + ((2 * lane + c) ^ row));
+    }
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    const uint32_t row = first + i * kAtOnce;
+    uint8_t* const to = bytes + at.packed + row * layout.row_bytes;
+    if constexpr (kBits == 8) {
+      if (row < layout.block_rows) narrow_row(pieces[i], to, lane);
+    } else {
+      quantise_row<kBits, kDim, kWidth>(pieces[i], to, layout.groups, lane, row < layout.block_rows);
+    }
+  }
+}
+
+template <int kBits, int kDim, int kWidth>
+__device__ void unpack_rows(const PackedLayout& layout, const RowBlock<kDim>& at, __nv_bfloat16* pool,
+                            const uint8_t* bytes) {
   constexpr uint32_t kLanes = kDim / 8, kAtOnce = 32 / kLanes, kSteps = 8 / kAtOnce;
-  if (block >= layout.blocks) return;
-  const RowBlock<kDim> at(args, layout, block, kPack);
   const uint32_t lane = threadIdx.x % kLanes, first = threadIdx.x % 32 / kLanes;
   auto* const wide = reinterpret_cast<uint4*>(pool + at.wide);
-  uint8_t* const packed = bytes + at.packed;
   uint4 chunks[kSteps];
 #pragma unroll
   for (uint32_t i = 0; i < kSteps; ++i) {
     const uint32_t row = min(first + i * kAtOnce, layout.block_rows - 1);
     chunks[i] =
-        kPack ? load_once(wide + row * kLanes + (lane ^ row))  // a block's first slot is a multiple of 8
-              : widen_row<kBits, kDim, kWidth>(packed + row * layout.row_bytes, layout.groups, lane);
+        widen_row<kBits, kDim, kWidth>(bytes + at.packed + row * layout.row_bytes, layout.groups, lane);
   }
 #pragma unroll
   for (uint32_t i = 0; i < kSteps; ++i) {
     const uint32_t row = first + i * kAtOnce;
-    const bool real = row < layout.block_rows;
-    uint8_t* const to = packed + row * layout.row_bytes;
-    if constexpr (!kPack) {
-      if (real) wide[row * kLanes + (lane ^ row)] = chunks[i];
-    } else if constexpr (kBits == 8) {
-      if (real) narrow_row(chunks[i], to, lane);
-    } else {
-      quantise_row<kBits, kDim, kWidth>(chunks[i], to, layout.groups, lane, real);
-    }
+    if (row < layout.block_rows) wide[row * kLanes + (lane ^ row)] = chunks[i];
+  }
+}
+
+template <int kBits, int kDim, int kWidth, bool kPack>
+__device__ void convert_rows(const PackArgs& args, const PackedLayout& layout, uint32_t block,
+                             __nv_bfloat16* pool, uint8_t* bytes) {
+  if (block >= layout.blocks) return;
+  const RowBlock<kDim> at(args, layout, block, kPack);
+  if constexpr (kPack) {
+    pack_rows<kBits, kDim, kWidth>(layout, at, pool, bytes);
+  } else {
+    unpack_rows<kBits, kDim, kWidth>(layout, at, pool, bytes);
   }
 }
 

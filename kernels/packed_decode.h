@@ -18,6 +18,9 @@
 // A part may end inside a page. Keys of int2 rows share scales along tokens, and so do all of kFast: such a
 // group or record must have been packed whole, though only its first cells are read.
 //
+// Cells that an eviction left in the middle of a page may be named dead: they are not read (what they hold
+// must still be numbers).
+//
 // REQUIRES: |q| and |q * key scale| below 65504 (products are made in fp16). Any value scale is right.
 //
 // Floor: bytes / 4.69 TB/s; bytes per cell are packed_page_bytes() / page tokens. Measured:
@@ -68,6 +71,8 @@ struct PackedDecodeArgs {
   float scale = 0;                        // usually 1 / sqrt(head_dim); positive
   void* plan = nullptr;                   // packed_plan_bytes()
   void* workspace = nullptr;              // packed_workspace_bytes(), zero before the first launch
+  // By part, 4 words per page and column: bit t says that cell t is read. Null: all cells of that part.
+  const uint32_t* live[kPackedParts] = {};
 };
 
 // K and V of a page of one KV head.

@@ -54,18 +54,17 @@ struct FastFormat {
     for (int i = 0; i < kDim / 8; ++i) q[i] = is_head ? fp16_from_bf16(__ldg(row + 4 * i + lane % 4)) : 0;
   }
 
+  static __device__ __forceinline__ void load_codes(uint32_t at, uint32_t (&word)[1]) {
+    word[0] = load_word(at);
+  }
   static __device__ __forceinline__ void load_codes(uint32_t at, uint32_t (&word)[2]) {
     const uint2 two = load_words2(at);
     word[0] = two.x, word[1] = two.y;
   }
-  static __device__ __forceinline__ void load_codes(uint32_t at, uint32_t (&word)[4]) {
-    const uint4 four = load_words4(at);
-    word[0] = four.x, word[1] = four.y, word[2] = four.z, word[3] = four.w;
-  }
   static __device__ __forceinline__ float scores(uint32_t at, uint32_t lane, uint32_t (&q)[kDim / 8 + 2],
                                                  float scale2, float (&s)[kTiles][4], float (&add)[1][2]) {
-    // Four tiles of channels at a time: as many scaled queries fit registers.
-    constexpr int kChunk = 4, kWords = kChunk / kTilesPerWord;
+    // Two tiles of channels at a time: as many scaled queries fit registers.
+    constexpr int kChunk = 2, kWords = kChunk / kTilesPerWord;
     float zeros[4] = {};
 #pragma unroll
     for (int chunk = 0; chunk < kColumns / kChunk; ++chunk) {

@@ -5,10 +5,12 @@
 // cores multiply exactly. The powers of two are taken out afterwards: of columns of A together with the other
 // operand, of rows of A together with the result (`key_factor`, `value_factor`). So int4 costs 5 integer
 // instructions per 8 codes and int2 9 per 16. Scales never touch codes either:
-//   keys per channel   q' = q * scale once per group; zeros: sum_c q_c zero_c by a tensor-core row
-//   keys per token     sums of a group of channels are multiplied by its scale (32 numbers per 16 x 128
-//   codes) values             p' = p * scale; zeros: sum_t p_t zero_t by a tensor-core row, next to the sum
-//   of p
+//
+// Keys per channel: q' = q * scale once per group; zeros: sum_c q_c zero_c by a tensor-core row.
+//
+// Keys per token: the sums of a group of channels are multiplied by its scale, 32 numbers per 16 x 128 codes.
+//
+// Values: p' = p * scale; zeros: sum_t p_t zero_t by a tensor-core row, next to the sum of p.
 //
 // p is exp2(logit - ref), below 2: an overflow shows in one bit of the fp16 pairs or'ed together, which costs
 // a quarter of a search for the largest logit; only then `ref` is raised and p computed again. Before p is

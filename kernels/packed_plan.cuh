@@ -15,8 +15,8 @@
 namespace kvtwin::device {
 
 constexpr uint32_t kPackedWarps = 12;  // of a CTA that multiply; one CTA per SM
-constexpr uint32_t kCopyWarps =
-    4;  // that start copies: one per scheduler (one for all is too slow by 5 to 10 %)
+// Warps that start copies, one per scheduler: one for all is too slow by 5 to 10 %.
+constexpr uint32_t kCopyWarps = 4;
 
 // Cells that a warp takes at a time: what fits a slot of its ring (packed_fast.cuh, packed_rows.cuh).
 __host__ __device__ constexpr uint32_t block_tokens(PackedLayout layout, uint32_t scale_group,

@@ -33,7 +33,7 @@ class PackedReader {
   // Starts to fill the next slot, if it is free. REQUIRES: not done.
   __device__ __forceinline__ bool fill() {
     if (!barrier_test(empty_ + 8 * slot_, parity_ ^ 1)) return false;
-    const uint32_t bar = full_ + 8 * slot_, target = ring_ + slot_ * Family::kSlot;
+    const uint32_t bar = full_ + 8 * slot_, target = ring_ + slot_ * Geometry::kSlot;
     if (at_.tokens == 0) {
       barrier_arrive(bar);
     } else if (at_.part == kPartInt2) {
@@ -93,19 +93,34 @@ class PackedReader {
     open_part();
   }
 
+  // Says how many bytes the entry has. With values come the bits of live cells, if there are any.
+  __device__ __forceinline__ void expect(uint32_t bytes, uint32_t target, uint32_t bar) {
+    const uint32_t* live = nullptr;
+    if constexpr (Geometry::kMasked) {
+      if (values_) live = at_.part == 0 ? args_.live[0] : at_.part == 1 ? args_.live[1] : args_.live[2];
+    }
+    if (live == nullptr) return barrier_arrive_expecting(bar, bytes);
+    barrier_arrive_expecting(bar, bytes + 16 * pieces_);
+    for (uint32_t i = 0; i < pieces_; ++i) {
+      const uint32_t number = i == 0 ? number_[0] : i == 1 ? number_[1] : i == 2 ? number_[2] : number_[3];
+      const uint64_t block = uint64_t{number} * shape_.heads_per_page + at_.column;
+      copy_bulk(target + Geometry::kLive + 16 * i, live + 4 * block, 16, bar);
+    }
+  }
+
   template <class Format>
   __device__ __forceinline__ void copy(uint32_t target, uint32_t bar) {
     if constexpr (Format::kRecords) {
       constexpr uint32_t kKeys = Format::kRecordCodes + Format::kKeyPairs;
       const char* const from = column_ + uint64_t{number_[0]} * stride_ + (values_ ? kKeys : 0);
       const uint32_t pairs = values_ ? Format::kValuePairs : Format::kKeyPairs;
-      barrier_arrive_expecting(bar, Format::kCodes + pairs);
+      expect(Format::kCodes + pairs, target, bar);
       if constexpr (Format::kBlocksPerRecord == 1) {
         copy_bulk_once(target, from, Format::kCodes + pairs, bar);
       } else {
         const uint32_t half = at_.block % Format::kBlocksPerRecord;
         copy_bulk_once(target, from + half * Format::kCodes, Format::kCodes, bar);
-        copy_bulk_once(target + Format::kCodes, from + Format::kRecordCodes, pairs, bar);
+        copy_bulk(target + Format::kCodes, from + Format::kRecordCodes, pairs, bar);  // both halves want it
       }
     } else {
       constexpr uint32_t kTokens = Format::kTokens;
@@ -114,7 +129,7 @@ class PackedReader {
       const uint32_t each = values_ ? Format::value_bytes(cells) : Format::key_bytes(cells);
       const uint32_t offset =
           values_ ? Format::key_bytes(page) + Format::value_bytes(inside) : Format::key_bytes(inside);
-      barrier_arrive_expecting(bar, pieces_ * each);
+      expect(pieces_ * each, target, bar);
 #pragma unroll
       for (uint32_t i = 0; i < kPieces; ++i) {
         if (i < pieces_) {

@@ -77,7 +77,7 @@ class PackedWorker {
   // Waits for the next entry of the ring; its shared address.
   __device__ __forceinline__ uint32_t wait() const {
     barrier_wait(full_ + 8 * slot_, parity_);
-    return ring_ + slot_ * Family::kSlot;
+    return ring_ + slot_ * Geometry::kSlot;
   }
   __device__ __forceinline__ void release() {
     __syncwarp();
@@ -89,6 +89,45 @@ class PackedWorker {
     wait(), release();
   }
 
+  template <typename T>
+  __device__ __forceinline__ T by_part(const T (&of)[kPackedParts]) const {
+    return here_.part == 0 ? of[0] : here_.part == 1 ? of[1] : of[2];
+  }
+  // Cells from `valid` on are not there: their logits are -infinity.
+  template <class Format>
+  __device__ __forceinline__ void cut(uint32_t at, uint32_t valid, float (&s)[Format::kTiles][4],
+                                      float (&add)[Format::kTiles / Format::kTilesPerAdd][2]) {
+    Format::clear(at, lane_, here_.block, valid);
+    fence_before_bulk();
+    __syncwarp();
+#pragma unroll
+    for (int mt = 0; mt < Format::kTiles; ++mt) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (Format::token(mt, i / 2, lane_) >= valid) s[mt][i] = -INFINITY;
+      }
+    }
+#pragma unroll
+    for (int a = 0; a < Format::kTiles / Format::kTilesPerAdd; ++a) {  // a group of keys that is not there
+      if (a * Format::kTilesPerAdd * 16u >= valid) add[a][0] = add[a][1] = 0;
+    }
+  }
+  // Nor are those that are dead. `live`: where the bits of the block's pages are.
+  template <class Format>
+  __device__ __forceinline__ void hide_dead(uint32_t live, float (&s)[Format::kTiles][4]) const {
+    const uint32_t page = by_part(shape_.page_tokens), first = here_.block * Format::kTokens;
+    const uint32_t shift = 31 - __clz(page);
+#pragma unroll
+    for (int mt = 0; mt < Format::kTiles; ++mt) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t token = first + Format::token(mt, half, lane_), bit = token & (page - 1);
+        const uint32_t word = load_word(live + 16 * ((token >> shift) - (first >> shift)) + bit / 32 * 4);
+        if ((word >> bit % 32 & 1) == 0) s[mt][2 * half] = s[mt][2 * half + 1] = -INFINITY;
+      }
+    }
+  }
+
   template <class Format>
   __device__ __forceinline__ void attend() {
     constexpr int kAdds = Format::kTiles / Format::kTilesPerAdd;
@@ -96,21 +135,9 @@ class PackedWorker {
     const float factor = Format::scores(wait(), lane_, q_, args_.scale * kLog2E, s, add);
     release();
     const uint32_t at = wait(), valid = here_.tokens - here_.block * Format::kTokens;
-    if (valid < Format::kTokens) {
-      Format::clear(at, lane_, here_.block, valid);
-      fence_before_bulk();
-      __syncwarp();
-#pragma unroll
-      for (int mt = 0; mt < Format::kTiles; ++mt) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (Format::token(mt, i / 2, lane_) >= valid) s[mt][i] = -INFINITY;
-        }
-      }
-#pragma unroll
-      for (int a = 0; a < kAdds; ++a) {  // a group of keys that is not there
-        if (a * Format::kTilesPerAdd * 16u >= valid) add[a][0] = add[a][1] = 0;
-      }
+    if (valid < Format::kTokens) cut<Format>(at, valid, s, add);
+    if constexpr (Geometry::kMasked) {
+      if (by_part(args_.live) != nullptr) hide_dead<Format>(at + Geometry::kLive, s);
     }
     uint32_t p[2 * Format::kTiles];
     soften<Format>(s, add, factor, Format::reserve(at, lane_, here_.block), &part_, p);
@@ -247,8 +274,11 @@ cudaError_t launch_packed(const PackedDecodeShape& shape, const PackedDecodeArgs
 }
 template <class Family>
 cudaError_t launch_family(const PackedDecodeShape& shape, const PackedDecodeArgs& args, cudaStream_t stream) {
-  return shape.group <= 4 ? launch_packed<PackedGeometry<Family, 4>>(shape, args, stream)
-                          : launch_packed<PackedGeometry<Family, 8>>(shape, args, stream);
+  if (args.live[0] != nullptr || args.live[1] != nullptr || args.live[2] != nullptr) {
+    return launch_packed<PackedGeometry<Family, 8, true>>(shape, args, stream);
+  }
+  return shape.group <= 4 ? launch_packed<PackedGeometry<Family, 4, false>>(shape, args, stream)
+                          : launch_packed<PackedGeometry<Family, 8, false>>(shape, args, stream);
 }
 
 }  // namespace kvtwin::device

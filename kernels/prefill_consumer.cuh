@@ -7,7 +7,7 @@
 #ifndef KVTWIN_KERNELS_PREFILL_CONSUMER_CUH_
 #define KVTWIN_KERNELS_PREFILL_CONSUMER_CUH_
 
-#include "kernels/prefill_shared.cuh"
+#include "kernels/prefill_producer.cuh"
 #include "kernels/wgmma.cuh"
 
 namespace kvtwin::device {
@@ -58,13 +58,13 @@ __device__ __forceinline__ uint4 gather_chunk(const uint32_t (&w)[4]) {
   return high ? uint4{x, y, keep.x, keep.y} : uint4{keep.x, keep.y, x, y};
 }
 
-template <int kDim, int kPair>
+template <int kDim>
 struct PrefillConsumer {
   using Geometry = PrefillGeometry<kDim>;
 
   const PrefillShape& shape;
   const PrefillArgs& args;
-  const uint32_t shared, which, lane, warp, rank;  // which: warpgroup 0 or 1; warp: of the warpgroup
+  const uint32_t shared, which, lane, warp;  // which: warpgroup 0 or 1; warp: of the warpgroup
   uint32_t key_stage = 0, key_parity = 0, value_stage = 0, value_parity = 0;
 
   __device__ PrefillConsumer(const PrefillShape& s, const PrefillArgs& a, uint32_t at)
@@ -73,22 +73,14 @@ struct PrefillConsumer {
         shared(at),
         which(threadIdx.x / 128 - 1),
         lane(threadIdx.x % 32),
-        warp(threadIdx.x / 32 % 4),
-        rank(kPair == 1 ? 0 : cluster_rank()) {}
+        warp(threadIdx.x / 32 % 4) {}
 
   // Named barriers 1 and 2: the turn of warpgroup 0 and of 1.
   __device__ void begin_turn() const { named_sync(1 + which, 256); }
   __device__ void end_turn() const { named_arrive(2 - which, 256); }
 
   __device__ void release(uint32_t bar) const {
-    if constexpr (kPair == 1) {
-      if (lane == 0) barrier_arrive(shared + bar);
-    } else {
-      if (lane < kPair) barrier_arrive_in_cluster(in_cluster(shared + bar, lane));
-    }
-  }
-  __device__ void release_query() const {
-    if (lane == 0) barrier_arrive(shared + Geometry::kQueryEmpty);
+    if (lane == 0) barrier_arrive(shared + bar);
   }
   __device__ void release_keys() {
     release(Geometry::kKeysEmpty + 8 * key_stage);
@@ -130,16 +122,11 @@ struct PrefillConsumer {
   // Row h of this thread in the tile.
   __device__ uint32_t row_of(uint32_t h) const { return which * 64 + warp * 16 + lane / 4 + 8 * h; }
 
-  // The first token of this CTA's tile.
-  __device__ uint32_t first_token(const PrefillJob& job) const {
-    return job.first + rank * tile_tokens(shape);
-  }
-
   // Scores of cells that a row may not see become -inf. Most tiles have none.
   __device__ __forceinline__ void mask(const PrefillJob& job, const KeyTiles& tiles, uint32_t j,
                                        float (&s)[64]) const {
     const uint32_t valid = tiles.valid(j);
-    const int seen = static_cast<int>(job.sequence.past + first_token(job) + 1 - tiles.base(j));
+    const int seen = static_cast<int>(job.sequence.past + job.first + 1 - tiles.base(j));
     if (valid == kPrefillTileKeys && seen >= static_cast<int>(kPrefillTileKeys)) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -159,7 +146,7 @@ struct PrefillConsumer {
   }
 
   __device__ __forceinline__ void attend(const PrefillJob& job, RowState* rows, float (&out)[kDim / 2]) {
-    const KeyTiles tiles(job.sequence, args.k == nullptr, job.first, kPair * tile_tokens(shape));
+    const KeyTiles tiles(job.sequence, args.k == nullptr, job.first, tile_tokens(shape));
     const float scale = args.scale * 1.4426950408889634f;
     float s[64] = {}, shrink[2];
     uint32_t p[32];
@@ -169,7 +156,7 @@ struct PrefillConsumer {
     wgmma_wait<0>();
     hold(s);
     release_keys();
-    if (tiles.count == 1) release_query();
+    if (tiles.count == 1) release(Geometry::kQueryEmpty);
     mask(job, tiles, 0, s);
     exponentiate(s, scale, rows, shrink);
     pack(s, p);
@@ -182,7 +169,7 @@ struct PrefillConsumer {
       wgmma_wait<1>();
       hold(s);
       release_keys();
-      if (j + 1 == tiles.count) release_query();
+      if (j + 1 == tiles.count) release(Geometry::kQueryEmpty);
       mask(job, tiles, j, s);
       exponentiate(s, scale, rows, shrink);
       wgmma_wait<0>();
@@ -210,9 +197,9 @@ struct PrefillConsumer {
       sum += __shfl_xor_sync(kAllLanes, sum, 2);
       const float inverse = 1 / sum;
       const uint32_t row = row_of(h), token = row / shape.group, head = row % shape.group;
-      const bool real = token < tile_tokens(shape) && first_token(job) + token < job.sequence.rows;
-      const size_t at = size_t{job.sequence.row + first_token(job) + token} * heads +
-                        job.sequence.head * shape.group + head;
+      const bool real = token < tile_tokens(shape) && job.first + token < job.sequence.rows;
+      const size_t at =
+          size_t{job.sequence.row + job.first + token} * heads + job.sequence.head * shape.group + head;
 #pragma unroll
       for (int i = 0; i < kDim / 32; ++i) {
         uint32_t words[4];
@@ -235,6 +222,7 @@ struct PrefillConsumer {
     for (uint32_t parity = 0;; parity ^= 1) {
       barrier_wait(shared + Geometry::kQueryFull, parity);
       const PrefillJob job = *slot;
+      __syncwarp();  // all lanes have read it when one says that it may be overwritten
       if (job.sequence.rows == 0) break;
       RowState rows;
       float out[kDim / 2] = {};

@@ -53,7 +53,7 @@ struct Planner {
   // Calls `take` for each tile of the section with its class of length (0: the longest) and its work.
   template <typename Take>
   __device__ void each_tile(uint32_t wanted, const Take& take) const {
-    const uint32_t tokens = pair_size(shape) * tile_tokens(shape);
+    const uint32_t tokens = tile_tokens(shape);
     for (uint32_t i = threadIdx.x / 32; i < shape.sequences; i += kThreads / 32) {
       if (section[i] != wanted) continue;
       const PrefillSequence s = table[i];

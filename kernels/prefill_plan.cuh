@@ -14,7 +14,7 @@ namespace kvtwin::device {
 
 struct PrefillWork {
   uint32_t sequence = 0;
-  uint32_t first = 0;  // token of the chunk; pair_size() tiles from there on
+  uint32_t first = 0;  // token of the chunk
 };
 
 struct PrefillPlan {
@@ -31,13 +31,6 @@ __host__ __device__ inline PrefillWork* work_of(PrefillPlan* plan) {
 __host__ __device__ inline uint32_t tile_tokens(const PrefillShape& shape) {
   return kPrefillTileRows / shape.group;
 }
-// CTAs of a cluster, and so tiles of work that are done together (prefill_producer.cuh): two, if chunks are
-// long enough on average that the second of a pair is seldom empty.
-__host__ __device__ inline uint32_t pair_size(const PrefillShape& shape) {
-  if (shape.pair != 0 && shape.ctas >= 2) return shape.pair;
-  const uint64_t rows = uint64_t{shape.rows} * shape.kv_heads;  // of all sequences
-  return shape.ctas >= 2 && rows >= uint64_t{4} * tile_tokens(shape) * shape.sequences ? 2 : 1;
-}
 // Every head of a call has the call's rows, so there are at most kv_heads * rows of them.
 __host__ __device__ inline size_t tiles_at_most(const PrefillShape& shape) {
   return size_t{shape.rows} * shape.kv_heads / tile_tokens(shape) + shape.sequences;
@@ -50,8 +43,7 @@ struct KeyTiles {
   uint32_t paged = 0;     // tiles
   uint32_t count = 0;     // of both
 
-  // `first`, `tokens`: of the work (of all of the cluster). A tile is read when any of its tokens may see a
-  // cell of it.
+  // `first`, `tokens`: of the work. A tile is read when any of its tokens may see a cell of it.
   __host__ __device__ KeyTiles(const PrefillSequence& s, bool chunk_in_pages, uint32_t first,
                                uint32_t tokens) {
     const uint32_t seen = first + tokens < s.rows ? first + tokens : s.rows;

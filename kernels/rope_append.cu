@@ -7,7 +7,7 @@ namespace {
 
 using namespace device;
 
-constexpr uint32_t kThreadsMax = 512;
+constexpr uint32_t kThreadsMax = 384;
 
 // A thread has channels [8 lane, 8 lane + 8) of a head's first half, and those half a head further on.
 template <int kDim>
@@ -82,7 +82,7 @@ struct Part {
 // A CTA has `kRows` rows: their cosines and sines, while the first numbers are on their way. A thread has the
 // same part of each of them.
 template <int kDim, int kRows, bool kNorm>
-__global__ void __launch_bounds__(kThreadsMax)
+__global__ void __launch_bounds__(kThreadsMax, 3)
     rope_append_kernel(const __grid_constant__ RopeAppendArgs args) {
   constexpr uint32_t kHalf = kDim / 2, kLanes = Part<kDim>::kLanes;
   __shared__ float2 turns[kRows * kHalf];  // [rows][8][kLanes]: lanes read side by side

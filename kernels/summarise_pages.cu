@@ -11,14 +11,17 @@ constexpr uint32_t kThreads = 128;
 constexpr uint32_t kAtOnce = 16;
 
 // Calls take(x) for eight channels of each of the cells, in their order; some rows are in flight at once.
-template <typename Take>
+// kAgain: they will be read once more.
+template <bool kAgain, typename Take>
 __device__ void each_cell(const __nv_bfloat16* keys, const KvBlockShape& block, uint32_t cells,
                           uint32_t channel, const Take& take) {
   for (uint32_t base = 0; base < cells; base += kAtOnce) {
     uint4 rows[kAtOnce];
 #pragma unroll
     for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (base + i < cells) rows[i] = load_once(keys + block.at(base + i, channel));
+      if (base + i < cells)
+        rows[i] = kAgain ? __ldg(reinterpret_cast<const uint4*>(keys + block.at(base + i, channel)))
+                         : load_once(keys + block.at(base + i, channel));
     }
 #pragma unroll
     for (uint32_t i = 0; i < kAtOnce; ++i) {
@@ -44,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_consta
   float high[8], low[8], sum[8] = {};
 #pragma unroll
   for (int i = 0; i < 8; ++i) high[i] = -INFINITY, low[i] = INFINITY;
-  each_cell(keys, block, page.cells, channel, [&](const float(&x)[8]) {
+  each_cell<kKind == PageSummaryKind::kCuboid>(keys, block, page.cells, channel, [&](const float(&x)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (kKind == PageSummaryKind::kMean) sum[i] += x[i];
@@ -55,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_consta
     float center[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) center[i] = (high[i] + low[i]) * 0.5f;
-    each_cell(keys, block, page.cells, channel, [&](const float(&x)[8]) {
+    each_cell<false>(keys, block, page.cells, channel, [&](const float(&x)[8]) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum[i] += fabsf(center[i] - x[i]);
     });

@@ -69,20 +69,6 @@ void moments(const std::vector<double>& rows, size_t heads, std::vector<double>*
   for (double& x : *sigma) x = std::sqrt(x / static_cast<double>(samples));
 }
 
-void fill_tables(RetentionProfile* profile) {
-  const size_t heads = profile->heads();
-  moments(profile->samples, heads, &profile->mu, &profile->sigma);
-  std::vector<double> shares = profile->samples;
-  for (size_t first = 0; first < shares.size(); first += heads) {
-    double sum = 0;
-    for (size_t i = 0; i < heads; ++i) sum += shares[first + i];
-    // A context of which nothing is kept has no shares: it counts as an equal one.
-    for (size_t i = 0; i < heads; ++i)
-      shares[first + i] = sum > 0 ? shares[first + i] * static_cast<double>(heads) / sum : 1;
-  }
-  moments(shares, heads, &profile->share_mu, &profile->share_sigma);
-}
-
 void read_meta(const NpzMembers& members, RetentionProfile* profile) {
   const auto found = members.find("meta");
   if (found == members.end()) return;
@@ -155,6 +141,20 @@ Result<void> check_profile(const RetentionProfile& p, const std::string& where) 
 
 }  // namespace
 
+void complete_tables(RetentionProfile* profile) {
+  const size_t heads = profile->heads();
+  moments(profile->samples, heads, &profile->mu, &profile->sigma);
+  std::vector<double> shares = profile->samples;
+  for (size_t first = 0; first < shares.size(); first += heads) {
+    double sum = 0;
+    for (size_t i = 0; i < heads; ++i) sum += shares[first + i];
+    // A context of which nothing is kept has no shares: it counts as an equal one.
+    for (size_t i = 0; i < heads; ++i)
+      shares[first + i] = sum > 0 ? shares[first + i] * static_cast<double>(heads) / sum : 1;
+  }
+  moments(shares, heads, &profile->share_mu, &profile->share_sigma);
+}
+
 Result<RetentionProfile> import_retention_npz(std::string_view bytes, const std::string& where) {
   const Result<NpzMembers> members = unpack_npz(bytes, where);
   if (!members) return tl::unexpected(members.error());
@@ -173,7 +173,7 @@ Result<RetentionProfile> import_retention_npz(std::string_view bytes, const std:
   if (!layer_ids) return tl::unexpected(layer_ids.error());
   profile.layer_ids = std::move(*layer_ids);
   read_meta(*members, &profile);
-  fill_tables(&profile);
+  complete_tables(&profile);
   if (auto good = check_profile(profile, where); !good) return tl::unexpected(good.error());
   return profile;
 }
@@ -203,11 +203,17 @@ Result<RetentionProfile> parse_retention_profile(std::string_view text, const st
   p.sigma.assign(in.sigma().begin(), in.sigma().end());
   p.share_mu.assign(in.share_mu().begin(), in.share_mu().end());
   p.share_sigma.assign(in.share_sigma().begin(), in.share_sigma().end());
+  p.samples.assign(in.kept().begin(), in.kept().end());
   if (auto good = check_profile(p, where); !good) return tl::unexpected(good.error());
+  if (!p.samples.empty() && p.samples.size() != p.context_tokens.size() * p.heads())
+    return mistake(where, fmt::format("kept has {} entries", p.samples.size()),
+                   fmt::format("{} of {} contexts are right, or none", p.context_tokens.size() * p.heads(),
+                               p.context_tokens.size()));
+  if (auto good = check_fractions(p.samples, where + ":kept"); !good) return tl::unexpected(good.error());
   return p;
 }
 
-std::string retention_textproto(const RetentionProfile& p, double alpha) {
+std::string retention_textproto(const RetentionProfile& p, double alpha, bool samples) {
   v1::RetentionProfile out;
   out.set_name(p.name), out.set_model(p.model), out.set_scorer(p.scorer), out.set_level(p.level);
   out.set_source(p.source), out.set_base_ratio(p.base_ratio), out.set_layers(p.layers);
@@ -219,6 +225,7 @@ std::string retention_textproto(const RetentionProfile& p, double alpha) {
   for (const double x : p.sigma) out.add_sigma(x);
   for (const double x : p.share_mu) out.add_share_mu(x);
   for (const double x : p.share_sigma) out.add_share_sigma(x);
+  for (const double x : samples ? p.samples : std::vector<double>{}) out.add_kept(x);
   out.set_alpha(alpha);
   for (const uint64_t x : to_q32(budgets(p.mu, p.sigma, alpha))) out.add_budget_q32(x);
   google::protobuf::TextFormat::Printer printer;

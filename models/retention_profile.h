@@ -25,7 +25,7 @@ struct RetentionProfile {
   uint32_t window_tokens = 0, sink_tokens = 0;
   std::vector<uint32_t> layer_ids;            // [layers], of the model
   std::vector<uint32_t> context_tokens;       // [samples]
-  std::vector<double> samples;                // [samples][heads]; empty when read from textproto
+  std::vector<double> samples;                // [samples][heads]; empty where a textproto leaves them out
   std::vector<double> mu, sigma;              // [heads]
   std::vector<double> share_mu, share_sigma;  // of fraction / mean of its sample
 
@@ -37,9 +37,13 @@ struct RetentionProfile {
 Result<RetentionProfile> import_retention_npz(std::string_view bytes, const std::string& where);
 Result<RetentionProfile> import_retention_npz_file(const std::string& path);
 
-// traces/proto/profile.proto, RetentionProfile. Budgets with `alpha` are written beside the tables.
+// Fills mu, sigma and the shares from `samples`. REQUIRES: there is at least one.
+void complete_tables(RetentionProfile* profile);
+
+// traces/proto/profile.proto, RetentionProfile. Budgets with `alpha` are written beside the tables,
+// and with `samples` what each context kept.
 Result<RetentionProfile> parse_retention_profile(std::string_view text, const std::string& where);
-std::string retention_textproto(const RetentionProfile& profile, double alpha);
+std::string retention_textproto(const RetentionProfile& profile, double alpha, bool samples = false);
 
 // What to reserve, [heads]: min(1, mu + alpha sigma).
 std::vector<double> budgets(std::span<const double> mu, std::span<const double> sigma, double alpha);

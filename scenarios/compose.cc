@@ -244,20 +244,9 @@ class WatchedBuilder : public ReplayBuilder {
 
 void load_trace(const Scenario& scenario, const std::function<void()>& on_session, Composed* out,
                 Mistakes* mistakes) {
-  const v1::TraceChoice& trace = scenario.values.trace();
-  ImportOptions options;
-  options.seed = scenario.values.seed();
-  options.block_tokens = trace.block_tokens();
-  options.infer_sessions = trace.infer_sessions();
-  options.jitter_ns = trace.jitter_ns();
-  options.all_files = trace.all_files();
-  options.notes = &out->notes;
-  options.sharing = kSharings.value(trace.prefix_sharing());
   WatchedBuilder builder(on_session);
-  const std::string path = scenario.file(trace.path());
-  if (Result<void> ok = import_trace(trace.format(), path, options, &builder); !ok) {
+  if (Result<void> ok = read_trace(scenario, &out->notes, &builder); !ok)
     return mistakes->push_back(ok.error());
-  }
   Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
   if (!client) return mistakes->push_back(client.error());
   out->client = std::move(*client);
@@ -339,6 +328,19 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
 }
 
 }  // namespace
+
+Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink) {
+  const v1::TraceChoice& trace = scenario.values.trace();
+  ImportOptions options;
+  options.seed = scenario.values.seed();
+  options.block_tokens = trace.block_tokens();
+  options.infer_sessions = trace.infer_sessions();
+  options.jitter_ns = trace.jitter_ns();
+  options.all_files = trace.all_files();
+  options.notes = notes;
+  options.sharing = kSharings.value(trace.prefix_sharing());
+  return import_trace(trace.format(), scenario.file(trace.path()), options, sink);
+}
 
 tl::expected<Composed, Mistakes> compose_engines(const Scenario& scenario) {
   Composed out;

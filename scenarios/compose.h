@@ -23,6 +23,10 @@
 
 namespace kvtwin {
 
+namespace sim {
+class StepWatcher;
+}
+
 struct Composed {
   LlmSpec llm;
   DeviceSpec device;
@@ -37,6 +41,8 @@ struct Composed {
   OutcomeLog* outcome_log = nullptr;  // where to write down what the data decided; null: nowhere
   std::vector<std::string> notes;     // sentences for the user and the result
   uint32_t oversized_calls = 0;       // that will be rejected
+  // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
+  sim::StepWatcher* watcher = nullptr;
 };
 
 // `on_session` is called for every session of the trace as it is read: progress.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "engine/cpu/compressed_cache.h"
@@ -116,7 +117,7 @@ CpuWorld::~CpuWorld() = default;
 
 Result<std::unique_ptr<ValuesWorld>> CpuWorld::make(const Scenario& scenario, const Composed& composed) {
   if (Result<void> ok = check_cpu(scenario); !ok) return tl::unexpected<Mistake>(ok.error());
-  Result<ModelWeights> weights = compose_weights(scenario, composed, false);
+  Result<ModelWeights> weights = compose_weights(scenario, composed.llm, false);
   if (!weights) return tl::unexpected<Mistake>(weights.error());
   auto parts = std::make_unique<Parts>(std::move(*weights), token_options(scenario, composed));
   const Result<std::optional<cpu::ScorerWeights>> scorer = scorer_weights(scenario, composed.llm);

@@ -73,7 +73,7 @@ class CudaWorld final : public ValuesWorld {
 };
 
 Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed) {
-  const Result<ModelWeights> weights = compose_weights(scenario, composed, true);
+  const Result<ModelWeights> weights = compose_weights(scenario, composed.llm, true);
   if (!weights) return tl::unexpected<Mistake>(weights.error());
   Result<std::unique_ptr<cuda::DeviceModel>> model = cuda::DeviceModel::make(*weights);
   if (!model) return mistake(scenario.where("model.name"), model.error().what, model.error().hint);

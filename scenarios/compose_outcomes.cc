@@ -8,6 +8,7 @@
 
 #include "engine/policy/budget_groups.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/formats.h"
 #include "scenarios/retrieval_options.h"
 #include "sim/behaviour_retention.h"
 #include "sim/behaviour_retrieval.h"
@@ -16,7 +17,10 @@
 namespace kvtwin {
 namespace {
 
-sim::RetrievalBehaviour behaviour_of(const v1::Scenario& values, const RetrievalSpec& spec) {
+// REQUIRES: what compose() checked; the profile's file is still the same.
+sim::RetrievalBehaviour behaviour_of(const Scenario& scenario, const LlmSpec& llm,
+                                     const RetrievalSpec& spec) {
+  const v1::Scenario& values = scenario.values;
   const v1::RetrievalBehaviour& in = values.simulation().retrieval();
   sim::RetrievalBehaviour out;
   out.seed = values.seed();
@@ -25,6 +29,14 @@ sim::RetrievalBehaviour behaviour_of(const v1::Scenario& values, const Retrieval
                                                    : ratio_q32(in.correction_rate())};
   if (in.correction_rate_by_layer_size() > 0) out.correction_q32.clear();
   for (const double rate : in.correction_rate_by_layer()) out.correction_q32.push_back(ratio_q32(rate));
+  const Result<std::optional<RecallProfile>> profile = load_recall_profile(scenario, llm);
+  if (!profile || !*profile) return out;
+  out.correction_q32.clear();
+  const double tau = static_cast<double>(spec.tau_q32) / static_cast<double>(kOneQ32);
+  for (uint32_t l = 0; l < llm.layers; ++l) {
+    out.correction_q32.push_back(ratio_q32((*profile)->corrections(l, tau)));
+    out.miss_by_layer_q32.push_back(ratio_q32((*profile)->miss_rate[l]));
+  }
   return out;
 }
 
@@ -89,7 +101,7 @@ void Outcomes::add_engine(const Scenario& scenario, const Composed& composed, si
   std::vector<OutcomeSource*> models;
   if (!recalled_.empty()) {
     models.push_back(own(std::make_unique<sim::RetrievalSource>(
-        behaviour_of(scenario.values, set.retrieval_spec), retrieval_method(set.retrieval),
+        behaviour_of(scenario, composed.llm, set.retrieval_spec), retrieval_method(set.retrieval),
         set.retrieval_spec, config.page_tokens, composed.llm.layers, composed.llm.kv_heads)));
   }
   if (!kept_.empty()) {

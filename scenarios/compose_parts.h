@@ -4,11 +4,14 @@
 #define KVTWIN_SCENARIOS_COMPOSE_PARTS_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "engine/policy/budget_groups.h"
 #include "engine/policy/config.h"
 #include "models/llm.h"
 #include "scenarios/scenario.h"
+#include "traces/sink.h"
 
 namespace kvtwin {
 
@@ -20,6 +23,9 @@ uint32_t page_groups(const PolicySet& set);
 bool world_says_kept(const CoreConfig& config);
 // Of one GPU.
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set);
+
+// Pushes the scenario's trace into `sink`. What the user should know goes to *notes, which may be null.
+Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink);
 
 }  // namespace kvtwin
 

@@ -50,6 +50,33 @@ BudgetSpec budget_spec(const v1::BudgetOptions& in, uint32_t heads, Mistakes* mi
   return out;
 }
 
+// Means and deviations from the profile that the budget names.
+void load_profile(const Scenario& scenario, const LayoutSpec& layout, BudgetSpec* out, Mistakes* mistakes) {
+  const v1::BudgetOptions& in = scenario.values.policies().budget_options();
+  if (in.profile().empty()) return;
+  const char* const field = "policies.budget_options.profile";
+  const std::optional<RetentionProfile> profile = load_retention(scenario, field, in.profile(), mistakes);
+  if (!profile) return;
+  if (profile->layers != layout.layers || profile->kv_heads != layout.kv_heads) {
+    mistakes->push_back(
+        {scenario.where(field),
+         fmt::format("{} has {} layers of {} KV heads, the engine has {} of {}", profile->name,
+                     profile->layers, profile->kv_heads, layout.layers, layout.kv_heads),
+         "a profile of the scenario's model (kvtwin calibrate policy budgets)"});
+    return;
+  }
+  // Absolute fractions are those of one ratio; 1 is what nobody asked to change.
+  if (!in.shares() && in.ratio() < 1 && std::abs(in.ratio() - profile->base_ratio) > 1e-6) {
+    mistakes->push_back(
+        {scenario.where("policies.budget_options.ratio"),
+         fmt::format("ratio is {}, {} was made at {}", in.ratio(), profile->name, profile->base_ratio),
+         "that ratio, a profile made at yours, or shares: true, which scales"});
+    return;
+  }
+  for (const double mean : in.shares() ? profile->share_mu : profile->mu) out->mu.push_back(share(mean));
+  for (const double d : in.shares() ? profile->share_sigma : profile->sigma) out->sigma.push_back(share(d));
+}
+
 void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
   const v1::Policies& axes = scenario.values.policies();
   if (axes.retrieval() != "all" && !llm.sliding_layers.empty()) {
@@ -65,6 +92,8 @@ void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* s
                          fmt::format("layers_dense is {}, {} has {} layers", dense, llm.name, llm.layers),
                          fmt::format("from 0 to {}", llm.layers)});
   }
+  // Read again by who simulates; here so that what is wrong with it is said before anything runs.
+  if (const auto profile = load_recall_profile(scenario, llm); !profile) mistakes->push_back(profile.error());
   if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
 }
 
@@ -90,14 +119,16 @@ PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mis
   out.layout_spec.heads_per_group = in.layout_options().heads_per_group();
   out.layout_spec.clustering = kClusterings.value(in.layout_options().clustering());
   out.budget_spec = budget_spec(in.budget_options(), out.layout_spec.heads(), mistakes, scenario);
+  load_profile(scenario, out.layout_spec, &out.budget_spec, mistakes);
   const size_t heads = out.layout_spec.heads();
   const bool tables = out.budget_spec.mu.size() == heads && out.budget_spec.sigma.size() == heads;
-  if (scenario.values.simulation().kept() == "profile" && !tables) {
+  if (mistakes->empty() && scenario.values.simulation().kept() == "profile" && !tables) {
     mistakes->push_back({scenario.where("simulation.kept"),
                          "profile draws what each head keeps, but policies.budget_options has means of " +
                              std::to_string(out.budget_spec.mu.size()) + " heads and deviations of " +
                              std::to_string(out.budget_spec.sigma.size()),
-                         "give both for all " + std::to_string(heads) + " heads, or kept: \"fixed\""});
+                         "give both for all " + std::to_string(heads) +
+                             " heads, budget_options.profile, or kept: \"fixed\""});
   }
   return out;
 }

@@ -10,6 +10,7 @@
 #ifdef KVTWIN_HAVE_SIMGRID
 
 #include "scenarios/compose_outcomes.h"
+#include "scenarios/compose_retrieving.h"
 #include "scenarios/retrieval_options.h"
 #include "sim/sim_backend.h"
 
@@ -20,16 +21,18 @@ double giga(const Figure& figure) { return figure.value / 1e9; }
 
 Duration rounded(const Figure& figure) { return {static_cast<int64_t>(figure.value + 0.5)}; }
 
-// What the engines' in-step retrieval is priced by. Nothing, where every step reads everything.
-struct Retrieving {
-  std::optional<RetrievalCost> prices;
-  std::vector<std::unique_ptr<sim::GraphPricer>> pricers;  // by engine
-};
+}  // namespace
 
 Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   Retrieving out;
   const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
-  if (method == RetrievalMethod::kAll) return out;
+  if (method == RetrievalMethod::kAll) {
+    if (composed.watcher == nullptr) return out;
+    const sim::GraphPricerSpec dense{.graph = {.layers = composed.llm.layers}, .policy = {}};
+    for (size_t i = 0; i < composed.options.engines.size(); ++i)
+      out.pricers.push_back(std::make_unique<sim::GraphPricer>(dense, composed.cost.get(), nullptr));
+    return out;
+  }
   const CoreConfig& config = composed.options.engines.front();
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   const LlmSpec& llm = composed.llm;
@@ -53,6 +56,8 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   }
   return out;
 }
+
+namespace {
 
 SimulatedEnd::Retrieval retrieval_of(const Outcomes& outcomes, const sim::SimReport& report) {
   SimulatedEnd::Retrieval out;
@@ -93,6 +98,7 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, co
     engine.gpu_first = static_cast<uint32_t>(i) * tp;
     engine.gpus = tp;
     if (!retrieving.pricers.empty()) engine.pricer = retrieving.pricers[i].get();
+    engine.watcher = composed.watcher;
     out.engines.push_back(engine);
   }
   const std::string& fidelity = scenario.values.simulation().fidelity();
@@ -121,7 +127,7 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
   SimulatedEnd out;
   out.end = sim::run_simulated(config, composed->options, client, observers, &report);
   out.kept_outcomes = (*outcomes)->kept_by();
-  if (!retrieving.pricers.empty()) out.retrieval = retrieval_of(**outcomes, report);
+  if (retrieving.prices) out.retrieval = retrieval_of(**outcomes, report);
   std::array<double, kEvidenceKinds> ticks{};
   double sum = 0;
   for (const sim::StepTotals& engine : report.engines) {

@@ -33,18 +33,17 @@ Result<void> check_same(const Scenario& scenario, const LlmSpec& named, const Ll
 
 }  // namespace
 
-Result<ModelWeights> compose_weights(const Scenario& scenario, const Composed& composed, bool outline) {
+Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& llm, bool outline) {
   const std::string& written = scenario.values.cpu().checkpoint();
   if (written.empty()) {
-    if (Result<void> ok = check_dense(composed.llm, scenario.where("model.name")); !ok)
+    if (Result<void> ok = check_dense(llm, scenario.where("model.name")); !ok)
       return tl::unexpected<Mistake>(ok.error());
     const uint64_t seed = scenario.values.seed();
-    return outline ? ModelWeights::random_outline(composed.llm, seed)
-                   : ModelWeights::random(composed.llm, seed);
+    return outline ? ModelWeights::random_outline(llm, seed) : ModelWeights::random(llm, seed);
   }
   Result<ModelWeights> loaded = load_model(scenario.file(written));
   if (!loaded) return loaded;
-  if (Result<void> ok = check_same(scenario, composed.llm, loaded->llm()); !ok)
+  if (Result<void> ok = check_same(scenario, llm, loaded->llm()); !ok)
     return tl::unexpected<Mistake>(ok.error());
   return loaded;
 }

@@ -23,7 +23,7 @@ struct AxisComputed {
 Result<void> check_axes(const Scenario& scenario, const char* engine, const std::vector<AxisComputed>& axes);
 
 // The scenario's checkpoint, or random weights of its seed. `outline`: random matrices are not drawn yet.
-Result<ModelWeights> compose_weights(const Scenario& scenario, const Composed& composed, bool outline);
+Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& llm, bool outline);
 bool decodes_greedily(const Scenario& scenario);
 cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& composed);
 

@@ -57,8 +57,7 @@ void load_partition(const Scenario& scenario, const LlmSpec& llm, PolicySet* set
   spec.aot_exact_grid = in.aot_exact_grid();
   if (in.profile().empty()) return;
   const char* const field = "policies.partition_options.profile";
-  const auto profile =
-      load<RetentionProfile>(scenario, field, in.profile(), parse_retention_profile, mistakes);
+  const auto profile = load_retention(scenario, field, in.profile(), mistakes);
   if (!profile) return;
   if (profile->layers != llm.layers || profile->kv_heads != llm.kv_heads) {
     mistakes->push_back({scenario.where(field),
@@ -79,6 +78,26 @@ Format stored_format(const std::string& precision) {
 }
 
 }  // namespace
+
+std::optional<RetentionProfile> load_retention(const Scenario& scenario, const char* field,
+                                               const std::string& written, Mistakes* mistakes) {
+  return load<RetentionProfile>(scenario, field, written, parse_retention_profile, mistakes);
+}
+
+Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenario, const LlmSpec& llm) {
+  const std::string& written = scenario.values.simulation().retrieval().profile();
+  if (written.empty()) return std::optional<RecallProfile>();
+  const char* const field = "simulation.retrieval.profile";
+  Mistakes mistakes;
+  std::optional<RecallProfile> profile =
+      load<RecallProfile>(scenario, field, written, parse_recall_profile, &mistakes);
+  if (!profile) return tl::unexpected<Mistake>(mistakes.front());
+  if (profile->layers == llm.layers && profile->kv_heads == llm.kv_heads) return profile;
+  return mistake(scenario.where(field),
+                 fmt::format("{} has {} layers of {} KV heads, {} has {} of {}", profile->name,
+                             profile->layers, profile->kv_heads, llm.name, llm.layers, llm.kv_heads),
+                 "a profile of the scenario's model (kvtwin calibrate policy retrieval)");
+}
 
 void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
   load_precision(scenario, set, mistakes);

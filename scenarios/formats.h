@@ -3,10 +3,15 @@
 #ifndef KVTWIN_SCENARIOS_FORMATS_H_
 #define KVTWIN_SCENARIOS_FORMATS_H_
 
+#include <optional>
+#include <string>
+
 #include "engine/policy/config.h"
 #include "engine/policy/dual_pool.h"
 #include "models/llm.h"
 #include "models/plan_price.h"
+#include "models/recall_profile.h"
+#include "models/retention_profile.h"
 #include "scenarios/scenario.h"
 
 namespace kvtwin {
@@ -14,6 +19,15 @@ namespace kvtwin {
 // Fills the specs of `set`, whose names are set; reads the files that the options name. `llm`: of the
 // scenario, to check a profile's size against.
 void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes);
+
+// The retention profile that option `field` names as `written`; nothing, and a mistake at the option, if it
+// is none.
+std::optional<RetentionProfile> load_retention(const Scenario& scenario, const char* field,
+                                               const std::string& written, Mistakes* mistakes);
+
+// The recall profile that simulation.retrieval.profile names; nothing if it names none. Mistakes: it is none,
+// or of another model.
+Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenario, const LlmSpec& llm);
 
 // Makes llm->kv what the precision policy stores. Does nothing for bf16: the model's own format stays.
 // REQUIRES: the policy's name is known.

@@ -62,10 +62,22 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   nameless.values.mutable_trace()->clear_path();
   nameless.values.mutable_cost()->clear_profile();
   nameless.values.mutable_simulation()->clear_recorded_run();
+  v1::Policies& policies = *nameless.values.mutable_policies();
+  policies.mutable_precision_options()->clear_tag_map();
+  policies.mutable_partition_options()->clear_profile();
+  policies.mutable_budget_options()->clear_profile();
+  if (nameless.values.simulation().has_retrieval())
+    nameless.values.mutable_simulation()->mutable_retrieval()->clear_profile();
   sum.add(resolved_textproto(nameless));
   std::vector<std::string> paths = {scenario.file(scenario.values.trace().path())};
   const std::string& profile = scenario.values.cost().profile();
   if (!profile.empty()) paths.push_back(scenario.file(profile));
+  const v1::Policies& named = scenario.values.policies();
+  for (const std::string* file :
+       {&named.precision_options().tag_map(), &named.partition_options().profile(),
+        &named.budget_options().profile(), &scenario.values.simulation().retrieval().profile()}) {
+    if (!file->empty()) paths.push_back(scenario.file(*file));
+  }
   const std::string recorded = recorded_outcomes_file(scenario);
   if (!recorded.empty()) paths.push_back(recorded);
   const std::string& checkpoint = scenario.values.cpu().checkpoint();

@@ -127,6 +127,10 @@ void check_retrieval(const v1::Scenario& scenario, const WrongField& wrong) {
     wrong("simulation.retrieval.outcomes", fmt::format("outcomes is \"{}\"", behaviour.outcomes()),
           "one of: fixed, profile, recorded");
   }
+  if (!behaviour.profile().empty() && behaviour.outcomes() != "profile") {
+    wrong("simulation.retrieval.profile", fmt::format("a profile beside outcomes {}", behaviour.outcomes()),
+          "outcomes: \"profile\", or no profile");
+  }
   range("simulation.retrieval.miss_rate", behaviour.miss_rate(), 0, 1);
   range("simulation.retrieval.correction_rate", behaviour.correction_rate(), 0, 1);
   for (const double rate : behaviour.correction_rate_by_layer()) {

@@ -318,6 +318,11 @@ std::string resolved_textproto(const Scenario& scenario) {
   v1::Policies& policies = *out.mutable_policies();
   policies.mutable_precision_options()->set_tag_map(anchor(policies.precision_options().tag_map()));
   policies.mutable_partition_options()->set_profile(anchor(policies.partition_options().profile()));
+  policies.mutable_budget_options()->set_profile(anchor(policies.budget_options().profile()));
+  if (!out.simulation().retrieval().profile().empty()) {
+    v1::RetrievalBehaviour& behaviour = *out.mutable_simulation()->mutable_retrieval();
+    behaviour.set_profile(anchor(behaviour.profile()));
+  }
   out.mutable_model()->set_name(anchor_name(out.model().name()));
   out.mutable_hardware()->set_node(anchor_name(out.hardware().node()));
   pb::TextFormat::Printer printer;

@@ -104,6 +104,11 @@ void check_policies(const v1::Policies& policies, Checker* check) {
   check->range("policies.budget_options.ratio", budget.ratio(), 0.0, 1.0);
   check->range("policies.budget_options.alpha", budget.alpha(), 0.0, 4096.0);
   check->range("policies.budget_options.inflation", budget.inflation(), 0.0, 4096.0);
+  check->exists("policies.budget_options.profile", budget.profile());
+  if (!budget.profile().empty() && budget.mean_size() + budget.deviation_size() > 0) {
+    check->add("policies.budget_options.profile", "profile stands beside mean or deviation",
+               "one of the two");
+  }
   for (const double mean : budget.mean()) check->range("policies.budget_options.mean", mean, 0.0, 4096.0);
   for (const double d : budget.deviation()) check->range("policies.budget_options.deviation", d, 0.0, 4096.0);
   check->choice("policies.layout_options.clustering", policies.layout_options().clustering(),
@@ -186,6 +191,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check_retrieval(values, [&](const std::string& field, std::string what, std::string hint) {
     check.add(field, std::move(what), std::move(hint));
   });
+  check.exists("simulation.retrieval.profile", values.simulation().retrieval().profile());
   check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile", "recorded"});
   check_recorded(values.simulation(), &check);
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});

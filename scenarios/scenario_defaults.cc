@@ -74,6 +74,7 @@ constexpr char kDefaults[] = R"pb(
       decode_reserve: 0
       kept_min: 512
       uniform_depth: false
+      profile: ""
     }
     layout_options { heads_per_group: 0 clustering: "adjacent" }
   }

@@ -35,6 +35,7 @@ RetrievalSource::RetrievalSource(const RetrievalBehaviour& behaviour, RetrievalM
       selectable_(selectable_pages(spec, page_tokens)) {
   KVT_CHECK(!behaviour.correction_q32.empty());
   KVT_CHECK(behaviour.miss_q32 <= static_cast<uint64_t>(kOneQ32));
+  for (const uint64_t miss : behaviour.miss_by_layer_q32) KVT_CHECK(miss <= static_cast<uint64_t>(kOneQ32));
   KVT_CHECK(method != RetrievalMethod::kAll);
 }
 
@@ -61,13 +62,16 @@ void RetrievalSource::add_call(uint64_t key, uint32_t candidates, std::vector<La
   const bool keeps = method_ != RetrievalMethod::kInfinigen;
   const uint32_t chosen = std::min(selectable_, candidates);
   const uint32_t absent_max = keeps ? std::min(chosen, candidates - chosen) : chosen;
-  const uint64_t misses_q32 = keeps ? chosen * behaviour_.miss_q32 : uint64_t{chosen} << 32;
   const bool speculates = method_ == RetrievalMethod::kFreekv && spec_.speculation;
   for (uint32_t layer = spec_.layers_dense; layer < layers_; ++layer) {
     const auto& rates = behaviour_.correction_q32;
     uint64_t correction = rates[std::min<size_t>(layer, rates.size() - 1)];
     if (spec_.tau_q32 > kOneQ32) correction = static_cast<uint64_t>(kOneQ32);  // a cosine is never above 1
     if (spec_.tau_q32 <= -kOneQ32) correction = 0;
+    const auto& by_layer = behaviour_.miss_by_layer_q32;
+    const uint64_t miss =
+        by_layer.empty() ? behaviour_.miss_q32 : by_layer[std::min<size_t>(layer, by_layer.size() - 1)];
+    const uint64_t misses_q32 = keeps ? chosen * miss : uint64_t{chosen} << 32;
     LayerRecall& recall = (*recalls)[layer];
     recall.heads += kv_heads_;
     recall.chosen += kv_heads_ * chosen;

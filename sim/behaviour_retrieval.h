@@ -5,7 +5,8 @@
 //            probability; both are swept.
 //   profile  the probability of a correction follows from tau, through the middle of what was measured on
 //            trained models (METHODS 6.5: .04 to .22 at tau 0.8, .17 to .52 at 0.9), or from a table by
-//            layer. No distribution of misses is published, so the miss rate is given here too.
+//            layer. No distribution of misses is published, so the miss rate is given here too, unless a
+//            calibration found both by layer (kvtwin calibrate policy retrieval).
 //
 // Misses are rounded up or down by chance so that their mean is exact; draws are keyed by (seed, call,
 // attempt, position, layer, head): neither batching nor folding changes one.
@@ -25,6 +26,8 @@ namespace kvtwin::sim {
 struct RetrievalBehaviour {
   uint64_t seed = 0;
   uint64_t miss_q32 = 0;  // share of a head's selectable pages that a step recalls, up to 2^32
+  // The same by layer, where it was measured; the last one holds for all further layers. Empty: miss_q32.
+  std::vector<uint64_t> miss_by_layer_q32{};
   // Probability that a head is corrected, by layer; the last one holds for all further layers.
   std::vector<uint64_t> correction_q32 = {0};
 };

@@ -157,6 +157,7 @@ class SimBackend final : public Backend {
       clocks_.emplace_back(EngineId{static_cast<uint16_t>(i)}, engine.cost, engine.steps_in_flight_max,
                            engine.first_step_host);
       clocks_.back().extend(engine.source, engine.pricer, engine.gpus, &expander_);
+      clocks_.back().watch(engine.watcher);
     }
   }
 

@@ -28,6 +28,7 @@ struct SimEngine {
   // What compressions keep, where no `source` says so: asked as a step is launched (kept_backend.h), so that
   // the clock need not be lazy for its sake. null: nothing, or `source` answers that too (combined_source.h).
   OutcomeSource* retention = nullptr;
+  StepWatcher* watcher = nullptr;    // of its steps that a pricer prices; null: nobody
   uint64_t page_bytes = 0;           // of one page, on all its GPUs together
   uint32_t steps_in_flight_max = 1;  // run_simulated() takes CoreConfig's
   Duration first_step_host{};        // what its very first step costs more

@@ -172,6 +172,10 @@ void StepClock::price_graph(Launch* launch, Ticks start, Ticks host) {
   const StepTiming timing = pricer_->evaluate(begins);
   const Ticks took = timing.end - begins;
   const double start_ns = static_cast<double>(base_.ns) + static_cast<double>(begins) / kTicksPerNs;
+  if (watcher_ != nullptr) {
+    watcher_->priced({engine_, StepId{raw(launch->first) + launch->priced}, base_, begins, timing,
+                      launch->command.step().entries, launch->answered + launch->priced, pricer_});
+  }
   elsewhere_ = Elsewhere{begins, host, timing};
   if (runner_ != nullptr && runner_->take({engine_, start_ns, timing, took, pricer_, base_})) return;
   pricer_->commit(-early_by(host, took));

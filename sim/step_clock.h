@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/outcome_source.h"
@@ -67,6 +68,23 @@ class StepRunner {
   virtual bool take(const Offer& offer) = 0;
 };
 
+// Is shown each step that is priced through its graph, before the next one changes the graph.
+class StepWatcher {
+ public:
+  virtual ~StepWatcher() = default;
+  struct Seen {
+    EngineId engine{};
+    StepId step{};
+    Instant base{};  // what Ticks count from
+    Ticks begins = 0;
+    StepTiming alone;  // as if it had its links for itself
+    std::span<const PlanEntry> entries;
+    uint32_t offset = 0;  // contexts of entries are so many tokens behind
+    GraphPricer* pricer = nullptr;
+  };
+  virtual void priced(const Seen& step) = 0;
+};
+
 class StepClock {
  public:
   // REQUIRES: steps_in_flight_max is 1 or 2. `cost` must outlive this.
@@ -74,6 +92,8 @@ class StepClock {
   StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_max, Duration first_step_host = {});
   // All may be null, and must outlive this. Bytes of a step are those of `gpus` GPUs like the pricer's.
   void extend(OutcomeSource* source, GraphPricer* pricer, uint32_t gpus, StepRunner* runner);
+  // Null: nobody watches.
+  void watch(StepWatcher* watcher) { watcher_ = watcher; }
   // Whether steps must not be looked at before they start: see above.
   bool lazy() const { return source_ != nullptr || pricer_ != nullptr; }
 
@@ -164,6 +184,7 @@ class StepClock {
   OutcomeSource* source_ = nullptr;
   GraphPricer* pricer_ = nullptr;
   StepRunner* runner_ = nullptr;
+  StepWatcher* watcher_ = nullptr;
   uint32_t gpus_ = 1;
   StepValues values_;      // of the step that is priced
   std::deque<Told> told_;  // not answered yet

@@ -14,6 +14,15 @@ using kernels::Positions;
 using kernels::ScorerKind;
 using kernels::ScoreView;
 
+namespace {
+
+// Where head's part of the first row begins; of no rows: nowhere.
+const float* part_of(const std::vector<float>& rows, size_t at) {
+  return rows.empty() ? nullptr : rows.data() + at;
+}
+
+}  // namespace
+
 // Packed, so that views may point at it: stays where it is while they live.
 struct CellScorer::Gathered {
   uint32_t heads = 0, rows = 0, dim = 0;
@@ -60,7 +69,7 @@ void CellScorer::score_heads(uint32_t layer, std::span<RankedHead> heads, uint32
   const size_t width = size_t{llm_.query_heads} * llm_.head_dim;
   const uint32_t first = heads[0].head % llm_.kv_heads * group;
   g.query_phases = queries.phases;
-  g.q = {queries.rows.data() + size_t{first} * llm_.head_dim,
+  g.q = {part_of(queries.rows, size_t{first} * llm_.head_dim),
          g.heads * group,
          static_cast<uint32_t>(queries.phases.size()),
          llm_.head_dim,
@@ -69,9 +78,9 @@ void CellScorer::score_heads(uint32_t layer, std::span<RankedHead> heads, uint32
          {}};
   if (config_.spec.kind == ScorerKind::kJudgeQ) {
     const Probes& probes = state.probes[layer];
-    g.q.data = probes.queries.data() + size_t{first} * llm_.head_dim;
+    g.q.data = part_of(probes.queries, size_t{first} * llm_.head_dim);
     g.q.rows = probes.rows;
-    g.own_k = {probes.keys.data() + size_t{heads[0].head % llm_.kv_heads} * llm_.head_dim,
+    g.own_k = {part_of(probes.keys, size_t{heads[0].head % llm_.kv_heads} * llm_.head_dim),
                g.heads,
                probes.rows,
                llm_.head_dim,

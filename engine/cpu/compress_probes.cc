@@ -61,8 +61,11 @@ void CompressedCache::repeat_context(const Work& work) {
 // dropped.
 void CompressedCache::remember(const Work& work) {
   const bool ended = work.rows.prompt && (work.rows.samples || work.compression != nullptr);
-  if (!ended || !remembered_.insert(work.rows.call).second) return;
-  intents_->remember(access_.session(work.rows.call), work.call->captured.queries, work.call->cells.tokens());
+  if (!ended) return;
+  const SessionId session = access_.session(work.rows.call);
+  // A session that ended meanwhile has lost it: then this turn is all there is.
+  const bool known = !remembered_.insert(work.rows.call).second && intents_->find(session) != nullptr;
+  if (!known) intents_->remember(session, work.call->captured.queries, work.call->cells.tokens());
 }
 
 uint32_t CompressedCache::probe_rows() const {

@@ -189,14 +189,10 @@ void decode(benchmark::State& state, Case c, Lengths lengths) {
   const DeviceArray<__nv_bfloat16> q(queries), out(queries.size());
   const DeviceArray<char> plan(packed_plan_bytes(shape));
   const DeviceArray<char> workspace(std::vector<char>(packed_workspace_bytes(shape), 0));
-  PackedDecodeArgs args{{pools().part[0].get(), pools().part[1].get(), pools().part[2].get()},
-                        page_numbers.get(),
-                        table.get(),
-                        q.get(),
-                        out.get(),
-                        0.0883883f,
-                        plan.get(),
-                        workspace.get()};
+  PackedDecodeArgs args;
+  for (uint32_t part = 0; part < kPackedParts; ++part) args.pool[part] = pools().part[part].get();
+  args.pages = page_numbers.get(), args.table = table.get(), args.q = q.get(), args.out = out.get();
+  args.scale = 0.0883883f, args.plan = plan.get(), args.workspace = workspace.get();
   cudaStream_t stream = pools().stream;
   KVT_CUDA(plan_packed_decode(shape, args, stream));
   KVT_CUDA(packed_decode(shape, args, stream));

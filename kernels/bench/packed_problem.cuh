@@ -93,16 +93,18 @@ struct PackedProblem {
   PackedDecodeArgs args;
   std::vector<double> expected;  // [rows][head_dim]
   std::array<DeviceArray<uint8_t>, kPackedParts> pools;
+  std::array<DeviceArray<uint32_t>, kPackedParts> live;
   DeviceArray<__nv_bfloat16> q, out;
   DeviceArray<uint32_t> pages;
   DeviceArray<PackedSequence> table;
   DeviceArray<char> plan, workspace;
 
   // tokens[i]: of sequence i, by part. heads_per_page sequences share tables: they must be equally long.
-  // value_size: how large values are.
+  // value_size: how large values are. dead_in_8: of eight cells so many are dead (0: there are no bits at
+  // all).
   PackedProblem(PackedDecodeShape wanted, const std::vector<PartTokens>& tokens, uint64_t seed,
-                float value_size = 1)
-      : shape(wanted), random_(seed) {
+                float value_size = 1, uint32_t dead_in_8 = 0)
+      : shape(wanted), random_(seed), value_size_(value_size), dead_in_8_(dead_in_8) {
     shape.sequences = static_cast<uint32_t>(tokens.size());
     const uint32_t d = shape.head_dim;
     std::vector<__nv_bfloat16> queries(tokens.size() * shape.group * d);
@@ -113,23 +115,32 @@ struct PackedProblem {
     std::array<std::vector<uint8_t>, kPackedParts> bytes;
     for (uint32_t part = 0; part < kPackedParts; ++part) {
       bytes[part].assign((free_[part] * shape.heads_per_page) * page_size(part), 0xff);
+      live_[part].assign(free_[part] * shape.heads_per_page * 4, 0);
     }
     for (const PackedSequence& row : rows) {
       std::vector<float> k, v;
       for (uint32_t part = 0; part < kPackedParts; ++part) {
-        write_part(row, part, numbers, value_size, &bytes[part], &k, &v);
+        write_part(row, part, numbers, &bytes[part], &k, &v);
       }
       solve(row, k, v, queries);
     }
-    for (uint32_t part = 0; part < kPackedParts; ++part) pools[part] = DeviceArray<uint8_t>(bytes[part]);
+    for (uint32_t part = 0; part < kPackedParts; ++part) {
+      pools[part] = DeviceArray<uint8_t>(bytes[part]);
+      live[part] = DeviceArray<uint32_t>(live_[part]);
+    }
     q = DeviceArray<__nv_bfloat16>(queries);
     out = DeviceArray<__nv_bfloat16>(std::vector<__nv_bfloat16>(queries.size(), __float2bfloat16(NAN)));
     pages = DeviceArray<uint32_t>(numbers);
     table = DeviceArray<PackedSequence>(rows);
     plan = DeviceArray<char>(std::vector<char>(packed_plan_bytes(shape), 0x5a));
     workspace = DeviceArray<char>(std::vector<char>(packed_workspace_bytes(shape), 0));
-    args = {{pools[0].get(), pools[1].get(), pools[2].get()}, pages.get(), table.get(),    q.get(), out.get(),
-            1.f / std::sqrt(static_cast<float>(d)),           plan.get(),  workspace.get()};
+    args.pages = pages.get(), args.table = table.get(), args.q = q.get(), args.out = out.get();
+    args.scale = 1.f / std::sqrt(static_cast<float>(d));
+    args.plan = plan.get(), args.workspace = workspace.get();
+    for (uint32_t part = 0; part < kPackedParts; ++part) {
+      args.pool[part] = pools[part].get();
+      args.live[part] = dead_in_8 > 0 ? live[part].get() : nullptr;
+    }
   }
 
   // The largest difference to `expected`, against the largest number expected in that row.
@@ -191,23 +202,26 @@ struct PackedProblem {
   }
 
   void write_part(const PackedSequence& row, uint32_t part, const std::vector<uint32_t>& numbers,
-                  float value_size, std::vector<uint8_t>* pool, std::vector<float>* k,
-                  std::vector<float>* v) {
+                  std::vector<uint8_t>* pool, std::vector<float>* k, std::vector<float>* v) {
     const uint32_t page = shape.page_tokens[part], d = shape.head_dim;
     for (uint32_t from = 0; from < row.tokens[part]; from += page) {
       const uint32_t cells = std::min(page, row.tokens[part] - from);
       std::vector<float> keys(size_t{page} * d), values(keys.size());
       for (size_t i = 0; i < keys.size(); ++i) {
         keys[i] = draw() + static_cast<float>(i % d % 7) / 2 - 1;
-        values[i] = value_size * (draw() + static_cast<float>(i % d % 5) / 2 - 1);
+        values[i] = value_size_ * (draw() + static_cast<float>(i % d % 5) / 2 - 1);
       }
       const PackedProblemPage made = make_page(shape, part, cells, keys, values);
       const size_t number = numbers[row.table[part] + from / page];
       std::copy(made.bytes.begin(), made.bytes.end(),
                 pool->begin() +
                     static_cast<ptrdiff_t>((number * shape.heads_per_page + row.column) * page_size(part)));
-      k->insert(k->end(), made.k.begin(), made.k.begin() + cells * d);
-      v->insert(v->end(), made.v.begin(), made.v.begin() + cells * d);
+      for (uint32_t t = 0; t < cells; ++t) {
+        if (dead_in_8_ > 0 && random_() % 8 < dead_in_8_) continue;
+        live_[part][(number * shape.heads_per_page + row.column) * 4 + t / 32] |= 1u << t % 32;
+        k->insert(k->end(), made.k.begin() + t * d, made.k.begin() + (t + 1) * d);
+        v->insert(v->end(), made.v.begin() + t * d, made.v.begin() + (t + 1) * d);
+      }
     }
   }
 
@@ -237,6 +251,9 @@ struct PackedProblem {
   }
 
   std::mt19937_64 random_;
+  float value_size_;
+  uint32_t dead_in_8_;
+  std::array<std::vector<uint32_t>, kPackedParts> live_;
   std::array<size_t, kPackedParts> free_{};  // pages of each pool
 };
 

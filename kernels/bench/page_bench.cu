@@ -106,9 +106,9 @@ void gather(benchmark::State& state, bool all) {
   label_with_digest(state, target);
 }
 
-void pack(benchmark::State& state, Format format, uint32_t group, bool back) {
+void pack(benchmark::State& state, Format format, uint32_t group, bool back, uint32_t bytes = 64u << 20) {
   const PageShape shape{group > 32 ? group : 32, kDim, group};
-  const uint32_t count = (64u << 20) / (shape.page_tokens * 4 * kDim), sets = 6;
+  const uint32_t count = bytes / (shape.page_tokens * 4 * kDim), sets = 6;
   const auto pool = random_bf16(size_t{sets} * count * shape.page_tokens * 2 * kDim);
   const DeviceArray<uint8_t> packed(size_t{sets} * count * page_bytes(format, shape));
   const std::vector<uint32_t> a = shuffled(size_t{sets} * count, 5), b = shuffled(size_t{sets} * count, 6);
@@ -149,6 +149,9 @@ BENCHMARK_CAPTURE(pack, int4_128, Format::kInt4, 128, false)->Apply(times);
 BENCHMARK_CAPTURE(pack, int2_32, Format::kInt2, 32, false)->Apply(times);
 BENCHMARK_CAPTURE(pack, int2_64, Format::kInt2, 64, false)->Apply(times);
 BENCHMARK_CAPTURE(pack, int2_128, Format::kInt2, 128, false)->Apply(times);
+BENCHMARK_CAPTURE(pack, int4_32_256MB, Format::kInt4, 32, false, 256u << 20)->Apply(times);
+BENCHMARK_CAPTURE(pack, int2_32_256MB, Format::kInt2, 32, false, 256u << 20)->Apply(times);
+BENCHMARK_CAPTURE(pack, int2_32_back_256MB, Format::kInt2, 32, true, 256u << 20)->Apply(times);
 BENCHMARK_CAPTURE(pack, fp8_back, Format::kFp8, 32, true)->Apply(times);
 BENCHMARK_CAPTURE(pack, int4_32_back, Format::kInt4, 32, true)->Apply(times);
 BENCHMARK_CAPTURE(pack, int2_32_back, Format::kInt2, 32, true)->Apply(times);

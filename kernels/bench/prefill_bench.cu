@@ -15,9 +15,8 @@ struct Call {
 };
 
 void prefill(benchmark::State& state, const std::vector<Call>& calls, bool in_pages, uint32_t page,
-             uint32_t dim, bool plan_only, uint32_t pair = 0) {
+             uint32_t dim, bool plan_only) {
   PrefillShape shape;
-  shape.pair = pair;
   shape.head_dim = dim, shape.page_tokens = page, shape.heads_per_page = shape.kv_heads;
   std::vector<PrefillSequence> rows;
   uint32_t pages = 0;
@@ -82,8 +81,6 @@ BENCHMARK_CAPTURE(prefill, chunk_256_after_32k, kShort, false, 16, 128, false)->
 BENCHMARK_CAPTURE(prefill, four_2k_after_6k, kBatch, false, 16, 128, false)->Apply(times);
 BENCHMARK_CAPTURE(prefill, sixteen_mixed, mixed(), false, 16, 128, false)->Apply(times);
 BENCHMARK_CAPTURE(prefill, head_64_causal_8k, k8k, false, 16, 64, false)->Apply(times);
-BENCHMARK_CAPTURE(prefill, alone_causal_8k, k8k, false, 16, 128, false, 1)->Apply(times);
-BENCHMARK_CAPTURE(prefill, alone_causal_32k, k32k, false, 16, 128, false, 1)->Apply(times);
 BENCHMARK_CAPTURE(prefill, plan_8k, k8k, false, 16, 128, true)->Apply(times);
 BENCHMARK_CAPTURE(prefill, plan_32k, k32k, false, 16, 128, true)->Apply(times);
 

@@ -68,6 +68,7 @@ struct PrefillProblem {
   // The worst row's largest difference, against its largest number expected; infinite if what nobody owns was
   // written, or a row was not. `every`: only so many rows are looked at (and the first and last of a call).
   double error(uint32_t every = 1) const {
+    if (shape.rows == 0) return 0;
     const std::vector<__nv_bfloat16> got = out.read();
     const std::vector<float> logs = lse.read();
     const uint32_t heads = shape.kv_heads * shape.group, d = shape.head_dim;

@@ -27,12 +27,18 @@ enum ExitStatus : int {
 int complain(const Mistake& mistake, int status = kExitWrongInput);
 int complain(const std::vector<Mistake>& mistakes, int status = kExitWrongInput);
 
+// Replaces the file. Mistakes: it cannot be written.
+Result<void> write_text(const std::string& path, const std::string& text);
+
 Result<OutputFormat> parse_format(const std::string& text);
 
 // Each adds its command; `status` receives the exit status when it runs, and must outlive `app`.
 void add_run_command(CLI::App& app, int* status);
 void add_replay_command(CLI::App& app, int* status);
 void add_compare_command(CLI::App& app, int* status);
+void add_calibrate_command(CLI::App& app, int* status);
+void add_explain_command(CLI::App& app, int* status);
+void add_inspect_policy_command(CLI::App& app, int* status);
 void add_report_command(CLI::App& app, int* status);
 void add_list_command(CLI::App& app, int* status);
 void add_sweep_command(CLI::App& app, int* status);  // of builds with SQLite

@@ -10,7 +10,7 @@
 
 #include "models/catalog.h"
 #include "models/hf_config.h"
-#include "models/retention_stats.h"
+#include "models/retention_table.h"
 #include "models/textproto.h"
 #include "models/weights.h"
 
@@ -58,34 +58,6 @@ struct ProfileOptions {
   uint32_t group = 4;
 };
 
-void show_profile(const RetentionProfile& p, const ProfileOptions& options) {
-  const std::vector<double> b = budgets(p.mu, p.sigma, options.alpha);
-  double kept = 0;
-  for (const double x : p.mu) kept += x / p.heads();
-  const RankStability ranks = rank_stability(p, Ties::kAverage);
-  fmt::print("{}: {}, {}, {} of {} x {} heads, {} contexts\n\n", p.name, p.model, p.scorer, p.level, p.layers,
-             p.kv_heads, p.context_tokens.size());
-  fmt::print("  kept fraction, mean    {:>8.3f}   beside a window of {}; {} was asked for in all\n", kept,
-             p.window_tokens, p.base_ratio);
-  fmt::print("  reserved / kept        {:>8.2f}   mu + {} sigma\n", inflation(p.mu, b), options.alpha);
-  fmt::print("  covered                {:>8.1f} %\n", 100 * coverage(p, b));
-  fmt::print("  rank stability         {:>8.3f}   lowest {:.3f}\n", ranks.mean, ranks.lowest);
-  const struct {
-    const char* name;
-    GroupScope scope;
-    uint32_t group;
-  } rows[] = {{"one group", GroupScope::kAdjacent, p.heads()},
-              {"adjacent", GroupScope::kAdjacent, options.group},
-              {"per layer", GroupScope::kPerLayer, options.group},
-              {"across layers", GroupScope::kCrossLayer, options.group},
-              {"each head", GroupScope::kAdjacent, 1}};
-  fmt::print("\nreserved of the full context, by groups of {} heads\n", options.group);
-  for (const auto& row : rows) {
-    fmt::print("  {:<22} {:>8.3f}\n", row.name,
-               allocated_fraction(b, group_order(p, b, row.scope), row.group));
-  }
-}
-
 int run_import_profile(const ProfileOptions& options) {
   if (!(options.alpha >= 0 && options.alpha <= 100))
     return complain({"--alpha", fmt::format("is {}", options.alpha), "0 to 100"});
@@ -98,7 +70,7 @@ int run_import_profile(const ProfileOptions& options) {
     std::fputs(text.c_str(), stdout);
     return 0;
   }
-  show_profile(*profile, options);
+  fmt::print("{}", retention_table(*profile, options.alpha, options.group));
   return write_out(options.out, text);
 }
 

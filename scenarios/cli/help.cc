@@ -12,6 +12,9 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
   kvtwin model   import config.json --name=mine            bring a model in; show, init
+  kvtwin explain scenarios/methods/freekv.textproto --step=20   one step: operations, critical path
+  kvtwin calibrate policy budgets scenarios/search_tiny.textproto   budgets, bits, profiles from values
+  kvtwin inspect-policy scenarios/search_tiny.textproto      how good is what scorers keep, by budget
   kvtwin list    policies | models | devices | nodes | scenarios | presets
 
 kvtwin COMMAND --help says more. Options are written --name=value.
@@ -71,7 +74,54 @@ constexpr char kCompare[] = R"(Compare a run with what a real server logged, met
 TTFT and latency count from queued_ts on both sides. Percentiles interpolate as numpy's do.
 )";
 
-constexpr char kSweep[] = R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
+constexpr char kExplain[] =
+    R"(Price one step of a scenario's engine, operation by operation: the critical path, what transfers cost
+beyond what they hide behind, and how much later each operation could end without anybody noticing.
+
+  kvtwin explain scenarios/methods/freekv.textproto --step=20 --layers=0..2 --out=step.dot
+  kvtwin explain scenarios/methods/arkvale.textproto --shape=decodes=4,context=32768
+
+  SCENARIO              as for kvtwin run; always priced in the simulated world
+  --step=N              the Nth single step of the engine in the run, from 0
+  --shape=SHAPE         or a step of alike calls, the third of three: decodes=N,context=TOKENS and
+                        chunks=N,chunk_tokens=TOKENS,chunk_context=TOKENS
+  --engine=N            of --step; 0 if it is not given
+  --out=FILE            the graph for Graphviz: streams as clusters, the critical path in red, predicated
+                        operations dashed, those that do not happen dotted, background ones rounded
+  --layers=FROM..TO     of the graph; all if it is not given
+  --format=table        or json, jsonl, csv: one record per operation
+  --set=FIELD=VALUE     change a field; may be repeated
+
+Slack of background operations is against a next step alike. Copies are priced as if they had their links
+for themselves.
+)";
+
+constexpr char kInspectPolicy[] =
+    R"(Run prompts of a scenario's trace through its model on the CPU engine, let scorers choose what to keep, and
+compare that with what the response's own queries would have kept, and with attention over everything.
+
+  kvtwin inspect-policy scenarios/search_tiny.textproto --scorers=oracle,snapkv,random --budgets=64,256
+  kvtwin inspect-policy scenarios/search_tiny.textproto --set=cpu.checkpoint=llama --format=csv --out=hits.csv
+
+  SCENARIO              whose model, weights and trace are taken; its policies play no part
+  --scorers=A,B         kvtwin list policies names them, with their published options (the scenario's own scorer
+                        with the scenario's); oracle: the response asks
+  --budgets=N,M         cells of one head
+  --sinks=N --window=N  of these, kept whatever their score; 0 if not given
+  --response=N          tokens of each output that choose; 64 if not given
+  --error-rows=N        of them, rows whose attention is compared; 8 if not given
+  --contexts=N          prompts of the trace, evenly spread; 16 if not given
+  --context-min=N --context-max=N   tokens; other prompts are left out; 1 and 4096 if not given
+  --format=table        or json, jsonl, csv: one record per scorer, budget and layer
+  --out=FILE            instead of standard output
+  --set=FIELD=VALUE     change a field; may be repeated
+
+hit rate: of the cells that the response chooses, those that the scorer kept, mean over layers, heads and
+contexts. random: what chance would get. error: relative L2 of attention's output without the rest.
+)";
+
+constexpr char kSweep[] =
+    R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
 
   kvtwin sweep scenarios/coding_agents_small.textproto --vary=limits.calls_max=4..64*2 --vary=seed=1,2,3 --out=out/sweep
 
@@ -121,6 +171,8 @@ std::string help_text(const std::string& command) {
   if (command == "run") return kRun;
   if (command == "replay") return kReplay;
   if (command == "compare") return kCompare;
+  if (command == "explain") return kExplain;
+  if (command == "inspect-policy") return kInspectPolicy;
   if (command == "sweep") return kSweep;
   if (command == "report") return kReport;
   if (command == "list") return kList;

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <new>
 #include <string>
 #include <vector>
@@ -24,6 +25,14 @@ int complain(const Mistake& mistake, int status) {
 int complain(const std::vector<Mistake>& mistakes, int status) {
   for (const Mistake& one : mistakes) complain(one, status);
   return status;
+}
+
+Result<void> write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return {};
+  return mistake(path, "cannot be written", "check the folder and its permissions");
 }
 
 Result<OutputFormat> parse_format(const std::string& text) {
@@ -111,6 +120,9 @@ int run_main(const std::vector<std::string>& words) {
 #endif
   add_trace_command(app, &status);
   add_model_command(app, &status);
+  add_calibrate_command(app, &status);
+  add_explain_command(app, &status);
+  add_inspect_policy_command(app, &status);
   add_report_command(app, &status);
   add_list_command(app, &status);
   app.require_subcommand(1);

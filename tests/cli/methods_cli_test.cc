@@ -81,6 +81,38 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("methods: what the CPU engine cannot compute is refused by name, status 2") {
+  const Folder folder;
+  const struct {
+    const char* method;
+    std::vector<std::string> words;
+    const char* says;
+  } rows[] = {
+      {"snapkv",
+       {"--set=cpu.scorer_weights=/dev/null"},
+       "scorer \"snapkv\" under budget uniform has no weights"},
+      {"judge_q", {"--set=cpu.scorer_weights=/nowhere"}, "\"/nowhere\" does not exist"},
+      {"judge_q",
+       {"--set=cpu.scorer_weights=" KVTWIN_SOURCE_DIR "/tests/golden/hf/data/llama_tied"},
+       "has no tensor \"soft_tokens\""},
+      {"judge_q", {"--set=cpu.judge_rows=hard"}, "judge_rows is \"hard\""},
+      {"judge_q",
+       {"--set=cpu.judge_rows=response", "--set=cpu.decode=greedy"},
+       "the response is asked before it is there"},
+      {"streaming_llm", {"--set=policies.scorer=knorm"}, "which is not what scorer knorm says"},
+      {"intentkv", {"--set=policies.scorer=critical_kv"}, "drops a token from all heads at once"},
+      {"adakv", {"--set=policies.precision=int4"}, "is not computed by the CPU engine"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.says);
+    std::vector<std::string> more = {"--world=cpu", "--no-write"};
+    more.insert(more.end(), row.words.begin(), row.words.end());
+    const Outcome outcome = run_kvtwin(folder, run_words(row.method, more));
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said(row.says), outcome.err);
+  }
+}
+
 TEST_CASE("methods: a recording under the wall clock replays to the same digest") {
   for (const std::string method : {"tangram", "adakv", "intentkv", "h2o", "judge_q", "streaming_llm"}) {
     CAPTURE(method);

@@ -96,6 +96,16 @@ TEST_CASE(
   CHECK(miss > 0.2);
   CHECK(correction > 0.2);
   CHECK(correction < 0.8);
+  // F-3: what was recalled, at K and V of 16 tokens of 64 numbers in bf16.
+  const Outcome priced =
+      run_tiny(folder, "freekv", {"--world=cpu", "--clock=virtual", "--no-write", "--format=jsonl"});
+  const auto number = [&](const std::string& key) {
+    const size_t at = priced.out.find("\"" + key + "\":");
+    REQUIRE(at != std::string::npos);
+    return std::stod(priced.out.substr(at + key.size() + 3));
+  };
+  CHECK(number("retrieval_bytes_in") ==
+        (number("retrieval_pages_now") + number("retrieval_pages_next")) * 2 * 16 * 64 * 2);
   const auto [fixed_miss, fixed_correction] =
       rates({"--world=sim", "--set=simulation.retrieval.miss_rate=" + std::to_string(miss),
              "--set=simulation.retrieval.correction_rate=" + std::to_string(correction)});

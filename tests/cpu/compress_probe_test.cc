@@ -252,3 +252,89 @@ TEST_CASE("X-5 probes: equal tokens of two sessions keep equal cells, where scor
     }
   }
 }
+
+namespace {
+
+constexpr CallId kOne{1};
+
+// One call, by hand: `prompt` tokens in one step, with a compression at its end where `keep` is not empty;
+// then the rest as one more chunk.
+void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t page_tokens,
+           const std::vector<uint32_t>& keep) {
+  std::vector<PageGrant> grants;
+  const auto grant = [&](uint32_t end) {
+    const auto before = static_cast<uint32_t>(grants.size());
+    std::vector<PageGrant> more;
+    for (uint32_t page = before; page < div_ceil(end, page_tokens); ++page)
+      more.push_back({0, 0, PageId{page}});
+    grants.insert(grants.end(), more.begin(), more.end());
+    return more;
+  };
+  StepValues values;
+  const PlanEntry first[] = {{kOne, EntryKind::kChunk, true, true, prompt, 0}};
+  const Compression::Forced forced[] = {{0, 2}, {prompt - 4, prompt}};
+  const Compression compression[] = {{0, 0, prompt, false, forced, keep}};
+  const std::vector<PageGrant> pages = grant(prompt);
+  engine->step({.entries = first,
+                .grants = pages,
+                .adoptions = {},
+                .compressions = std::span(compression).first(keep.empty() ? 0 : 1)},
+               0, &values);
+  if (tokens == prompt) return;
+  const PlanEntry second[] = {{kOne, EntryKind::kChunk, false, false, tokens - prompt, prompt}};
+  const std::vector<PageGrant> more = grant(tokens);
+  engine->step({.step = StepId{1}, .entries = second, .grants = more, .adoptions = {}}, 0, &values);
+}
+
+}  // namespace
+
+TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
+  for (const LlmSpec& llm : models()) {
+    constexpr uint32_t kPrompt = 30, kInstruction = 4, kKeep = 8, kSinks = 2;
+    CoreConfig config = config_of({"kvzip", "uniform", "compact"}, llm);
+    config.policies.scorer_spec.repeat_tokens = 64;
+    config.step_tokens_max = 128;
+    const ModelWeights weights = ModelWeights::random(llm, 3);
+    // The context once more behind itself, as KVzip runs it.
+    std::vector<uint32_t> ids = random_tokens(8, kPrompt, llm.vocab);
+    for (uint32_t i = 0; i < kInstruction; ++i)
+      ids.push_back(static_cast<uint32_t>(draw({9, 0x6b767a6970, i}) % llm.vocab));
+    for (uint32_t p = kSinks; p < kPrompt; ++p) ids.push_back(ids[p]);
+    GivenTokens tokens;
+    tokens.give(kOne, ids, kPrompt);
+    const auto engine_of = [&](WitnessCache** witness) {
+      auto made = cpu::CompressedCache::make({.core = config, .score = score_of(config), .seed = 9},
+                                             {.page_tokens = 4, .pages_gpu = 40, .poison = true}, &weights);
+      REQUIRE(made);
+      auto cache = std::make_unique<WitnessCache>(std::move(*made), llm, 4);
+      *witness = cache.get();
+      return std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(cache));
+    };
+    WitnessCache* repeated = nullptr;
+    const auto behind = engine_of(&repeated);
+    std::map<uint32_t, std::map<uint32_t, double>> most;  // by KV head of all layers, position
+    const uint32_t group = llm.query_heads / llm.kv_heads;
+    repeated->row_seen = [&](const RowSeen& row) {
+      if (row.position < kPrompt) return;
+      double sum = 0;  // the softmax is over the sinks, the context and the rows' own keys: here, all of them
+      for (const double w : row.weights) sum += w;
+      for (size_t c = 0; c < row.reads.size(); ++c) {
+        double& score = most[row.layer * llm.kv_heads + row.query_head / group][row.reads[c]];
+        score = std::max(score, row.weights[c] / sum);
+      }
+    };
+    drive(behind.get(), kPrompt, static_cast<uint32_t>(ids.size()), 4, {});
+
+    WitnessCache* witness = nullptr;
+    const auto engine = engine_of(&witness);
+    uint32_t heads = 0;
+    witness->judge = [&](const Kept& kept) {
+      CHECK(kept.after == chosen(kept, kKeep, [&](uint32_t p) { return most[kept.head][p]; }));
+      ++heads;
+    };
+    drive(engine.get(), kPrompt, kPrompt, 4, {kKeep});
+    CHECK(heads == llm.layers * llm.kv_heads);
+    CHECK(witness->dropped() == uint64_t{heads} * (kPrompt - kKeep - 6));
+    CHECK(witness->worst() < 2e-5);
+  }
+}

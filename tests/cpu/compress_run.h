@@ -123,6 +123,7 @@ struct RunOf {
   std::function<void(kernels::ScoreSpec*)> scorer{};       // changes it
   std::function<void(WitnessCache*)> hook{};
   bool ask_response = false;
+  std::optional<cpu::ScorerWeights> weights{};
 };
 
 inline ScriptClientOptions client_of(const RunOf& what) {
@@ -150,9 +151,12 @@ inline RunResult run_of(const RunOf& what) {
   } else {
     kernels::ScoreSpec score = score_of(what.config);
     if (what.scorer) what.scorer(&score);
-    auto made = cpu::CompressedCache::make(
-        {.core = what.config, .score = score, .seed = 9, .ask_response = what.ask_response}, memory,
-        &weights);
+    auto made = cpu::CompressedCache::make({.core = what.config,
+                                            .score = score,
+                                            .seed = 9,
+                                            .weights = what.weights,
+                                            .ask_response = what.ask_response},
+                                           memory, &weights);
     REQUIRE(made);
     auto watched = std::make_unique<WitnessCache>(std::move(*made), what.llm, what.config.page_tokens);
     witness = watched.get();

@@ -76,7 +76,7 @@ void add(const Row& from, Row* to) {
   for (size_t i = 0; i < to->size(); ++i) (*to)[i] += from[i];
 }
 
-void layer(const LlmSpec& m, const LayerWeights& w, const RopeFrequencies& rope, Rows* x) {
+void layer(const LlmSpec& m, const LayerWeights& w, const RopeFrequencies& rope, Rows* x, DenseRows* rows) {
   Rows q, k, v;
   for (size_t t = 0; t < x->size(); ++t) {
     const Row in = normed((*x)[t], w.attention_norm, m.hidden, m.norm_eps);
@@ -96,11 +96,16 @@ void layer(const LlmSpec& m, const LayerWeights& w, const RopeFrequencies& rope,
     for (size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
     add(times(w.down, w.down_bias, gate), &(*x)[t]);
   }
+  if (rows == nullptr) return;
+  rows->q.push_back(q);
+  rows->k.push_back(k);
+  rows->v.push_back(v);
 }
 
 }  // namespace
 
-std::vector<double> dense_logits(const ModelWeights& weights, const std::vector<uint32_t>& tokens) {
+std::vector<double> dense_logits(const ModelWeights& weights, const std::vector<uint32_t>& tokens,
+                                 DenseRows* rows) {
   const LlmSpec& m = weights.llm();
   const RopeFrequencies rope = rope_frequencies(m);
   const Row table = values(weights.embedding());
@@ -109,7 +114,7 @@ std::vector<double> dense_logits(const ModelWeights& weights, const std::vector<
     const auto first = table.begin() + static_cast<ptrdiff_t>(token) * m.hidden;
     x.emplace_back(first, first + m.hidden);
   }
-  for (uint32_t i = 0; i < m.layers; ++i) layer(m, weights.layer(i), rope, &x);
+  for (uint32_t i = 0; i < m.layers; ++i) layer(m, weights.layer(i), rope, &x, rows);
   std::vector<double> logits;
   for (const Row& row : x) {
     const Row out = times(weights.lm_head(), {}, normed(row, weights.final_norm(), m.hidden, m.norm_eps));

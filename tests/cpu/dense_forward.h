@@ -11,8 +11,14 @@
 
 namespace kvtwin::testing {
 
-// Logits [tokens][vocab].
-std::vector<double> dense_logits(const ModelWeights& weights, const std::vector<uint32_t>& tokens);
+// Rotated queries and keys, and values: [layer][token], all heads of a token one after the other.
+struct DenseRows {
+  std::vector<std::vector<std::vector<double>>> q, k, v;
+};
+
+// Logits [tokens][vocab]; what its layers saw, if `rows` is given.
+std::vector<double> dense_logits(const ModelWeights& weights, const std::vector<uint32_t>& tokens,
+                                 DenseRows* rows = nullptr);
 
 }  // namespace kvtwin::testing
 

@@ -4,10 +4,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "engine/base/prng.h"
+#include "engine/cpu/retrieved_cache.h"
 #include "tests/cpu/retrieval_oracle.h"
 #include "tests/cpu/retrieval_run.h"
+#include "tests/cpu/steps.h"
 #include "tests/cpu/tiny_models.h"
 
 using namespace kvtwin;
@@ -113,4 +116,79 @@ TEST_CASE("F-2 F-3 F-4 X-2 X-8 X-9 retrieval: 120 drawn settings against the ora
   CHECK(preemptions > 5);
   CHECK(beside > 100);
   for (const uint64_t count : by_method) CHECK(count > 500);
+}
+
+namespace {
+
+// Steps of one Quest engine whose pages are named by hand.
+class QuestSteps {
+ public:
+  QuestSteps(const ModelWeights& weights, const cpu::TokenIds& tokens) {
+    RetrievalSpec spec = small_spec(RetrievalMethod::kQuest);
+    auto cache =
+        cpu::RetrievedCache::make({.page_tokens = 8, .pages_gpu = 60, .pages_host = 30, .poison = true},
+                                  &weights, {.method = RetrievalMethod::kQuest, .spec = spec});
+    REQUIRE(cache.has_value());
+    engine_ = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*cache));
+  }
+  // `tokens` more tokens of a call; what it lacks of pages are `next` and those behind it.
+  std::vector<float> run(CallId call, uint32_t tokens, const std::vector<PageId>& adopted = {}) {
+    uint32_t& had = kv_[call];
+    const bool first = had == 0;
+    if (first) had = static_cast<uint32_t>(adopted.size()) * 8;
+    const PlanEntry entry{
+        call, first || tokens > 1 ? EntryKind::kChunk : EntryKind::kDecode, first, true, tokens, had};
+    std::vector<PageGrant> grants;
+    for (uint32_t page = (had + 7) / 8; page < (had + tokens + 7) / 8; ++page)
+      grants.push_back({0, 0, PageId{next++}});
+    const Adoption adoption{call, adopted};
+    engine_->step({.entries = {&entry, 1},
+                   .grants = grants,
+                   .adoptions = {&adoption, adopted.empty() ? size_t{0} : size_t{1}}},
+                  0, &values_);
+    had += tokens;
+    return {engine_->logits().begin(), engine_->logits().end()};
+  }
+  void copy(const std::vector<PageId>& source, const std::vector<PageId>& target) {
+    engine_->told(StartTransfer{.source = source, .target = target});
+  }
+  uint32_t next = 0;
+  uint64_t chose() const { return engine_->recalled().heads; }
+
+ private:
+  std::unique_ptr<cpu::CpuEngine> engine_;
+  std::map<CallId, uint32_t> kv_;
+  StepValues values_;
+};
+
+}  // namespace
+
+TEST_CASE("X-5 retrieval: pages that are shared, or were on the host, bring their summaries") {
+  for (const LlmSpec& llm : {tiny_models()[0], tiny_models()[1]}) {
+    const ModelWeights weights = ModelWeights::random(llm, 3);
+    GivenTokens tokens;
+    const std::vector<uint32_t> ids = random_tokens(4, 160, llm.vocab);
+    for (uint32_t call = 1; call <= 3; ++call) tokens.give(CallId{call}, ids, 110);
+    QuestSteps steps(weights, tokens);
+    const auto go_on = [&](CallId call, const std::vector<float>& prompt) {
+      std::vector<float> logits = prompt;
+      for (int i = 0; i < 30; ++i) {
+        const std::vector<float> more = steps.run(call, 1);
+        logits.insert(logits.end(), more.begin(), more.end());
+      }
+      return logits;
+    };
+    const std::vector<float> alone = go_on(CallId{1}, steps.run(CallId{1}, 110));
+    CHECK(steps.chose() > 0);
+    std::vector<PageId> shared, host, back;
+    for (uint32_t page = 0; page < 12; ++page) {
+      shared.push_back(PageId{page});
+      host.push_back(PageId{60 + 2 * page});
+      back.push_back(PageId{59 - page});
+    }
+    CHECK(go_on(CallId{2}, steps.run(CallId{2}, 14, shared)) == alone);
+    steps.copy(shared, host);
+    steps.copy(host, back);
+    CHECK(go_on(CallId{3}, steps.run(CallId{3}, 14, back)) == alone);
+  }
 }

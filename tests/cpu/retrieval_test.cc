@@ -274,21 +274,26 @@ TEST_CASE("F-2 F-3 retrieval: InfiniGen reads exact tokens; with all columns, th
   for (const LlmSpec& llm : models()) {
     CAPTURE(llm.family);
     const ModelWeights weights = ModelWeights::random(llm, 11);
-    RetrievalSetting setting = setting_of(kInfinigen);
-    setting.spec.columns_q32 = kOneQ32;
-    RetrievalOracle oracle(setting, llm);
-    setting.witness = &oracle;
-    const RetrievalOutcome run = run_retrieval(setting, weights, kCalls);
-    CHECK(oracle.compared == oracle.reads);
-    CHECK(oracle.reads > 100);
-    CHECK(oracle.worst_output == 0);
-    CHECK(run.recalled.blocking == run.recalled.chosen);  // nothing is kept from step to step
-    CHECK(run.recalled.heads == oracle.reads);
-    CHECK(run.recalled.background + run.recalled.corrected == 0);
-    // Few columns choose something else.
-    setting.witness = nullptr;
-    setting.spec.columns_q32 = q32(0.2);
-    CHECK(run_retrieval(setting, weights, kCalls).logits != run.logits);
+    for (const uint32_t selectable : {4u, 14u}) {
+      RetrievalSetting setting = setting_of(kInfinigen);
+      setting.spec.columns_q32 = kOneQ32;
+      setting.spec.budget_tokens = (3 + selectable) * 8;
+      RetrievalOracle oracle(setting, llm);
+      setting.witness = &oracle;
+      const RetrievalOutcome run = run_retrieval(setting, weights, kCalls);
+      CHECK(oracle.compared == oracle.reads);
+      CHECK(oracle.reads > 100);
+      CHECK(oracle.worst_output == 0);
+      CHECK(run.recalled.blocking == run.recalled.chosen);  // nothing is kept from step to step
+      CHECK(run.recalled.heads == oracle.reads);
+      CHECK(run.recalled.background + run.recalled.corrected == 0);
+      // The threshold says how many, where there is room for more.
+      if (selectable == 14) CHECK(run.recalled.chosen < run.recalled.heads * 12);
+      // Few columns choose something else.
+      setting.witness = nullptr;
+      setting.spec.columns_q32 = q32(0.2);
+      CHECK(run_retrieval(setting, weights, kCalls).logits != run.logits);
+    }
   }
 }
 

@@ -99,6 +99,15 @@ std::vector<uint32_t> WitnessCache::readable(const PlanEntry& entry, uint32_t he
   return out;
 }
 
+void WitnessCache::hidden(uint32_t layer, const float* x) {
+  cache_->hidden(layer, x);
+  for (const PlanEntry& entry : entries_) {
+    for (uint32_t i = 0; i < entry.tokens; ++i, x += llm_.hidden) {
+      if (hidden_seen) hidden_seen(entry.call, layer, entry.context + i, x);
+    }
+  }
+}
+
 void WitnessCache::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
   const uint32_t kv_width = llm_.kv_heads * llm_.head_dim, q_width = llm_.query_heads * llm_.head_dim;
   uint32_t rows = 0;

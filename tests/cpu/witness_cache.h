@@ -47,7 +47,7 @@ class WitnessCache final : public cpu::KvCache {
     cache_->serve(engine);
   }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
-  void hidden(uint32_t layer, const float* x) override { cache_->hidden(layer, x); }
+  void hidden(uint32_t layer, const float* x) override;
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
            StepValues* values) override;
@@ -62,6 +62,7 @@ class WitnessCache final : public cpu::KvCache {
     const std::vector<double>& weights;
   };
   std::function<void(const RowSeen&)> row_seen;
+  std::function<void(CallId, uint32_t layer, uint32_t position, const float* x)> hidden_seen;
   std::function<void(CallId, uint32_t tokens)> prompt_ended;  // before its compression is judged
 
   static constexpr uint32_t kRecentRows = 8;

@@ -20,8 +20,7 @@ PrefillShape shape_of(uint32_t dim, uint32_t group, uint32_t kv_heads, uint32_t 
   return shape;
 }
 
-void run(PrefillProblem* p, uint32_t pair = 0) {
-  p->shape.pair = pair;
+void run(PrefillProblem* p) {
   KVT_CUDA(plan_attention_prefill(p->shape, p->args, nullptr));
   KVT_CUDA(attention_prefill(p->shape, p->args, nullptr));
   KVT_CUDA(cudaDeviceSynchronize());
@@ -43,12 +42,8 @@ TEST_CASE(
           CAPTURE(in_pages);
           PrefillProblem p(shape_of(dim, group, 2, page, group % 2 ? 1 : 2), kEdges, in_pages,
                            page * 1000 + dim + group);
-          for (const uint32_t pair : {1u, 2u}) {
-            CAPTURE(pair);
-            p.poison();
-            run(&p, pair);
-            CHECK(p.error(7) < kTolerance);
-          }
+          run(&p);
+          CHECK(p.error(7) < kTolerance);
         }
       }
     }
@@ -86,11 +81,8 @@ TEST_CASE("prefill: one token; nobody; chunks without rows; many short calls") {
        {std::vector<PrefillCall>{{1, 0}}, std::vector<PrefillCall>{}, std::vector<PrefillCall>(5, {0, 9}),
         std::vector<PrefillCall>(700, {3, 20})}) {
     PrefillProblem p(shape_of(128, 4, 2, 16, 1), calls, false, calls.size());
-    for (const uint32_t pair : {2u, 1u}) {
-      p.poison();
-      run(&p, pair);
-      CHECK(p.error() < kTolerance);
-    }
+    run(&p);
+    CHECK(p.error() < kTolerance);
   }
 }
 
@@ -111,11 +103,8 @@ TEST_CASE("prefill: long ones, several sections of the plan, and random ragged b
     PrefillProblem p(
         shape_of(random() % 2 ? 64 : 128, 1 + random() % 8, 1 + random() % 4, 16u << random() % 5, 1), calls,
         random() % 2, static_cast<uint64_t>(round));
-    for (const uint32_t pair : {1u, 2u}) {
-      p.poison();
-      run(&p, pair);
-      CHECK(p.error(11) < kTolerance);
-    }
+    run(&p);
+    CHECK(p.error(11) < kTolerance);
   }
 }
 
@@ -133,7 +122,6 @@ TEST_CASE("prefill: shapes that cannot be are refused") {
   CHECK(refused([](PrefillShape* s) { s->page_tokens = 0; }));
   CHECK(refused([](PrefillShape* s) { s->q_stride = 100; }));
   CHECK(refused([](PrefillShape* s) { s->kv_stride += 1; }));
-  CHECK(refused([](PrefillShape* s) { s->pair = 3; }));
   p.args.scale = 0;
   CHECK(attention_prefill(p.shape, p.args, nullptr) == cudaErrorInvalidValue);
 }

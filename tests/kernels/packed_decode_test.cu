@@ -156,6 +156,21 @@ TEST_CASE("packed decode: one sequence over all CTAs, and random ragged mixes") 
   }
 }
 
+TEST_CASE("packed decode: dead cells are not read, in any format; where all are dead the answer is zero") {
+  for (const uint32_t dead : {1u, 4u, 7u, 8u}) {
+    CAPTURE(dead);
+    for (PackedDecodeShape shape : {fast(128, 4), fast(64, 8, 32), rows(128, 4, 32, 32, 16, 16),
+                                    rows(128, 3, 128, 128, 128, 128), rows(64, 4, 64, 128, 64, 128)}) {
+      shape.heads_per_page = dead == 4 ? 2 : 1;
+      std::vector<PartTokens> tokens;
+      for (const PartTokens& each : edges({1, 40, 64, 129, 700}))
+        tokens.insert(tokens.end(), shape.heads_per_page, each);
+      PackedProblem p(shape, tokens, dead, 1, dead);
+      check(&p);
+    }
+  }
+}
+
 TEST_CASE("packed decode: any size of values, though weights times scales are made in fp16") {
   for (const float size : {1e-3f, 1.f, 30.f, 1000.f, 20000.f}) {
     CAPTURE(size);

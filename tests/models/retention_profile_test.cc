@@ -235,4 +235,30 @@ TEST_CASE("retention profile: textproto brings the tables back, and wrong ones a
   CHECK(complaint("base_ratio", "base_ration").find("did you mean") != std::string::npos);
 }
 
+TEST_CASE(
+    "retention profile: what each context kept makes the tables, and comes back with them if it is asked "
+    "for") {
+  RetentionProfile p;
+  p.name = "x", p.base_ratio = 0.3, p.layers = 1, p.kv_heads = 2;
+  p.layer_ids = {0}, p.context_tokens = {100, 200};
+  p.samples = {0.25, 0.5, 0.75, 0.5};
+  complete_tables(&p);
+  CHECK(p.mu == std::vector<double>{0.5, 0.5});
+  CHECK(p.sigma == std::vector<double>{0.25, 0});
+  CHECK(p.share_mu[0] == doctest::Approx((0.25 / 0.375 + 0.75 / 0.625) / 2));
+  const auto without = parse_retention_profile(retention_textproto(p, 2), "p.textproto");
+  REQUIRE(without);
+  CHECK(without->samples.empty());
+  const std::string text = retention_textproto(p, 2, true);
+  const auto with = parse_retention_profile(text, "p.textproto");
+  REQUIRE(with);
+  CHECK(with->samples == p.samples);
+  CHECK(coverage(*with, budgets(with->mu, with->sigma, 0)) == doctest::Approx(0.75));
+  std::string wrong = text;
+  wrong.replace(wrong.find("kept: [0.25, "), 13, "kept: [");
+  const auto refused = parse_retention_profile(wrong, "p.textproto");
+  REQUIRE(!refused);
+  CHECK(refused.error().text().find("kept has 3 entries; 4 of 2 contexts are right") != std::string::npos);
+}
+
 }  // namespace kvtwin

@@ -1,0 +1,38 @@
+// How retrieval behaved on values: how alike consecutive queries are, how often that means a correction, and
+// how much of what is chosen was not chosen a step before (traces/proto/profile.proto, RecallProfile).
+//
+// Tables are by layer, then KV head, or by layer alone. Layers that the method leaves dense have zeros.
+
+#ifndef KVTWIN_MODELS_RECALL_PROFILE_H_
+#define KVTWIN_MODELS_RECALL_PROFILE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+
+namespace kvtwin {
+
+struct RecallProfile {
+  std::string name, model, method, source;
+  uint32_t layers = 0, kv_heads = 0, page_tokens = 0, selectable_pages = 0;
+  uint32_t contexts = 0, steps = 0;                      // that were looked at, all contexts together
+  std::vector<double> similarity, similarity_deviation;  // [layers][kv_heads] of C, METHODS 6.3
+  std::vector<double> tau;                               // ascending
+  std::vector<double> correction_rate;                   // [layers][tau]: share of (head, step) with C < tau
+  std::vector<double> miss_rate;                         // [layers]: of the pages chosen, those new
+  std::vector<double> miss_by_step;                      // by decode step, mean over layers and contexts
+
+  // Share of the heads of `layer` that are corrected at `value`: between points of the table a straight line,
+  // 0 below the first and 1 above the last.
+  double corrections(uint32_t layer, double value) const;
+};
+
+Result<RecallProfile> parse_recall_profile(std::string_view text, const std::string& where);
+std::string recall_textproto(const RecallProfile& profile);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_RECALL_PROFILE_H_

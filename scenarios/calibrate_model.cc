@@ -1,0 +1,84 @@
+#include "scenarios/calibrate_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/prng.h"
+#include "scenarios/compose_parts.h"
+#include "scenarios/compose_values.h"
+#include "scenarios/scorer_options.h"
+
+namespace kvtwin {
+
+namespace {
+
+// The scenario without what a dense pass has no use for: policies that must fit one another, and memory.
+Scenario dense_scenario(const Scenario& scenario) {
+  Scenario out = scenario;
+  *out.values.mutable_policies() = default_scenario("").policies();
+  out.values.mutable_policies()->set_placement("gpu");
+  out.values.mutable_simulation()->set_kept("fixed");
+  out.values.mutable_memory()->set_host_bytes(0);
+  out.values.mutable_memory()->set_gpu_pages(1u << 20);
+  out.values.mutable_memory()->set_reserved_pages(0);
+  out.values.mutable_replay()->set_oversized("reject");
+  return out;
+}
+
+}  // namespace
+
+tl::expected<std::unique_ptr<CalibrationModel>, Mistakes> CalibrationModel::make(
+    const Scenario& scenario, const ContextChoice& choice) {
+  tl::expected<Composed, Mistakes> composed = compose(dense_scenario(scenario));
+  if (!composed) return tl::unexpected(std::move(composed.error()));
+  Result<ModelWeights> weights = compose_weights(scenario, composed->llm, false);
+  if (!weights) return tl::unexpected(Mistakes{weights.error()});
+  Result<std::vector<TraceContext>> contexts = trace_contexts(scenario, &*composed, choice);
+  if (!contexts) return tl::unexpected(Mistakes{contexts.error()});
+  std::vector<uint32_t> instruction;
+  const uint32_t rows = scorer_spec(scenario.values.policies()).repeat_instruction;
+  for (uint32_t i = 0; i < rows; ++i) {
+    const uint64_t bits = draw({scenario.values.seed(), UINT64_MAX - 1, i});
+    instruction.push_back(static_cast<uint32_t>(bits % composed->llm.vocab));
+  }
+  return std::unique_ptr<CalibrationModel>(
+      new CalibrationModel(std::move(*weights), std::move(*contexts), std::move(instruction)));
+}
+
+void CalibrationModel::each(const Room& room, const std::function<void(size_t, cpu::CapturedPass*)>& visit) {
+  size_t longest = 0;
+  for (const TraceContext& context : contexts_) longest = std::max(longest, context.prompt.size());
+  cpu::CapturedPass pass(&forward_, static_cast<uint32_t>(longest) + room.rows, room.hidden);
+  for (size_t i = 0; i < contexts_.size(); ++i) {
+    pass.truncate(0);
+    pass.extend(contexts_[i].prompt);
+    visit(i, &pass);
+  }
+}
+
+cpu::ScoredContext CalibrationModel::scored(const Scenario& scenario, kernels::ScorerKind kind,
+                                            size_t index) {
+  const ScorerSpec work = scorer_spec(scenario.values.policies());
+  cpu::ScoredContext out;
+  out.tokens = contexts_[index].prompt;
+  out.instruction = instruction_;
+  out.repeat_tokens = work.repeat_tokens, out.repeat_tail = work.repeat_tail;
+  out.weights = &weights_;
+  if (!cpu::has_weights(kind)) return out;
+  const auto [at, is_new] = scorer_weights_.try_emplace(kind);
+  if (is_new) {
+    const uint32_t rows = captured_rows("judge_q", work);
+    at->second = cpu::ScorerWeights::drawn(kind, llm(), rows, scenario.values.seed());
+  }
+  out.scorer_weights = &at->second;
+  return out;
+}
+
+CalibrationModel::Room CalibrationModel::room(const Scenario& scenario, kernels::ScorerKind kind) {
+  Room out{0, cpu::needs_hidden(kind)};
+  for (size_t i = 0; i < contexts_.size(); ++i)
+    out.rows = std::max(out.rows, cpu::probe_rows_max(kind, scored(scenario, kind, i), llm().hidden));
+  return out;
+}
+
+}  // namespace kvtwin

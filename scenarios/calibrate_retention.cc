@@ -1,0 +1,78 @@
+#include "scenarios/calibrate_retention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <span>
+
+#include "kernels/select.h"
+#include "scenarios/scorer_options.h"
+
+namespace kvtwin {
+namespace {
+
+struct Region {
+  uint32_t tokens = 0;  // of the context
+  uint32_t begin = 0;   // sinks lie before it
+  uint32_t rows = 0;    // that are ranked; the window lies behind them
+  double ratio = 0;     // of them, to be kept
+};
+
+// Kept cells of each head, of the ranked ones.
+std::vector<uint32_t> kept_cells(std::vector<float>* scores, const LlmSpec& llm, const Region& region,
+                                 bool all_layers) {
+  const uint32_t scopes = all_layers ? 1 : llm.layers, heads = llm.layers * llm.kv_heads / scopes;
+  const auto cells = static_cast<uint64_t>(std::ceil(region.ratio * heads * region.rows - 1e-6));
+  std::vector<uint32_t> counts;
+  for (uint32_t scope = 0; scope < scopes; ++scope) {
+    float* const first = scores->data() + uint64_t{scope} * heads * region.tokens + region.begin;
+    const kernels::Ranked ranked{{first, heads, region.rows, region.tokens}, {region.rows, {}}};
+    const std::vector<uint32_t> some = kernels::count_flattened(ranked, cells);
+    counts.insert(counts.end(), some.begin(), some.end());
+  }
+  return counts;
+}
+
+}  // namespace
+
+Result<RetentionProfile> calibrate_retention(const Scenario& scenario, const RetentionRequest& request,
+                                             CalibrationModel* model) {
+  const std::string& scorer = scenario.values.policies().scorer();
+  kernels::ScoreSpec spec = score_spec(scenario.values);
+  const std::optional<std::string> cannot = cpu::cannot_score(spec.kind);
+  if (cannot)
+    return mistake(scenario.where("policies.scorer"), fmt::format("scorer {} cannot be calibrated", scorer),
+                   *cannot);
+  const LlmSpec& llm = model->llm();
+  RetentionProfile out;
+  out.name = fmt::format("{}-{}", scorer, llm.name);
+  out.model = llm.name, out.scorer = scorer;
+  out.level = request.all_layers ? "non_uniform" : "non_uniform_per_layer";
+  out.base_ratio = request.ratio;
+  out.layers = llm.layers, out.kv_heads = llm.kv_heads;
+  out.window_tokens = request.window, out.sink_tokens = request.sinks;
+  out.layer_ids.resize(llm.layers);
+  std::iota(out.layer_ids.begin(), out.layer_ids.end(), 0u);
+  model->each(model->room(scenario, spec.kind), [&](size_t index, cpu::CapturedPass* pass) {
+    Region region{pass->tokens(), request.sinks, 0, 0};
+    const uint32_t behind = region.tokens - std::min(region.tokens, request.sinks);
+    region.rows = behind - std::min(behind, request.window);
+    region.ratio = adjusted_ratio(request.ratio, behind, request.window);
+    // What CriticalKV's base score chooses alone: half of what is kept.
+    spec.critical_first = static_cast<uint32_t>(region.ratio * region.rows / 2);
+    std::vector<float> scores = cpu::score_captured(spec, model->scored(scenario, spec.kind, index), pass);
+    out.context_tokens.push_back(behind);
+    for (const uint32_t count : kept_cells(&scores, llm, region, request.all_layers))
+      out.samples.push_back(static_cast<double>(count) / behind);
+  });
+  out.source = fmt::format("kvtwin calibrate policy, scenario {}, seed {}{}", scenario.values.name(),
+                           scenario.values.seed(),
+                           cpu::has_weights(spec.kind) ? ", the scorer's weights drawn from it" : "");
+  complete_tables(&out);
+  return out;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,26 @@
+// What the simulated engines' in-step retrieval is priced by. Where every step reads everything:
+// nothing, unless somebody watches the steps; then a graph that prices them alike.
+
+#ifndef KVTWIN_SCENARIOS_COMPOSE_RETRIEVING_H_
+#define KVTWIN_SCENARIOS_COMPOSE_RETRIEVING_H_
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "models/retrieval_cost.h"
+#include "scenarios/compose.h"
+#include "sim/graph_pricer.h"
+
+namespace kvtwin {
+
+struct Retrieving {
+  std::optional<RetrievalCost> prices;
+  std::vector<std::unique_ptr<sim::GraphPricer>> pricers;  // by engine
+};
+
+Retrieving make_retrieving(const Scenario& scenario, const Composed& composed);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_COMPOSE_RETRIEVING_H_

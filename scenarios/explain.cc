@@ -1,0 +1,224 @@
+#include "scenarios/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "engine/base/check.h"
+
+#ifdef KVTWIN_HAVE_SIMGRID
+#include "scenarios/compose_outcomes.h"
+#include "scenarios/compose_retrieving.h"
+#include "sim/step_clock.h"
+#endif
+
+namespace kvtwin {
+
+Result<AskedShape> parse_shape(const std::string& text) {
+  AskedShape shape;
+  const struct {
+    const char* name;
+    uint32_t* value;
+  } fields[] = {{"decodes", &shape.decodes},
+                {"context", &shape.context},
+                {"chunks", &shape.chunks},
+                {"chunk_tokens", &shape.chunk_tokens},
+                {"chunk_context", &shape.chunk_context}};
+  constexpr char kRight[] = "as in --shape=decodes=4,context=32768 or chunks=1,chunk_tokens=2048";
+  size_t from = 0;
+  while (from <= text.size()) {
+    const size_t comma = std::min(text.find(',', from), text.size());
+    const std::string part = text.substr(from, comma - from);
+    const size_t equals = part.find('=');
+    const auto field = std::find_if(std::begin(fields), std::end(fields), [&](const auto& one) {
+      return equals != std::string::npos && part.substr(0, equals) == one.name;
+    });
+    if (field == std::end(fields))
+      return mistake("--shape", fmt::format("\"{}\" is no part of one", part), kRight);
+    const char* const end = part.data() + part.size();
+    const auto read = std::from_chars(part.data() + equals + 1, end, *field->value);
+    if (read.ec != std::errc{} || read.ptr != end || *field->value > (1u << 24))
+      return mistake("--shape", fmt::format("\"{}\" is no number of up to 16,777,216", part), kRight);
+    from = comma + 1;
+  }
+  if (shape.decodes + shape.chunks == 0)
+    return mistake("--shape", fmt::format("\"{}\" has no decodes and no chunks", text), kRight);
+  if (shape.chunks > 0 && shape.chunk_tokens == 0)
+    return mistake("--shape", fmt::format("{} chunks of 0 tokens", shape.chunks), kRight);
+  if (uint64_t{shape.decodes} + uint64_t{shape.chunks} > 4096)
+    return mistake("--shape", fmt::format("{} calls in one step", shape.decodes + shape.chunks),
+                   "at most 4,096");
+  if (uint64_t{shape.chunks} * shape.chunk_tokens > (1u << 24))
+    return mistake("--shape", fmt::format("{} chunks of {} tokens", shape.chunks, shape.chunk_tokens),
+                   "at most 16,777,216 tokens in all");
+  return shape;
+}
+
+#ifdef KVTWIN_HAVE_SIMGRID
+
+namespace {
+
+std::string contexts(uint32_t least, uint32_t most) {
+  return least == most ? fmt::format("context {}", grouped(most))
+                       : fmt::format("contexts {} to {}", grouped(least), grouped(most));
+}
+
+std::string describe(std::span<const PlanEntry> entries, uint32_t offset) {
+  uint32_t decodes = 0, least = UINT32_MAX, most = 0, chunks = 0, tokens = 0;
+  for (const PlanEntry& entry : entries) {
+    if (entry.kind == EntryKind::kDecode) {
+      ++decodes;
+      least = std::min(least, entry.context + offset), most = std::max(most, entry.context + offset);
+    } else {
+      ++chunks, tokens += entry.tokens;
+    }
+  }
+  std::string out;
+  if (decodes > 0)
+    out = fmt::format("{} decode{}, {}", decodes, decodes == 1 ? "" : "s", contexts(least, most));
+  if (chunks > 0) {
+    out += fmt::format("{}{} chunk{}, {} tokens", out.empty() ? "" : "; ", chunks, chunks == 1 ? "" : "s",
+                       grouped(tokens));
+  }
+  return out;
+}
+
+// Keeps one step as it was priced.
+class Keeper final : public sim::StepWatcher {
+ public:
+  Keeper(uint32_t engine, uint64_t step) : engine_(engine), step_(step) {}
+
+  void priced(const Seen& step) override {
+    if (raw(step.engine) != engine_) return;
+    last_ = raw(step.step);
+    if (last_ != step_ || kept_) return;
+    ExplainedStep kept;
+    kept.step = step_, kept.engine = engine_;
+    kept.begins_ns = static_cast<double>(step.base.ns) + static_cast<double>(step.begins) / kTicksPerNs;
+    kept.of = describe(step.entries, step.offset);
+    kept.graph = *step.pricer->graph();
+    kept.begins = step.begins;
+    kept.timing = step.alone;
+    kept.carried.assign(step.pricer->carried().begin(), step.pricer->carried().end());
+    kept.graph.times(&kept.times);
+    kept.waits = waits_of(kept.graph, kept.begins, kept.timing, kept.carried);
+    kept_ = std::move(kept);
+  }
+
+  bool done() const { return kept_.has_value(); }
+  std::optional<uint64_t> last() const { return last_; }
+  ExplainedStep take() { return std::move(*kept_); }
+
+ private:
+  const uint32_t engine_;
+  const uint64_t step_;
+  std::optional<uint64_t> last_;
+  std::optional<ExplainedStep> kept_;
+};
+
+// Sends nothing more once the step was seen, so that the run ends soon.
+class UntilSeen final : public Client {
+ public:
+  UntilSeen(Client* client, const Keeper& keeper) : client_(client), keeper_(keeper) {}
+
+  Instant wake_at() const override { return keeper_.done() ? kNever : client_->wake_at(); }
+  void wake(Instant now, ClientEvents* events) override {
+    if (!keeper_.done()) client_->wake(now, events);
+  }
+  void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents* events) override {
+    if (!keeper_.done()) client_->tokens_emitted(now, call, tokens, events);
+  }
+  void call_finished(Instant now, CallId call, uint32_t tokens, bool cancelled,
+                     ClientEvents* events) override {
+    if (!keeper_.done()) client_->call_finished(now, call, tokens, cancelled, events);
+  }
+  void call_rejected(Instant now, CallId call, ClientEvents* events) override {
+    if (!keeper_.done()) client_->call_rejected(now, call, events);
+  }
+
+ private:
+  Client* const client_;
+  const Keeper& keeper_;
+};
+
+}  // namespace
+
+Result<ExplainedStep> explain_step(const Scenario& scenario, Composed* composed, uint32_t engine,
+                                   uint64_t step) {
+  if (engine >= composed->options.engines.size())
+    return mistake("--engine", fmt::format("there is no engine {}", engine),
+                   fmt::format("the scenario has {}, from 0", composed->options.engines.size()));
+  Keeper keeper(engine, step);
+  UntilSeen client(composed->client.get(), keeper);
+  composed->watcher = &keeper;
+  const Result<SimulatedEnd> end = simulate(scenario, composed, &client, {});
+  composed->watcher = nullptr;
+  if (!end) return tl::unexpected<Mistake>(end.error());
+  if (keeper.done()) return keeper.take();
+  if (!keeper.last())
+    return mistake("--step", fmt::format("engine {} runs no step", engine), "another --engine");
+  return mistake("--step", fmt::format("the run has no step {} of engine {}", step, engine),
+                 fmt::format("its last is {}", *keeper.last()));
+}
+
+Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed, const AskedShape& shape) {
+  constexpr uint32_t kSteps = 3;
+  std::vector<PlanEntry> entries;
+  const auto add = [&](EntryKind kind, uint32_t count, uint32_t tokens, uint32_t context) {
+    for (uint32_t i = 0; i < count; ++i) {
+      PlanEntry entry;
+      entry.call = CallId{static_cast<uint32_t>(entries.size())};
+      entry.kind = kind, entry.tokens = tokens, entry.context = context;
+      entry.samples = kind == EntryKind::kDecode;
+      entries.push_back(entry);
+    }
+  };
+  add(EntryKind::kDecode, shape.decodes, 1, shape.context);
+  add(EntryKind::kChunk, shape.chunks, shape.chunk_tokens, shape.chunk_context);
+  const CoreConfig& config = composed->options.engines.front();
+  const uint32_t tokens = shape.decodes + shape.chunks * shape.chunk_tokens;
+  const auto captured = std::lower_bound(config.capture_sizes.begin(), config.capture_sizes.end(), tokens);
+  LaunchStep launch;
+  launch.tokens = tokens;
+  launch.tokens_padded = captured == config.capture_sizes.end() ? tokens : *captured;
+  launch.entries = entries;
+
+  Keeper keeper(0, kSteps - 1);
+  composed->watcher = &keeper;
+  const Retrieving retrieving = make_retrieving(scenario, *composed);
+  composed->watcher = nullptr;
+  const Result<std::unique_ptr<Outcomes>> outcomes = Outcomes::make(scenario, *composed, {});
+  if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+  sim::SimConfig sources;
+  sources.engines.resize(composed->options.engines.size());
+  (*outcomes)->attach(&sources, nullptr);
+  sim::StepClock clock(EngineId{}, composed->cost.get(), 1);
+  clock.extend(sources.engines[0].source, retrieving.pricers[0].get(), 1, nullptr);
+  clock.watch(&keeper);
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    launch.step = StepId{i};
+    clock.launch(Instant{}, launch);
+    clock.look_ahead(kNever);
+    clock.take();
+  }
+  KVT_CHECK(keeper.done());
+  return keeper.take();
+}
+
+#else
+
+Result<ExplainedStep> explain_step(const Scenario&, Composed*, uint32_t, uint64_t) {
+  KVT_CHECK(can_simulate());
+  return ExplainedStep{};
+}
+Result<ExplainedStep> explain_shape(const Scenario&, Composed*, const AskedShape&) {
+  KVT_CHECK(can_simulate());
+  return ExplainedStep{};
+}
+
+#endif
+
+}  // namespace kvtwin

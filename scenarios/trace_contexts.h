@@ -1,0 +1,45 @@
+// Prompts of a scenario's trace as token ids, with the outputs that the trace implies: what calibrations run.
+//
+// Calls are chosen evenly over the trace (of n that qualify, number i * n / count), so that one session does
+// not stand for all; the same calls every time. Tokens are those that the CPU engine would compute for them
+// (engine/cpu/token_ids.h).
+
+#ifndef KVTWIN_SCENARIOS_TRACE_CONTEXTS_H_
+#define KVTWIN_SCENARIOS_TRACE_CONTEXTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/policy/tags.h"
+#include "scenarios/compose.h"
+
+namespace kvtwin {
+
+struct TraceContext {
+  uint32_t session = 0, node = 0;  // in the file
+  std::vector<uint32_t> prompt, output;
+};
+
+struct ContextChoice {
+  uint32_t count = 16;
+  uint32_t tokens_min = 1, tokens_max = 4'096;  // of prompts; others are left out
+  uint32_t output_min = 0;                      // of outputs
+};
+
+// In file order. Mistakes: no call qualifies. REQUIRES: `composed` is fresh: its Client is used up.
+Result<std::vector<TraceContext>> trace_contexts(const Scenario& scenario, Composed* composed,
+                                                 const ContextChoice& choice);
+
+// What the tokens of each context's prompt are, from the trace's own roles. Mistakes: the trace says nothing
+// of roles for some of them.
+struct ContextRoles {
+  std::vector<RoleRun> runs;
+  uint32_t turn = 0;  // of the call
+};
+Result<std::vector<ContextRoles>> context_roles(const Scenario& scenario,
+                                                const std::vector<TraceContext>& contexts);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_TRACE_CONTEXTS_H_

@@ -1,0 +1,345 @@
+// kvtwin calibrate policy and inspect-policy: numbers from values, and scenarios that use them.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/search_tiny.textproto";
+constexpr char kSnapkv[] = "--set=policies.scorer=snapkv";
+
+std::vector<std::string> calibrate(const std::string& what, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"calibrate", "policy", what, kScenario};
+  // Few, unless the test says how many.
+  for (const std::string few : {"--contexts=3", "--context-max=1100"}) {
+    const std::string name = few.substr(0, few.find('=') + 1);
+    const bool given =
+        std::any_of(more.begin(), more.end(), [&](const auto& word) { return word.starts_with(name); });
+    if (!given) words.push_back(few);
+  }
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::vector<std::string> simulate(const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"run", kScenario, "--quiet", "--no-write", "--format=jsonl"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// What a run that keeps by a profile says on its command line.
+std::vector<std::string> reserved(const std::string& profile, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {kSnapkv,
+                                    "--set=policies.scorer_options.moment=chunk_end",
+                                    "--set=policies.budget=reserved",
+                                    "--set=policies.layout=ragged",
+                                    "--set=policies.identity=none",
+                                    "--set=limits.prefix_cache=false",
+                                    "--set=limits.step_tokens_max=4096",
+                                    "--set=policies.layout_options.heads_per_group=2",
+                                    "--set=policies.budget_options.profile=" + profile};
+  words.insert(words.end(), more.begin(), more.end());
+  return simulate(words);
+}
+
+std::string value_of(const std::string& json, const std::string& key) {
+  const size_t at = json.find("\"" + key + "\":");
+  REQUIRE_MESSAGE(at != std::string::npos, json);
+  const size_t begin = at + key.size() + 3;
+  return json.substr(begin, json.find_first_of(",}", begin) - begin);
+}
+
+// Numbers of `name: [1, 2]`.
+std::vector<double> list_of(const std::string& text, const std::string& name) {
+  const size_t at = text.find("\n" + name + ": [");
+  REQUIRE_MESSAGE(at != std::string::npos, name);
+  const size_t begin = at + name.size() + 4;
+  std::istringstream in(text.substr(begin, text.find(']', begin) - begin));
+  std::vector<double> out;
+  for (std::string word; std::getline(in, word, ',');) out.push_back(std::stod(word));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "calibrate cli: budgets keep what was asked for, the same every time, and a scenario runs on them") {
+  const Folder folder;
+  const std::string file = folder.file("budgets.textproto");
+  const Outcome made = run_kvtwin(folder, calibrate("budgets", {kSnapkv, "--ratio=0.3", "--out=" + file}));
+  REQUIRE_MESSAGE(made.status == 0, made.err);
+  CHECK(made.out.find("reserved / kept") != std::string::npos);
+  const std::string text = folder.read("budgets.textproto");
+  CHECK(text == run_kvtwin(folder, calibrate("budgets", {kSnapkv, "--ratio=0.3"})).out);
+  CHECK(text.find("\nkept:") == std::string::npos);
+  // The mean over heads of what is kept beside the window: (ratio n - window) / n, but for one cell per
+  // layer.
+  const std::vector<double> mu = list_of(text, "mu"), contexts = list_of(text, "context_tokens");
+  REQUIRE(mu.size() == 8);
+  REQUIRE(contexts.size() == 3);
+  double mean = 0, expected = 0;
+  for (const double x : mu) mean += x / 8;
+  for (const double n : contexts) expected += (0.3 * n - 32) / n / 3;
+  CHECK(mean == doctest::Approx(expected).epsilon(0.005));
+  CHECK(list_of(text, "share_mu").size() == 8);
+  CHECK(list_of(text, "budget_q32").size() == 8);
+
+  const Outcome ran = run_kvtwin(folder, reserved(file, {"--set=simulation.kept=profile"}));
+  REQUIRE_MESSAGE(ran.status == 0, ran.err);
+  CHECK(value_of(ran.out, "calls_finished") == "51");
+  CHECK(value_of(ran.out, "calls_rejected") == "0");
+  const Outcome shares = run_kvtwin(folder, reserved(file, {"--set=policies.budget_options.shares=true",
+                                                            "--set=policies.budget_options.ratio=0.5"}));
+  REQUIRE_MESSAGE(shares.status == 0, shares.err);
+  CHECK(value_of(shares.out, "decisions") != value_of(ran.out, "decisions"));
+  // What the file holds is an input of the run.
+  const std::string other = folder.file("other.textproto");
+  REQUIRE(
+      run_kvtwin(folder, calibrate("budgets", {"--set=policies.scorer=knorm", "--out=" + other})).status ==
+      0);
+  const Outcome changed = run_kvtwin(folder, reserved(other, {"--set=simulation.kept=profile"}));
+  CHECK(value_of(changed.out, "inputs") != value_of(ran.out, "inputs"));
+}
+
+TEST_CASE("calibrate cli: one threshold over all layers moves cells between layers, one for each does not") {
+  const Folder folder;
+  const auto layer_means = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"--set=policies.scorer=kvzip",
+                                      "--set=policies.scorer_options.repeat_tokens=256"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome made = run_kvtwin(folder, calibrate("budgets", words));
+    REQUIRE_MESSAGE(made.status == 0, made.err);
+    const std::vector<double> mu = list_of(made.out, "mu");
+    std::vector<double> out;
+    for (size_t i = 0; i < mu.size(); i += 2) out.push_back((mu[i] + mu[i + 1]) / 2);
+    return out;
+  };
+  const std::vector<double> each = layer_means({}), all = layer_means({"--all-layers"});
+  double sum_each = 0, sum_all = 0, spread_each = 0, spread_all = 0;
+  for (size_t l = 0; l < 4; ++l) {
+    sum_each += each[l], sum_all += all[l];
+    spread_each = std::max(spread_each, std::abs(each[l] - each[0]));
+    spread_all = std::max(spread_all, std::abs(all[l] - all[0]));
+  }
+  CHECK(sum_each == doctest::Approx(sum_all).epsilon(0.01));
+  CHECK(spread_each < 1e-9);
+  CHECK(spread_all > 0.01);
+}
+
+TEST_CASE("calibrate cli: retention keeps what every context kept, and is read back") {
+  const Folder folder;
+  const std::string file = folder.file("retention.textproto");
+  const Outcome made = run_kvtwin(folder, calibrate("retention", {kSnapkv, "--out=" + file}));
+  REQUIRE_MESSAGE(made.status == 0, made.err);
+  const std::string text = folder.read("retention.textproto");
+  const std::vector<double> kept = list_of(text, "kept"), mu = list_of(text, "mu");
+  REQUIRE(kept.size() == 3 * 8);
+  for (size_t h = 0; h < 8; ++h) CHECK((kept[h] + kept[8 + h] + kept[16 + h]) / 3 == doctest::Approx(mu[h]));
+  CHECK(run_kvtwin(folder, reserved(file, {"--set=simulation.kept=profile"})).status == 0);
+}
+
+TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
+  const Folder folder;
+  const std::string file = folder.file("tags.textproto");
+  const auto words = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--rows=8", "--layers=2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return calibrate("precision", all);
+  };
+  const Outcome made = run_kvtwin(folder, words({"--bits=2.7", "--out=" + file}));
+  REQUIRE_MESSAGE(made.status == 0, made.err);
+  CHECK(made.out.find("current text inst") != std::string::npos);
+  const std::string text = folder.read("tags.textproto");
+  CHECK(text == run_kvtwin(folder, words({"--bits=2.7"})).out);
+  CHECK(list_of(text, "demote_order").size() == 56);
+  // Everything that was seen loses less with 4 bits; all bits: nothing has 2.
+  const Outcome all = run_kvtwin(folder, words({"--bits=4", "--out=" + folder.file("all.textproto")}));
+  CHECK(all.out.find("2 bits: 0.0 % of the tokens") != std::string::npos);
+  const Outcome none = run_kvtwin(folder, words({"--bits=2", "--out=" + folder.file("none.textproto")}));
+  CHECK(none.out.find("2 bits: 100.0 % of the tokens") != std::string::npos);
+  const Outcome ran =
+      run_kvtwin(folder, simulate({"--set=policies.precision=triaxial", "--set=memory.page_tokens=32",
+                                   "--set=policies.precision_options.tag_map=" + file}));
+  // Read and taken; what the engine core does not run yet is said by name.
+  if (ran.status != 0) CHECK_MESSAGE(ran.said("triaxial is not run by the engine core yet"), ran.err);
+}
+
+TEST_CASE("calibrate cli: retrieval finds corrections and misses that a simulated run then has") {
+  const Folder folder;
+  const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/freekv.textproto";
+  const std::string file = folder.file("recall.textproto");
+  const std::vector<std::string> words = {"calibrate", "policy",       "retrieval",
+                                          scenario,    "--contexts=2", "--steps=24"};
+  std::vector<std::string> with_out = words;
+  with_out.push_back("--out=" + file);
+  const Outcome made = run_kvtwin(folder, with_out);
+  REQUIRE_MESSAGE(made.status == 0, made.err);
+  const std::string text = folder.read("recall.textproto");
+  CHECK(text == run_kvtwin(folder, words).out);
+  const std::vector<double> tau = list_of(text, "tau"), rates = list_of(text, "correction_rate"),
+                            misses = list_of(text, "miss_rate"), similar = list_of(text, "similarity");
+  REQUIRE(tau.size() == 41);
+  REQUIRE(rates.size() == 4 * 41);
+  REQUIRE(misses.size() == 4);
+  CHECK(misses[0] == 0);  // layers_dense: 1
+  double corrected = 0, missed = 0;
+  for (size_t l = 1; l < 4; ++l) {
+    CHECK(std::is_sorted(rates.begin() + static_cast<ptrdiff_t>(l * 41),
+                         rates.begin() + static_cast<ptrdiff_t>(l * 41 + 41)));
+    CHECK(misses[l] > 0);
+    CHECK(misses[l] < 1);
+    CHECK(std::abs(similar[2 * l]) <= 1);
+    corrected += rates[l * 41 + 20] / 3;  // at tau 0, the scenario's
+    missed += misses[l] / 3;
+  }
+  CHECK(tau[20] == 0);
+  const std::vector<std::string> run = {"run",
+                                        scenario,
+                                        "--world=sim",
+                                        "--no-write",
+                                        "--quiet",
+                                        "--format=jsonl",
+                                        "--set=simulation.retrieval.outcomes=profile",
+                                        "--set=simulation.retrieval.profile=" + file};
+  const Outcome ran = run_kvtwin(folder, run);
+  REQUIRE_MESSAGE(ran.status == 0, ran.err);
+  CHECK(std::stod(value_of(ran.out, "retrieval_correction_rate")) ==
+        doctest::Approx(corrected).epsilon(0.15));
+  CHECK(std::stod(value_of(ran.out, "retrieval_miss_rate")) == doctest::Approx(missed).epsilon(0.15));
+  // And as the CPU engine has them, which reads only what it chose.
+  const Outcome natural = run_kvtwin(
+      folder, {"run", scenario, "--world=cpu", "--clock=virtual", "--no-write", "--quiet", "--format=jsonl"});
+  REQUIRE_MESSAGE(natural.status == 0, natural.err);
+  for (const char* rate : {"retrieval_correction_rate", "retrieval_miss_rate"})
+    CHECK(std::stod(value_of(ran.out, rate)) ==
+          doctest::Approx(std::stod(value_of(natural.out, rate))).epsilon(0.1));
+  std::vector<std::string> always = run;
+  always.push_back("--set=policies.retrieval_options.tau=1.5");
+  CHECK(value_of(run_kvtwin(folder, always).out, "retrieval_correction_rate") == "1.0");
+  std::vector<std::string> wrong = run;
+  wrong[6] = "--set=simulation.retrieval.outcomes=fixed";
+  CHECK(run_kvtwin(folder, wrong).said("a profile beside outcomes fixed"));
+  std::vector<std::string> other = run;
+  other.push_back("--set=model.name=llama-3.1-8b");
+  CHECK(run_kvtwin(folder, other)
+            .said("freekv-llama-4x256 has 4 layers of 2 KV heads, llama-3.1-8b has 32 of 8"));
+}
+
+TEST_CASE("inspect cli: the oracle hits everything, random as chance has it, larger budgets lose less") {
+  const Folder folder;
+  const std::vector<std::string> words = {"inspect-policy",     kScenario,          "--contexts=3",
+                                          "--context-max=1100", "--budgets=64,256", "--response=16",
+                                          "--error-rows=4"};
+  const auto inspect = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return run_kvtwin(folder, more);
+  };
+  const Outcome csv = inspect({"--scorers=oracle,snapkv,knorm,random", "--format=csv"});
+  REQUIRE_MESSAGE(csv.status == 0, csv.err);
+  CHECK(csv.out == inspect({"--scorers=oracle,snapkv,knorm,random", "--format=csv"}).out);
+  std::istringstream lines(csv.out);
+  std::string line;
+  std::getline(lines, line);
+  CHECK(line == "scorer,budget,layer,contexts,hit_rate,floor,error");
+  struct Sum {
+    double hits = 0, floor = 0, error = 0;
+    int rows = 0;
+  };
+  std::map<std::pair<std::string, int>, Sum> sums;
+  while (std::getline(lines, line)) {
+    std::istringstream in(line);
+    std::vector<std::string> fields;
+    for (std::string field; std::getline(in, field, ',');) fields.push_back(field);
+    REQUIRE(fields.size() == 7);
+    Sum& sum = sums[{fields[0], std::stoi(fields[1])}];
+    sum.hits += std::stod(fields[4]), sum.floor += std::stod(fields[5]), sum.error += std::stod(fields[6]);
+    ++sum.rows;
+  }
+  REQUIRE(sums.size() == 8);
+  for (const int budget : {64, 256}) {
+    const Sum& oracle = sums[{"oracle", budget}];
+    const Sum& random = sums[{"random", budget}];
+    CHECK(oracle.rows == 4);
+    CHECK(oracle.hits == 4.0);
+    CHECK(random.hits == doctest::Approx(random.floor).epsilon(0.25));
+  }
+  for (const char* scorer : {"oracle", "snapkv", "knorm", "random"}) {
+    CAPTURE(scorer);
+    CHECK(sums[{scorer, 64}].floor < sums[{scorer, 256}].floor);
+    CHECK(sums[{scorer, 64}].error > sums[{scorer, 256}].error);
+  }
+  const Outcome table = inspect({"--scorers=oracle,random"});
+  CHECK(table.out.find("100.00 %") != std::string::npos);
+  CHECK(table.out.find("weights drawn from seed 42") != std::string::npos);
+  const Outcome json = inspect({"--scorers=random", "--format=json"});
+  CHECK(json.out.find("[{\"scorer\":\"random\",\"budget\":64,\"layer\":0,\"contexts\":3,\"hit_rate\":0.") ==
+        0);
+}
+
+TEST_CASE("calibrate and inspect cli: mistakes name what would be right") {
+  const Folder folder;
+  folder.write("calls.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,300,4\n");
+  const std::string azure = "--set=trace.path=" + folder.file("calls.csv"),
+                    format = "--set=trace.format=azure";
+  const std::string file = folder.file("p.textproto");
+  REQUIRE(run_kvtwin(folder, calibrate("budgets", {"--set=policies.scorer=knorm", "--out=" + file})).status ==
+          0);
+  std::vector<std::string> inspect = {"inspect-policy", kScenario, "--contexts=1", "--context-max=1100"};
+  const auto inspected = [&](const std::string& one) {
+    std::vector<std::string> words = inspect;
+    words.push_back(one);
+    return words;
+  };
+  const struct {
+    std::vector<std::string> words;
+    std::string message;
+  } rows[] = {
+      {calibrate("budgets", {}), "policies.scorer: scorer none cannot be calibrated; it ranks nothing"},
+      {calibrate("budgets", {"--set=policies.scorer=intent_residual"}),
+       "scorer intent_residual cannot be calibrated; its residual looks at what earlier turns"},
+      {calibrate("budgets", {kSnapkv, "--ratio=0"}), "--ratio: is 0; more than 0, at most 1"},
+      {calibrate("budgets", {kSnapkv, "--contexts=0"}), "--contexts: is 0; 1 to 65,536"},
+      {calibrate("budgets", {kSnapkv, "--context-min=1101"}),
+       "--context-min: is 1101; 1 to --context-max, which is 1100"},
+      {calibrate("budgets", {kSnapkv, "--context-max=40"}),
+       "none of 51 calls has a prompt of 37 to 40 tokens"},
+      {calibrate("budgets", {kSnapkv, "--set=model.name=gpt-oss-20b"}), "is not computed"},
+      {calibrate("precision", {azure, format}), "says nothing of the roles of its tokens"},
+      {calibrate("precision", {"--set=policies.precision_options.group=48"}),
+       "group is 48, heads of llama-4x256 are 64"},
+      {calibrate("precision", {"--bits=5"}), "--bits: is 5; 2 to 4"},
+      {calibrate("retrieval", {}), "policies.retrieval: retrieval all chooses no pages"},
+      {calibrate("retrieval", {"--set=policies.retrieval=freekv", "--set=memory.page_tokens=32"}),
+       "no context has more to choose from than 32 pages"},
+      {calibrate("precison", {}), "did you mean \"precision\"?"},
+      {reserved(file, {"--set=policies.budget_options.ratio=0.5"}),
+       "ratio is 0.5, knorm-llama-4x256 was made at 0.3"},
+      {reserved(file, {"--set=policies.budget_options.mean=0.5"}), "profile stands beside mean or deviation"},
+      {reserved(folder.file("none.textproto"), {}), "does not exist"},
+      {reserved(folder.file("calls.csv"), {}), "policies.budget_options.profile"},
+      {reserved(file, {"--set=model.name=llama-3.1-8b", "--set=memory.gpu_pages=20000"}),
+       "knorm-llama-4x256 has 4 layers of 2 KV heads, the engine has 32 of 8"},
+      {inspected("--scorers=snapkw"), "there is no scorer \"snapkw\"; did you mean \"snapkv\"?"},
+      {inspected("--scorers=intent_residual"), "intent_residual cannot be inspected"},
+      {inspected("--budgets=64,x"), "--budgets: \"x\" is no budget"},
+      {inspected("--budgets=100000"), "100000 cells hold every context"},
+      {inspected("--response=0"), "--response: is 0"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.message);
+    const Outcome outcome = run_kvtwin(folder, row.words);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    CHECK_MESSAGE(outcome.said(row.message), outcome.err);
+  }
+}

@@ -1,0 +1,159 @@
+// kvtwin explain: one step, operation by operation.
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::string kMethods = KVTWIN_SOURCE_DIR "/scenarios/methods/";
+
+std::vector<std::string> words(const std::string& method, const std::vector<std::string>& more) {
+  std::vector<std::string> out = {"explain", kMethods + method + ".textproto"};
+  out.insert(out.end(), more.begin(), more.end());
+  return out;
+}
+
+using Row = std::map<std::string, std::string>;
+
+std::vector<Row> rows_of(const std::string& csv) {
+  std::istringstream lines(csv);
+  std::string line;
+  std::vector<std::string> names;
+  std::vector<Row> rows;
+  while (std::getline(lines, line)) {
+    std::istringstream fields(line);
+    std::string field;
+    std::vector<std::string> values;
+    while (std::getline(fields, field, ',')) values.push_back(field);
+    if (names.empty()) {
+      names = values;
+      continue;
+    }
+    REQUIRE(values.size() == names.size());
+    Row row;
+    for (size_t i = 0; i < names.size(); ++i) row[names[i]] = values[i];
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+double number(const Row& row, const char* name) { return std::stod(row.at(name)); }
+
+// The millisecond figure behind `name` in a table.
+double line_ms(const std::string& table, const std::string& name) {
+  const size_t at = table.find("  " + name);
+  return at == std::string::npos ? -1 : std::stod(table.substr(at + 2 + name.size()));
+}
+
+}  // namespace
+
+TEST_CASE("explain cli: a retrieving step's operations fill it, and its critical path is as long as it") {
+  const Folder folder;
+  const std::string shape = "--shape=decodes=4,context=32768";
+  for (const std::string method : {"arkvale", "freekv", "shadowkv", "infinigen", "quest", "dense"}) {
+    CAPTURE(method);
+    const Outcome table = run_kvtwin(folder, words(method, {shape}));
+    REQUIRE_MESSAGE(table.status == 0, table.err);
+    const Outcome csv = run_kvtwin(folder, words(method, {shape, "--format=csv"}));
+    double computes = 0, stalled = 0, recalls = 0, path = 0;
+    for (const Row& row : rows_of(csv.out)) {
+      if (row.at("stream") == "compute") {
+        computes += number(row, "duration_ns");
+        stalled += number(row, "stalled_ns");
+      }
+      if (row.at("operation") == "recall") recalls += number(row, "duration_ns");
+      if (row.at("critical") == "true") path += number(row, "duration_ns");
+      CHECK((row.at("happens") == "true" || row.at("predicated") == "true"));
+    }
+    const double step = line_ms(table.out, "step ");
+    CHECK((computes + stalled) / 1e6 == doctest::Approx(step).epsilon(1e-4));
+    CHECK(path / 1e6 <= step * 1.0001);
+    CHECK(path > 0);
+    CHECK((recalls > 0) == (method != "dense" && method != "quest"));
+    // Exposed time is part of what the computing stream waits.
+    CHECK(line_ms(table.out, "transfers, exposed") <= stalled / 1e6 + 1e-3);
+  }
+}
+
+TEST_CASE("explain cli: a step of the run is the run's own") {
+  const Folder folder;
+  // All steps of a run of one call, one by one: their sum is what the run takes.
+  const std::vector<std::string> few = {"--set=replay.sessions_max=1",
+                                        "--set=trace.path=" + folder.file("t.csv")};
+  folder.write("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00.000000,3000,4\n");
+  std::vector<std::string> run = {"run", kMethods + "freekv.textproto", "--no-write", "--quiet",
+                                  "--format=jsonl"};
+  run.insert(run.end(), few.begin(), few.end());
+  const Outcome ran = run_kvtwin(folder, run);
+  REQUIRE_MESSAGE(ran.status == 0, ran.err);
+  const size_t at = ran.out.find("\"elapsed_s\":");
+  REQUIRE(at != std::string::npos);
+  const double elapsed_ms = 1e3 * std::stod(ran.out.substr(at + 12));
+  double sum = 0;
+  int steps = 0;
+  for (;; ++steps) {
+    std::vector<std::string> one = words("freekv", {"--step=" + std::to_string(steps)});
+    one.insert(one.end(), few.begin(), few.end());
+    const Outcome outcome = run_kvtwin(folder, one);
+    if (outcome.status != 0) {
+      CHECK(outcome.said("the run has no step " + std::to_string(steps)));
+      CHECK(outcome.said("its last is " + std::to_string(steps - 1)));
+      break;
+    }
+    sum += line_ms(outcome.out, "step ");
+  }
+  CHECK(steps > 3);
+  CHECK(sum == doctest::Approx(elapsed_ms).epsilon(1e-4));
+}
+
+TEST_CASE("explain cli: the graph has a cluster for each stream and the same bytes every time") {
+  const Folder folder;
+  const auto explain = [&](const char* file) {
+    return run_kvtwin(folder, words("freekv", {"--step=20", "--layers=0..1", "--out=" + folder.file(file)}));
+  };
+  REQUIRE(explain("a.dot").status == 0);
+  REQUIRE(explain("b.dot").status == 0);
+  const std::string dot = folder.read("a.dot");
+  CHECK(dot == folder.read("b.dot"));
+  for (const char* part :
+       {"digraph step {", "label=\"compute\"", "label=\"h2d\"", "recall[1]", "color=red", "dashed",
+        "recall_done[0]\\nof the step before", "recall_done[0]\\nfor the next step"}) {
+    CAPTURE(part);
+    CHECK(dot.find(part) != std::string::npos);
+  }
+  CHECK(dot.find("attention[2]") == std::string::npos);  // not asked for
+}
+
+TEST_CASE("explain cli: mistakes name what would be right") {
+  const Folder folder;
+  const struct {
+    std::vector<std::string> more;
+    const char* message;
+  } rows[] = {
+      {{}, "wants one of --step and --shape"},
+      {{"--step=1", "--shape=decodes=1"}, "wants one of --step and --shape"},
+      {{"--shape=decodes=x"}, "--shape: \"decodes=x\" is no number"},
+      {{"--shape=decode=1"}, "--shape: \"decode=1\" is no part of one"},
+      {{"--shape=context=5"}, "has no decodes and no chunks"},
+      {{"--shape=chunks=2"}, "--shape: 2 chunks of 0 tokens"},
+      {{"--step=3", "--engine=1"}, "--engine: there is no engine 1; the scenario has 1, from 0"},
+      {{"--step=3", "--layers=4"}, "--layers: \"4\" are no layers; FROM..TO of 0 to 31"},
+      {{"--step=99999"}, "the run has no step 99999 of engine 0; its last is"},
+      {{"--step=1", "--format=dot"}, "--format: there is no format \"dot\""},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.message);
+    const Outcome outcome = run_kvtwin(folder, words("freekv", row.more));
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    CHECK_MESSAGE(outcome.said(row.message), outcome.err);
+  }
+}
