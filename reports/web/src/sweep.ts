@@ -5,13 +5,14 @@ import type { EChartsCoreOption } from "echarts/core";
 import type { Sweep, SweepPoint } from "./data.js";
 import { choose, colours, element, number, plot, section, table } from "./page.js";
 
+const kTablePoints = 500;
 const kFirst = ["output_tokens_per_s", "ttft_p99_ms", "tpot_p95_ms", "e2e_p99_ms", "preemptions"];
 // Metrics of which more is better; less is for all others.
 const kMore = /per_s$|^busy$|^reused|^reclaimed$|^calls_finished$/;
 
-export function sweeps(all: Sweep[]): void {
-  all.forEach((sweep, s) => {
-    const into = section(`sweep${s}`, all.length > 1 ? `Sweep ${s + 1}` : "Sweep", `${sweep.points.length} points of ${sweep.dir}.`);
+export function sweeps(given: Sweep[]): void {
+  given.forEach((sweep, s) => {
+    const into = section(`sweep${s}`, given.length > 1 ? `Sweep ${s + 1}` : "Sweep", `${sweep.points.length} points of ${sweep.dir}.`);
     const metrics = numeric(sweep.points);
     const chosen = kFirst.filter((name) => metrics.includes(name));
     plot(into, "All points: axes, then metrics", () => parallel(sweep, chosen), 360);
@@ -22,7 +23,10 @@ export function sweeps(all: Sweep[]): void {
     choose(line, "x", ordered(metrics, x), (index) => { x = ordered(metrics, chosen[0] ?? "")[index] ?? x; update(); });
     choose(line, " y", ordered(metrics, y), (index) => { y = ordered(metrics, chosen[1] ?? "")[index] ?? y; update(); });
     const update = plot(into, "Two metrics, and the points that no other beats in both", () => scatter(sweep, x, y), 380);
-    table(into, "Points", [...sweep.axes, ...chosen], sweep.points.slice(0, 500).map((point) => [
+    const all = document.createElement("details");
+    all.append(element("summary", `The points as a table${sweep.points.length > kTablePoints ? ` (the first ${kTablePoints})` : ""}`));
+    into.append(all);
+    table(all, "Points", [...sweep.axes, ...chosen], sweep.points.slice(0, kTablePoints).map((point) => [
       ...point.values, ...chosen.map((name) => number(point.metrics[name]))]));
   });
 }
