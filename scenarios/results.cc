@@ -13,6 +13,7 @@
 
 #include "engine/metrics_summary.h"
 #include "models/textproto.h"
+#include "scenarios/csv_cell.h"
 
 namespace kvtwin {
 namespace {
@@ -161,13 +162,6 @@ void fill_reuse(const Summary& sum, v1::Reuse* out) {
   out->set_recomputed_tokens(sum.recomputed_tokens);
 }
 
-std::string csv_text(std::string_view text) {
-  if (text.find_first_of(",\"\n\r") == std::string_view::npos) return std::string(text);
-  std::string out = "\"";
-  for (const char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
-  return out + "\"";
-}
-
 std::string instant(Instant at) { return at == kNever ? "" : fmt::format("{}", at.ns); }
 
 }  // namespace
@@ -255,7 +249,7 @@ std::string calls_csv(const Composed& composed, const Metrics& metrics) {
     if (!call.known) continue;
     const ReplayCallInfo info = composed.client->call_info(CallId{static_cast<uint32_t>(id)});
     fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", id,
-                   csv_text(info.session_id), info.replica, info.node, raw(call.engine), name_of(call.end),
+                   csv_cell(info.session_id), info.replica, info.node, raw(call.engine), name_of(call.end),
                    call.prompt_tokens, call.output_tokens, call.reused_tokens, call.preemptions,
                    call.reused_again_tokens, call.recomputed_tokens, call.ready.ns, instant(call.queued),
                    instant(call.admitted), instant(call.first_token), instant(call.finished));

@@ -7,6 +7,17 @@
 
 namespace kvtwin {
 
+// The first of the waiting runs now; `cached` tokens of it are there. What barred it is over.
+void Core::State::let_in(Slot slot, uint32_t cached) {
+  CallState& call = calls[slot];
+  waiting.pop_front();
+  running.push_back(slot);
+  call.phase = CallState::Phase::kRunning;
+  call.kv = cached;
+  call.admitted_now = true;
+  call.insert_barred = call.recall_barred = call.reuse_barred = false;
+}
+
 Core::State::Admitted Core::State::admit(Slot slot) {
   CallState& call = calls[slot];
   if (arena) return admit_to_arena(slot) ? Admitted::kYes : Admitted::kBlocked;
@@ -29,13 +40,8 @@ Core::State::Admitted Core::State::admit(Slot slot) {
     index.release(match.lease, false);
     return Admitted::kBlocked;
   }
-  waiting.pop_front();
-  running.push_back(slot);
-  call.phase = CallState::Phase::kRunning;
+  let_in(slot, cached);
   call.lease = match.lease;
-  call.kv = cached;
-  call.admitted_now = true;
-  call.insert_barred = call.recall_barred = false;
   call.due = true;
   call.fill = call.known();
   call.ranked = call.answers = 0;

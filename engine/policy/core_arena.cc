@@ -76,12 +76,7 @@ bool Core::State::admit_to_arena(Slot slot) {
   const uint32_t covered = config.admission == AdmissionKind::kFullPrompt ? call.known() : tokens;
   const PageDemand demand = reserves ? arena_reservation(call) : arena_demand(call, covered);
   if (!arena_has_room(call, {demand.gpu + config.watermark_pages, demand.host})) return false;
-  waiting.pop_front();
-  running.push_back(slot);
-  call.phase = CallState::Phase::kRunning;
-  call.kv = 0;
-  call.admitted_now = true;
-  call.insert_barred = call.recall_barred = false;
+  let_in(slot, 0);
   if (reserves) {
     call.reserved = demand.gpu;
     call.reserved_host = demand.host;

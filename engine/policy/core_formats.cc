@@ -47,7 +47,7 @@ Core::State::Admitted Core::State::admit_to_pools(Slot slot) {
   if (config.admission == AdmissionKind::kFullPrompt) covered = call.known() - cached;
   if (reserves) covered = call.prompt + call.output - cached;
   const DualDemand demand = dual->demand(call.cells, covered, cells_available(call, false));
-  // The lease itself may have newly_taken what others have set aside.
+  // The lease itself may have taken what others have set aside.
   const bool robs = reserved_total > uint64_t{dual->pages_free(true)} + dual->pages_loose(true) ||
                     reserved_2_total > uint64_t{dual->pages_free(false)} + dual->pages_loose(false);
   if (tokens == 0 || robs ||
@@ -59,13 +59,8 @@ Core::State::Admitted Core::State::admit_to_pools(Slot slot) {
     call.reuse_barred = true;
     return admit_to_pools(slot);
   }
-  waiting.pop_front();
-  running.push_back(slot);
-  call.phase = CallState::Phase::kRunning;
+  let_in(slot, cached);
   call.lease = match.lease;
-  call.kv = cached;
-  call.admitted_now = true;
-  call.insert_barred = call.reuse_barred = false;
   call.settled = UINT32_MAX;
   cells_held += cells_of(call, cached);
   pages_running += call.cells.adopted_pages;
@@ -121,7 +116,7 @@ void Core::State::add_frames(CallState* call, uint32_t tokens) {
   }
 }
 
-// Further steps of a stretch: decoded cells, whose pages grant_ahead_cells() has newly_taken.
+// Further steps of a stretch: decoded cells, whose pages grant_ahead_cells() has taken.
 void Core::State::extend_cells(CallState* call, uint32_t tokens) {
   add_frames(call, call->kv + tokens);
   newly_taken.clear();

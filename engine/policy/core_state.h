@@ -273,6 +273,7 @@ struct Core::State {
 
   // core_admission.cc
   Admitted admit(Slot slot);
+  void let_in(Slot slot, uint32_t cached);
   Admitted recall_first(Slot slot, const Match& match);
   bool below_clean_target(uint32_t newly_taken) const;
   void start_cleaning();

@@ -9,37 +9,20 @@
 #include <cstring>
 #include <numeric>
 
-#include "kernels/bench/decode_problem.cuh"
+#include "kernels/bench/replay.cuh"
 
 namespace kvtwin::test {
 namespace {
 
-constexpr double kCeiling = 4.69e12;  // bytes per second
 constexpr uint32_t kKvHeads = 8, kGroup = 4, kDim = 128, kPage = 16;
 constexpr size_t kPoolBlocks = (size_t{18} << 30) / (4 * kDim * kPage);
-
-__global__ void fill(uint4* data, size_t count) {
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
-       i += size_t{gridDim.x} * blockDim.x) {
-    uint32_t word[4];
-    for (int k = 0; k < 4; ++k) {
-      uint64_t x = (i * 4 + static_cast<size_t>(k)) * 0x9e3779b97f4a7c15u;
-      x ^= x >> 29, x *= 0xbf58476d1ce4e5b9u, x ^= x >> 32;
-      const float a = static_cast<float>(x & 0xffff) / 32768 - 1,
-                  b = static_cast<float>(x >> 16 & 0xffff) / 32768 - 1;
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
-      word[k] = *reinterpret_cast<const uint32_t*>(&pair);
-    }
-    data[i] = {word[0], word[1], word[2], word[3]};
-  }
-}
 
 struct Bench {
   DeviceArray<__nv_bfloat16> pool{kPoolBlocks * 2 * kDim * kPage};
   cudaStream_t stream{};
 
   Bench() {
-    fill<<<1056, 256>>>(reinterpret_cast<uint4*>(pool.get()), pool.bytes() / 16);
+    fill_bf16<<<1056, 256>>>(reinterpret_cast<uint4*>(pool.get()), pool.bytes() / 16);
     KVT_CUDA(cudaStreamCreate(&stream));
     KVT_CUDA(cudaDeviceSynchronize());
   }
@@ -65,46 +48,12 @@ std::vector<uint32_t> ten_ninety(uint32_t calls, uint32_t tokens) {
   return out;
 }
 
-// Seconds of one launch, by replay of a graph of launches that go round over the sets.
-template <typename Launch>
-std::vector<double> replay(benchmark::State& state, uint32_t sets, const Launch& launch) {
-  cudaStream_t stream = bench().stream;
-  const uint32_t launches = std::max(sets, 8u);
-  cudaGraph_t graph;
-  cudaGraphExec_t runnable;
-  KVT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (uint32_t i = 0; i < launches; ++i) KVT_CUDA(launch(i % sets));
-  KVT_CUDA(cudaStreamEndCapture(stream, &graph));
-  KVT_CUDA(cudaGraphInstantiate(&runnable, graph, 0));
-  cudaEvent_t begin, end;
-  KVT_CUDA(cudaEventCreate(&begin));
-  KVT_CUDA(cudaEventCreate(&end));
-  for (int i = 0; i < 2; ++i) KVT_CUDA(cudaGraphLaunch(runnable, stream));
-  std::vector<double> seconds;
-  for (auto _ : state) {
-    KVT_CUDA(cudaEventRecord(begin, stream));
-    KVT_CUDA(cudaGraphLaunch(runnable, stream));
-    KVT_CUDA(cudaEventRecord(end, stream));
-    KVT_CUDA(cudaEventSynchronize(end));
-    float ms = 0;
-    KVT_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    seconds.push_back(static_cast<double>(ms) / 1e3 / launches);
-    state.SetIterationTime(seconds.back());
-  }
-  KVT_CUDA(cudaEventDestroy(begin));
-  KVT_CUDA(cudaEventDestroy(end));
-  KVT_CUDA(cudaGraphExecDestroy(runnable));
-  KVT_CUDA(cudaGraphDestroy(graph));
-  return seconds;
-}
-
-void report(benchmark::State& state, std::vector<double> seconds, double bytes, bool plan_only,
+void report(benchmark::State& state, const std::vector<double>& seconds, double bytes, bool plan_only,
             const DeviceArray<__nv_bfloat16>& out) {
-  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-  const double median = seconds[seconds.size() / 2];
-  state.counters["us_median"] = median * 1e6;
-  state.counters["floor_us"] = bytes / kCeiling * 1e6;
-  if (!plan_only) state.counters["pct_ceiling"] = bytes / kCeiling / median * 100;
+  const double typical = median(seconds);
+  state.counters["us_median"] = typical * 1e6;
+  state.counters["floor_us"] = bytes / kReadCeiling * 1e6;
+  if (!plan_only) state.counters["pct_ceiling"] = bytes / kReadCeiling / typical * 100;
   uint64_t digest = 0;
   for (const __nv_bfloat16 value : out.read()) {
     uint16_t bits;
@@ -145,7 +94,8 @@ void decode(benchmark::State& state, Lengths lengths, bool plan_only) {
   KVT_CUDA(plan_attention_decode(shape, args, stream));
   KVT_CUDA(attention_decode(shape, args, stream));
   KVT_CUDA(cudaStreamSynchronize(stream));
-  const std::vector<double> seconds = replay(state, sets, [&](uint32_t set) {
+  const std::vector<double> seconds = replays(state, stream, std::max(sets, 8u), [&](uint32_t launch) {
+    const uint32_t set = launch % sets;
     args.pages = table_pages.get() + size_t{set} * pages;
     return plan_only ? plan_attention_decode(shape, args, stream) : attention_decode(shape, args, stream);
   });

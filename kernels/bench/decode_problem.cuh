@@ -52,6 +52,30 @@ class DeviceArray {
   size_t count_ = 0;
 };
 
+// How many GPUs there are to run on.
+inline int gpus() {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
+}
+
+// The largest difference of `out` to `expected`, against the largest number expected in that row.
+inline double largest_error(const DeviceArray<__nv_bfloat16>& out, const std::vector<double>& expected,
+                            uint32_t head_dim) {
+  const std::vector<__nv_bfloat16> got = out.read();
+  double worst = 0;
+  for (size_t row = 0; row < got.size() / head_dim; ++row) {
+    double size = 1e-3, off = 0;
+    for (uint32_t c = 0; c < head_dim; ++c) {
+      const size_t i = row * head_dim + c;
+      const double value = static_cast<double>(__bfloat162float(got[i]));
+      size = std::max(size, std::abs(expected[i]));
+      off = std::isnan(value) ? INFINITY : std::max(off, std::abs(value - expected[i]));
+    }
+    worst = std::max(worst, off / size);
+  }
+  return worst;
+}
+
 struct DecodeProblem {
   DecodeShape shape;
   DecodeArgs args;
@@ -105,22 +129,7 @@ struct DecodeProblem {
     return size_t{row} * shape.head_dim + ((channel / 8) ^ swizzle) * 8 + channel % 8;
   }
 
-  // The largest difference to `expected`, against the largest number expected in that row.
-  double error() const {
-    const std::vector<__nv_bfloat16> got = out.read();
-    double worst = 0;
-    for (size_t row = 0; row < got.size() / shape.head_dim; ++row) {
-      double size = 1e-3, off = 0;
-      for (uint32_t c = 0; c < shape.head_dim; ++c) {
-        const size_t i = row * shape.head_dim + c;
-        const double value = static_cast<double>(__bfloat162float(got[i]));
-        size = std::max(size, std::abs(expected[i]));
-        off = std::isnan(value) ? INFINITY : std::max(off, std::abs(value - expected[i]));
-      }
-      worst = std::max(worst, off / size);
-    }
-    return worst;
-  }
+  double error() const { return largest_error(out, expected, shape.head_dim); }
 
  private:
   size_t block_of(const DecodeSequence& row, const std::vector<uint32_t>& numbers, uint32_t token,

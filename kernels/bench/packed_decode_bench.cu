@@ -9,13 +9,12 @@
 #include <cstring>
 #include <numeric>
 
-#include "kernels/bench/decode_problem.cuh"
+#include "kernels/bench/replay.cuh"
 #include "kernels/packed_decode.h"
 
 namespace kvtwin::test {
 namespace {
 
-constexpr double kCeiling = 4.69e12;  // bytes per second
 constexpr uint32_t kKvHeads = 8, kGroup = 4, kDim = 128;
 constexpr size_t kPoolBytes = size_t{3} << 30;
 
@@ -87,43 +86,9 @@ Pools& pools() {
   return instance;
 }
 
-// Seconds of one launch, by replay of a graph of launches that go round over the sets.
-template <typename Launch>
-std::vector<double> replay(benchmark::State& state, uint32_t sets, const Launch& launch) {
-  cudaStream_t stream = pools().stream;
-  const uint32_t launches = std::max(sets, 6u);
-  cudaGraph_t graph;
-  cudaGraphExec_t runnable;
-  KVT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (uint32_t i = 0; i < launches; ++i) KVT_CUDA(launch(i % sets));
-  KVT_CUDA(cudaStreamEndCapture(stream, &graph));
-  KVT_CUDA(cudaGraphInstantiate(&runnable, graph, 0));
-  cudaEvent_t begin, end;
-  KVT_CUDA(cudaEventCreate(&begin));
-  KVT_CUDA(cudaEventCreate(&end));
-  for (int i = 0; i < 2; ++i) KVT_CUDA(cudaGraphLaunch(runnable, stream));
-  std::vector<double> seconds;
-  for (auto _ : state) {
-    KVT_CUDA(cudaEventRecord(begin, stream));
-    KVT_CUDA(cudaGraphLaunch(runnable, stream));
-    KVT_CUDA(cudaEventRecord(end, stream));
-    KVT_CUDA(cudaEventSynchronize(end));
-    float ms = 0;
-    KVT_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    seconds.push_back(static_cast<double>(ms) / 1e3 / launches);
-    state.SetIterationTime(seconds.back());
-  }
-  KVT_CUDA(cudaEventDestroy(begin));
-  KVT_CUDA(cudaEventDestroy(end));
-  KVT_CUDA(cudaGraphExecDestroy(runnable));
-  KVT_CUDA(cudaGraphDestroy(graph));
-  return seconds;
-}
-
-void report(benchmark::State& state, std::vector<double> seconds, double bytes,
+void report(benchmark::State& state, const std::vector<double>& seconds, double bytes,
             const DeviceArray<__nv_bfloat16>& out) {
-  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-  const double median = seconds[seconds.size() / 2];
+  const double typical = median(seconds);
   uint64_t digest = 0;
   for (const __nv_bfloat16 value : out.read()) {
     uint16_t bits;
@@ -131,8 +96,8 @@ void report(benchmark::State& state, std::vector<double> seconds, double bytes,
     digest = (digest ^ bits) * 0x100000001b3u;
   }
   char label[96];
-  std::snprintf(label, sizeof label, "us %.1f floor %.1f pct %.1f digest %016llx", median * 1e6,
-                bytes / kCeiling * 1e6, bytes / kCeiling / median * 100,
+  std::snprintf(label, sizeof label, "us %.1f floor %.1f pct %.1f digest %016llx", typical * 1e6,
+                bytes / kReadCeiling * 1e6, bytes / kReadCeiling / typical * 100,
                 static_cast<unsigned long long>(digest));
   state.SetLabel(label);
 }
@@ -197,7 +162,8 @@ void decode(benchmark::State& state, Case c, Lengths lengths) {
   KVT_CUDA(plan_packed_decode(shape, args, stream));
   KVT_CUDA(packed_decode(shape, args, stream));
   KVT_CUDA(cudaStreamSynchronize(stream));
-  const std::vector<double> seconds = replay(state, sets, [&](uint32_t set) {
+  const std::vector<double> seconds = replays(state, stream, std::max(sets, 6u), [&](uint32_t launch) {
+    const uint32_t set = launch % sets;
     args.table = table.get() + size_t{set} * shape.sequences;
     return packed_decode(shape, args, stream);
   });

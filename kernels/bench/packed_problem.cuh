@@ -143,22 +143,7 @@ struct PackedProblem {
     }
   }
 
-  // The largest difference to `expected`, against the largest number expected in that row.
-  double error() const {
-    const std::vector<__nv_bfloat16> got = out.read();
-    double worst = 0;
-    for (size_t row = 0; row < got.size() / shape.head_dim; ++row) {
-      double size = 1e-3, off = 0;
-      for (uint32_t c = 0; c < shape.head_dim; ++c) {
-        const size_t i = row * shape.head_dim + c;
-        const double value = static_cast<double>(__bfloat162float(got[i]));
-        size = std::max(size, std::abs(expected[i]));
-        off = std::isnan(value) ? INFINITY : std::max(off, std::abs(value - expected[i]));
-      }
-      worst = std::max(worst, off / size);
-    }
-    return worst;
-  }
+  double error() const { return largest_error(out, expected, shape.head_dim); }
 
  private:
   size_t page_size(uint32_t part) const { return packed_page_bytes(shape, static_cast<PackedPart>(part)); }

@@ -38,16 +38,20 @@ inline DeviceArray<__nv_bfloat16> random_bf16(size_t count) {
   return out;
 }
 
-// Median seconds of one launch: replays of a graph of launch(0), launch(1), ..., after two that do not count.
+inline double median(std::vector<double> seconds) {
+  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+// Seconds of one launch, by replays of a graph of launch(0), launch(1), ..., after two that do not count.
 template <typename Launch>
-double median_of_replays(benchmark::State& state, uint32_t launches, const Launch& launch) {
-  cudaStream_t stream;
+std::vector<double> replays(benchmark::State& state, cudaStream_t stream, uint32_t launches,
+                            const Launch& launch) {
   cudaGraph_t graph;
   cudaGraphExec_t runnable;
   cudaEvent_t begin, end;
-  KVT_CUDA(cudaStreamCreate(&stream));
   KVT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (uint32_t i = 0; i < launches; ++i) KVT_CUDA(launch(i, stream));
+  for (uint32_t i = 0; i < launches; ++i) KVT_CUDA(launch(i));
   KVT_CUDA(cudaStreamEndCapture(stream, &graph));
   KVT_CUDA(cudaGraphInstantiate(&runnable, graph, 0));
   KVT_CUDA(cudaEventCreate(&begin));
@@ -68,9 +72,18 @@ double median_of_replays(benchmark::State& state, uint32_t launches, const Launc
   KVT_CUDA(cudaEventDestroy(end));
   KVT_CUDA(cudaGraphExecDestroy(runnable));
   KVT_CUDA(cudaGraphDestroy(graph));
+  return seconds;
+}
+
+// Their median, on a stream of their own: launch(i, stream).
+template <typename Launch>
+double median_of_replays(benchmark::State& state, uint32_t launches, const Launch& launch) {
+  cudaStream_t stream;
+  KVT_CUDA(cudaStreamCreate(&stream));
+  const double seconds =
+      median(replays(state, stream, launches, [&](uint32_t i) { return launch(i, stream); }));
   KVT_CUDA(cudaStreamDestroy(stream));
-  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-  return seconds[seconds.size() / 2];
+  return seconds;
 }
 
 template <typename T>

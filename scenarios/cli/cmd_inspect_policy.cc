@@ -19,20 +19,10 @@ struct InspectArguments {
   InspectRequest request;
 };
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> out;
-  for (size_t from = 0; from <= text.size();) {
-    const size_t comma = std::min(text.find(',', from), text.size());
-    out.push_back(text.substr(from, comma - from));
-    from = comma + 1;
-  }
-  return out;
-}
-
 Result<void> check(InspectArguments* arguments) {
   InspectRequest& request = arguments->request;
-  request.scorers = split(arguments->scorers);
-  for (const std::string& word : split(arguments->budgets)) {
+  request.scorers = split_list(arguments->scorers);
+  for (const std::string& word : split_list(arguments->budgets)) {
     const bool number =
         !word.empty() && word.size() < 8 && word.find_first_not_of("0123456789") == std::string::npos;
     request.budgets.push_back(number ? static_cast<uint32_t>(std::stoul(word)) : 0);

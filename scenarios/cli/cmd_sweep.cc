@@ -61,15 +61,8 @@ class SweepProgress {
   bool shown_ = false;
 };
 
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> out;
-  for (size_t at = 0; at <= list.size();) {
-    const size_t comma = std::min(list.find(',', at), list.size());
-    if (comma > at) out.push_back(list.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return out;
-}
+// What is damaged, and is made again.
+void warn(const std::string& text) { fmt::print(stderr, "{}\n", text); }
 
 Result<SweepSpec> spec_of(const SweepArguments& arguments) {
   SweepSpec spec;
@@ -105,7 +98,8 @@ size_t points_to_run(const std::vector<SweepRow>& rows, const Shard& shard) {
 
 int say_rows(const SweepArguments& arguments, const SweepSpec& spec, const std::vector<SweepRow>& rows,
              OutputFormat format) {
-  const std::vector<std::string> columns = split(arguments.columns);
+  std::vector<std::string> columns = split_list(arguments.columns);
+  std::erase(columns, "");
   for (const std::string& column : unknown_columns(rows, columns))
     complain(Mistake{"--columns", fmt::format("results have no \"{}\"", column), "--format=jsonl names all"});
   fmt::print("{}", format_sweep(spec, rows, format, columns));
@@ -125,7 +119,8 @@ int run_rows(const SweepArguments& arguments, const SweepSpec& spec, const Shard
   // Shards leave the index to whoever collects them: a network's file system is no place for two writers.
   std::unique_ptr<SweepIndex> index;
   if (shard.count == 1) {
-    Result<std::unique_ptr<SweepIndex>> made = SweepIndex::open(arguments.out + "/index.sqlite", spec, *rows);
+    Result<std::unique_ptr<SweepIndex>> made =
+        SweepIndex::open(arguments.out + "/index.sqlite", spec, *rows, warn);
     if (!made) return complain(made.error(), kExitEnvironment);
     index = std::move(*made);
   }
@@ -152,7 +147,7 @@ int halve(const SweepArguments& arguments, SweepSpec spec, OutputFormat format) 
   spec.sets.emplace_back();
   for (const std::string& rung : halving->rungs) {
     spec.sets.back() = fmt::format("{}={}", halving->field, rung);
-    Result<std::vector<SweepRow>> rows = plan_points(spec, *points, arguments.out);
+    Result<std::vector<SweepRow>> rows = plan_points(spec, *points, arguments.out, warn);
     if (!rows) return complain(rows.error());
     if (const int status = run_rows(arguments, spec, {}, &*rows); status != kExitDone) return status;
     if (rung == halving->rungs.back()) return say_rows(arguments, spec, *rows, format);
@@ -186,9 +181,9 @@ int sweep_on_slurm(const SweepArguments& arguments, const SweepSpec& spec, Outpu
   const SlurmJob job{own_program(),   plan_words(arguments, dir),   dir,
                      arguments.tasks, std::max(1u, arguments.jobs), arguments.sbatch};
   if (Result<void> ok = run_on_slurm(job); !ok) return complain(ok.error(), kExitEnvironment);
-  Result<std::vector<SweepRow>> rows = plan_sweep(spec, arguments.out);
+  Result<std::vector<SweepRow>> rows = plan_sweep(spec, arguments.out, warn);
   if (!rows) return complain(rows.error());
-  Result<std::unique_ptr<SweepIndex>> index = SweepIndex::open(dir + "/index.sqlite", spec, *rows);
+  Result<std::unique_ptr<SweepIndex>> index = SweepIndex::open(dir + "/index.sqlite", spec, *rows, warn);
   if (!index) return complain(index.error(), kExitEnvironment);
   return say_rows(arguments, spec, *rows, format);
 }
@@ -211,7 +206,7 @@ int sweep(const SweepArguments& arguments) {
     return halve(arguments, *spec, *format);
   }
   if (slurm && !arguments.dry) return sweep_on_slurm(arguments, *spec, *format);
-  Result<std::vector<SweepRow>> rows = plan_sweep(*spec, arguments.out);
+  Result<std::vector<SweepRow>> rows = plan_sweep(*spec, arguments.out, warn);
   if (!rows) return complain(rows.error());
   if (!arguments.dry) {
     if (const int status = run_rows(arguments, *spec, *shard, &*rows); status != kExitDone) return status;

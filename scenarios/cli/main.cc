@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -41,6 +42,16 @@ Result<OutputFormat> parse_format(const std::string& text) {
   if (text == "jsonl") return OutputFormat::kJsonl;
   if (text == "csv") return OutputFormat::kCsv;
   return mistake("--format", fmt::format("there is no format \"{}\"", text), "table, json, jsonl or csv");
+}
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> out;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t comma = std::min(text.find(',', from), text.size());
+    out.push_back(text.substr(from, comma - from));
+    from = comma + 1;
+  }
+  return out;
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "scenarios/csv_cell.h"
 #include "scenarios/sweep/sweep.h"
 
 namespace kvtwin {
@@ -30,15 +31,6 @@ std::vector<std::string> metric_names(const std::vector<SweepRow>& rows) {
     }
   }
   return names;
-}
-
-// RFC 4180.
-std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
-  std::string out(1, '"');
-  for (const char c : text) out.append(c == '"' ? 2 : 1, c);
-  out.push_back('"');
-  return out;
 }
 
 // JSON texts without their quotes, so that a spreadsheet sees the value.

@@ -30,7 +30,7 @@ void remove_base(const std::string& path) {
 }  // namespace
 
 Result<std::unique_ptr<SweepIndex>> SweepIndex::open(const std::string& path, const SweepSpec& spec,
-                                                     const std::vector<SweepRow>& rows) {
+                                                     const std::vector<SweepRow>& rows, const Warn& warn) {
   for (const bool last : {false, true}) {
     std::unique_ptr<SweepIndex> index(new SweepIndex(path));
     Result<void> ok;
@@ -43,7 +43,7 @@ Result<std::unique_ptr<SweepIndex>> SweepIndex::open(const std::string& path, co
     if (ok) return index;
     if (last) return tl::unexpected<Mistake>(ok.error());
     index.reset();
-    fmt::print(stderr, "{}; it is made again from the points\n", ok.error().text());
+    warn(ok.error().text() + "; it is made again from the points");
     remove_base(path);
   }
   return mistake(path, "cannot be opened");

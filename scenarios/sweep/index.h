@@ -20,9 +20,9 @@ namespace kvtwin {
 class SweepIndex {
  public:
   // Opens or makes `path`, and makes it say what `rows` say. Metrics of keys that are no longer in a row
-  // stay.
+  // stay. `warn` is told of a damaged one.
   static Result<std::unique_ptr<SweepIndex>> open(const std::string& path, const SweepSpec& spec,
-                                                  const std::vector<SweepRow>& rows);
+                                                  const std::vector<SweepRow>& rows, const Warn& warn);
   ~SweepIndex();
 
   // All rows that have `row`'s key are as `row` is now.

@@ -100,14 +100,14 @@ const char* name_of(PointState state) {
   return kNames[static_cast<size_t>(state)];
 }
 
-Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::string& dir) {
+Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::string& dir, const Warn& warn) {
   const Result<std::vector<SweepPoint>> points = sweep_points(spec.axes, spec.sampling);
   if (!points) return tl::unexpected<Mistake>(points.error());
-  return plan_points(spec, *points, dir);
+  return plan_points(spec, *points, dir, warn);
 }
 
 Result<std::vector<SweepRow>> plan_points(const SweepSpec& spec, const std::vector<SweepPoint>& points,
-                                          const std::string& dir) {
+                                          const std::string& dir, const Warn& warn) {
   PathDigests read;
   std::vector<SweepRow> rows(points.size());
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -125,7 +125,7 @@ Result<std::vector<SweepRow>> plan_points(const SweepSpec& spec, const std::vect
     row.key = fmt::format("{:016x}", *inputs);
     std::string complaint;
     look_up(dir, &row, &complaint);
-    if (!complaint.empty()) fmt::print(stderr, "{}; it will run again\n", complaint);
+    if (!complaint.empty()) warn(complaint + "; it will run again");
   }
   return rows;
 }

@@ -44,11 +44,12 @@ struct SweepRow {
 };
 
 // All points in order, each with its key, and as far as DIR knows them. Points at which the scenario is wrong
-// are failed rows, no mistakes.
-Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::string& dir);
+// are failed rows, no mistakes. `warn` is told of results that cannot be read and count as missing.
+using Warn = std::function<void(const std::string&)>;
+Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::string& dir, const Warn& warn);
 // The same of these points.
 Result<std::vector<SweepRow>> plan_points(const SweepSpec& spec, const std::vector<SweepPoint>& points,
-                                          const std::string& dir);
+                                          const std::string& dir, const Warn& warn);
 // The row as the directory has it now. A directory that cannot be read is as good as missing; why it cannot
 // goes to *complaint.
 void look_up(const std::string& dir, SweepRow* row, std::string* complaint);

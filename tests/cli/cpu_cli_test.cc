@@ -16,14 +16,6 @@ std::vector<std::string> run_words(const std::vector<std::string>& more) {
   return words;
 }
 
-// What follows `name` in a table or record, up to a blank or a quote.
-std::string after(const std::string& text, const std::string& name) {
-  const size_t at = text.find(name);
-  REQUIRE_MESSAGE(at != std::string::npos, text);
-  const size_t begin = at + name.size();
-  return text.substr(begin, text.find_first_of(" \"\n", begin) - begin);
-}
-
 }  // namespace
 
 TEST_CASE("cpu: a run on real values is recorded, and its log replays to the same digest") {

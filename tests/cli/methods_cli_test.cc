@@ -34,13 +34,6 @@ std::vector<std::string> run_words(const std::string& method, const std::vector<
   return words;
 }
 
-std::string after(const std::string& text, const std::string& name) {
-  const size_t at = text.find(name);
-  REQUIRE_MESSAGE(at != std::string::npos, text);
-  const size_t begin = text.find_first_not_of(' ', at + name.size());
-  return text.substr(begin, text.find_first_of(" \n", begin) - begin);
-}
-
 }  // namespace
 
 TEST_CASE("methods: each one that drops cells has a small scenario") {

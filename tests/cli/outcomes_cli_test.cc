@@ -18,12 +18,6 @@ std::vector<std::string> run_words(const std::string& method, const std::vector<
   return words;
 }
 
-// The number after "key": in one line of JSON; -1 when it is not there.
-double number(const std::string& json, const std::string& key) {
-  const size_t at = json.find("\"" + key + "\":");
-  return at == std::string::npos ? -1 : std::stod(json.substr(at + key.size() + 3));
-}
-
 }  // namespace
 
 TEST_CASE("recorded outcomes: a run that answers as another was recorded decides and lasts as that did") {
@@ -104,7 +98,7 @@ TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each 
       more.insert(more.end(), sets.begin(), sets.end());
       const Outcome outcome = run_kvtwin(folder, run_words(method, more));
       REQUIRE(outcome.status == 0);
-      return number(outcome.out, "itl_p50_ms");
+      return json_number(outcome.out, "itl_p50_ms");
     };
     const std::string small = "--set=policies.retrieval_options.budget_tokens=1088",
                       more = "--set=policies.retrieval_options.budget_tokens=65536";
@@ -147,9 +141,10 @@ TEST_CASE("I: reads obey their definitions: raw at least effective, and equal wh
         folder,
         run_words(method, {"--no-write", "--format=jsonl", "--set=replay.sessions_max=3", "--set=" + set}));
     REQUIRE(outcome.status == 0);
-    const double raw = number(outcome.out, "reads_raw"), effective = number(outcome.out, "reads_effective");
-    const double peak = number(outcome.out, "reads_peak_raw"),
-                 peak_effective = number(outcome.out, "reads_peak_effective");
+    const double raw = json_number(outcome.out, "reads_raw"),
+                 effective = json_number(outcome.out, "reads_effective");
+    const double peak = json_number(outcome.out, "reads_peak_raw"),
+                 peak_effective = json_number(outcome.out, "reads_peak_effective");
     CHECK(raw >= effective);
     CHECK(peak >= peak_effective);
     CHECK(effective > 0);
@@ -179,7 +174,7 @@ TEST_CASE("group fragmentation: none with a head per group, most where groups ar
                               std::string("--set=policies.layout_options.heads_per_group=") + heads,
                               std::string("--set=policies.layout_options.clustering=") + clustering}));
     REQUIRE(outcome.status == 0);
-    return std::pair{number(outcome.out, "fragmentation_group"), number(outcome.out, "reclaimed")};
+    return std::pair{json_number(outcome.out, "fragmentation_group"), json_number(outcome.out, "reclaimed")};
   };
   const auto alone = run("1", "across_layers"), across = run("4", "across_layers"),
              layer = run("4", "per_layer"), adjacent = run("4", "adjacent");
@@ -204,7 +199,7 @@ TEST_CASE("partition: its price orders the choices, and only where heads differ"
         run_kvtwin(folder, run_words(method, {"--no-write", "--format=jsonl", "--set=replay.sessions_max=2",
                                               "--set=policies.partition=" + partition}));
     REQUIRE(outcome.status == 0);
-    return number(outcome.out, "attention_stretch");
+    return json_number(outcome.out, "attention_stretch");
   };
   const double even = stretch("tangram", "stream_k"), aot = stretch("tangram", "aot"),
                uniform = stretch("tangram", "uniform");

@@ -52,6 +52,20 @@ inline Outcome run_kvtwin(const Folder& folder, const std::vector<std::string>& 
   return outcome;
 }
 
+// The word behind `name`, spaces apart. REQUIRES: it is there.
+inline std::string after(const std::string& text, const std::string& name) {
+  const size_t at = text.find(name);
+  REQUIRE_MESSAGE(at != std::string::npos, text);
+  const size_t begin = text.find_first_not_of(' ', at + name.size());
+  return text.substr(begin, text.find_first_of(" \"\n", begin) - begin);
+}
+
+// The number after "key": in one line of JSON; -1 when it is not there.
+inline double json_number(const std::string& json, const std::string& key) {
+  const size_t at = json.find("\"" + key + "\":");
+  return at == std::string::npos ? -1 : std::stod(json.substr(at + key.size() + 3));
+}
+
 }  // namespace kvtwin::testing
 
 #endif  // KVTWIN_TESTS_CLI_PROGRAM_H_

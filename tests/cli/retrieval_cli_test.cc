@@ -20,12 +20,6 @@ std::vector<std::string> run_words(const std::string& method, const std::vector<
   return words;
 }
 
-// The number after "key": in one line of JSON; -1 when it is not there.
-double number(const std::string& json, const std::string& key) {
-  const size_t at = json.find("\"" + key + "\":");
-  return at == std::string::npos ? -1 : std::stod(json.substr(at + key.size() + 3));
-}
-
 }  // namespace
 
 TEST_CASE(
@@ -67,7 +61,7 @@ TEST_CASE("retrieval cli: steps get slower with misses and corrections, and noth
     for (const std::string& set : sets) more.push_back("--set=" + set);
     const Outcome outcome = run_kvtwin(folder, run_words(method, more));
     REQUIRE(outcome.status == 0);
-    return number(outcome.out, "itl_p50_ms");
+    return json_number(outcome.out, "itl_p50_ms");
   };
   const std::string miss = "simulation.retrieval.miss_rate=",
                     corrected = "simulation.retrieval.correction_rate=";
@@ -89,7 +83,8 @@ TEST_CASE("retrieval cli: one GPU has its links for itself, and both fidelities 
     const Outcome outcome =
         run_kvtwin(folder, run_words("freekv", {"--no-write", "--format=jsonl",
                                                 std::string("--set=simulation.fidelity=") + fidelity}));
-    return std::pair(number(outcome.out, "elapsed_s"), number(outcome.out, "retrieval_steps_expanded"));
+    return std::pair(json_number(outcome.out, "elapsed_s"),
+                     json_number(outcome.out, "retrieval_steps_expanded"));
   };
   const auto [collapsed, none] = end("collapsed");
   const auto [expanded, all] = end("expanded");
@@ -110,7 +105,7 @@ TEST_CASE("retrieval cli: an engine of two GPUs moves each head's pages over its
                                       std::string("--set=engines.tensor_parallel=") + tp,
                                       std::string("--set=simulation.fidelity=") + fidelity}));
     REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
-    return std::pair(number(outcome.out, "elapsed_s"), number(outcome.out, "retrieval_bytes_in"));
+    return std::pair(json_number(outcome.out, "elapsed_s"), json_number(outcome.out, "retrieval_bytes_in"));
   };
   const auto [one_s, one_bytes] = run("1", "collapsed");
   const auto [two_s, two_bytes] = run("2", "collapsed");
@@ -140,7 +135,8 @@ TEST_CASE("retrieval cli: where engines meet in their host's memory, auto runs s
                                                 "--set=simulation.retrieval.miss_rate=0.5",
                                                 std::string("--set=simulation.fidelity=") + fidelity}));
     REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
-    return std::pair(number(outcome.out, "itl_p50_ms"), number(outcome.out, "retrieval_steps_expanded"));
+    return std::pair(json_number(outcome.out, "itl_p50_ms"),
+                     json_number(outcome.out, "retrieval_steps_expanded"));
   };
   const auto wide_collapsed = run("400000000000", "collapsed"),
              wide_expanded = run("400000000000", "expanded");

@@ -20,14 +20,6 @@ Outcome run_tiny(const Folder& folder, const std::string& method, const std::vec
   return run_kvtwin(folder, words);
 }
 
-// What follows `name`, up to a blank.
-std::string after(const std::string& text, const std::string& name) {
-  const size_t at = text.find(name);
-  REQUIRE_MESSAGE(at != std::string::npos, text);
-  const size_t begin = at + name.size();
-  return text.substr(begin, text.find_first_of(" \n", begin) - begin);
-}
-
 }  // namespace
 
 TEST_CASE(

@@ -20,6 +20,7 @@
 #include "tests/cpu/steps.h"
 #include "tests/cpu/tiny_models.h"
 #include "tests/cpu/witness_cache.h"
+#include "tests/cpu/world_checks.h"
 #include "tests/kernels/floats.h"
 #include "tests/support/script_client.h"
 
@@ -166,23 +167,13 @@ inline RunResult run_of(const RunOf& what) {
   }
   cpu::CpuEngine engine({}, &weights, &tokens, std::move(cache));
   LogitHashes hashes(&engine);
-  cpu::CpuBackend world({{what.config.steps_in_flight_max}}, &hashes,
-                        [n = uint64_t{0}, seed = what.seed](const std::function<void()>& work) mutable {
-                          work();
-                          return Duration{static_cast<int64_t>(draw({seed, ++n}) % 1000)};
-                        });
+  cpu::CpuBackend world({{what.config.steps_in_flight_max}}, &hashes, drawn_times(what.seed));
   Recorder recorder(options, {"compress", what.seed});
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
   CHECK(end.idle);
   CHECK(client.content());
   CHECK(hashes.finite_);  // no slot that nobody wrote was read
-  const std::string bytes = recorder.finish(end);
-  const Result<Log> log = read_log("log", bytes);
-  REQUIRE(log);
-  const Result<Replayed> replayed = replay("log", *log, {});
-  REQUIRE(replayed);
-  CHECK(replayed->same);
-  CHECK(replayed->end.digest == end.digest);
+  check_replays(recorder.finish(end), end.digest);
   RunResult out{.logits = hashes.hashes_, .preemptions = hashes.preemptions_, .digest = end.digest};
   if (witness != nullptr) {
     out.worst = witness->worst(), out.compressions = witness->compressions();

@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/base/prng.h"
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/paged_cache.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "engine/driver.h"
 #include "engine/policy/registry.h"
 #include "engine/recorder.h"
-#include "engine/recorder_replay.h"
+#include "tests/cpu/world_checks.h"
 
 namespace kvtwin::testing {
 namespace {
@@ -126,21 +125,12 @@ RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeigh
       {.seed = setting.seed, .unit_tokens = setting.page_tokens, .vocab = weights.llm().vocab});
   cpu::CpuEngine engine({}, &weights, &tokens, make_cache(setting, options.engines[0], weights));
   Listener listener(&engine, weights.llm().vocab, &out);
-  cpu::CpuBackend world({{setting.in_flight}}, &listener,
-                        [seed = setting.seed, n = uint64_t{0}](const std::function<void()>& work) mutable {
-                          work();
-                          return Duration{static_cast<int64_t>(draw({seed, ++n}) % 1000)};
-                        });
+  cpu::CpuBackend world({{setting.in_flight}}, &listener, drawn_times(setting.seed));
   Recorder recorder(options, {"retrieval", setting.seed});
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
   CHECK(end.idle);
   CHECK(client.finished == calls.size());
-  const Result<Log> log = read_log("log", recorder.finish(end));
-  REQUIRE(log.has_value());
-  const Result<Replayed> replayed = replay("log", *log, {});
-  REQUIRE(replayed.has_value());
-  CHECK(replayed->same);
-  CHECK(replayed->end.digest == end.digest);
+  check_replays(recorder.finish(end), end.digest);
   out.recalled = engine.recalled();
   out.digest = end.digest;
   return out;

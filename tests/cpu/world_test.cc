@@ -11,9 +11,9 @@
 #include "engine/driver.h"
 #include "engine/policy/registry.h"
 #include "engine/recorder.h"
-#include "engine/recorder_replay.h"
 #include "tests/cpu/steps.h"
 #include "tests/cpu/tiny_models.h"
+#include "tests/cpu/world_checks.h"
 #include "tests/support/script_client.h"
 
 using namespace kvtwin;
@@ -98,14 +98,6 @@ CoreConfig config_of(uint64_t seed) {
   return config;
 }
 
-// Steps and copies take what is drawn, so that a failure can be repeated.
-cpu::Stopwatch drawn_times(uint64_t seed) {
-  return [seed, n = uint64_t{0}](const std::function<void()>& work) mutable {
-    work();
-    return Duration{static_cast<int64_t>(draw({seed, ++n}) % 1000)};
-  };
-}
-
 struct Totals {
   uint64_t calls = 0, preemptions = 0, recalls = 0, adopted = 0;
 };
@@ -157,13 +149,7 @@ void check_run(uint64_t seed, Totals* totals) {
   CHECK(client.content());
   CHECK(witness.finite());  // no slot that nobody wrote was read
 
-  const std::string bytes = recorder.finish(end);
-  const Result<Log> log = read_log("log", bytes);
-  REQUIRE(log);
-  const Result<Replayed> replayed = replay("log", *log, {});
-  REQUIRE(replayed);
-  CHECK(replayed->same);
-  CHECK(replayed->end.digest == end.digest);
+  check_replays(recorder.finish(end), end.digest);
 
   for (const auto& [call, history] : witness.calls()) {
     CAPTURE(raw(call));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -57,7 +58,7 @@ struct Small : TraceSink {
 
 const std::string& directory() {
   static const std::string made = [] {
-    std::string name = "/tmp/kvtwin_fuzz_XXXXXX";
+    std::string name = (std::filesystem::temp_directory_path() / "kvtwin_fuzz_XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) std::abort();
     return name;
   }();

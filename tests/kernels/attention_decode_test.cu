@@ -7,6 +7,7 @@
 
 #include "kernels/bench/decode_problem.cuh"
 #include "kernels/decode_plan.cuh"
+#include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {
 namespace {
@@ -108,11 +109,4 @@ TEST_CASE("decode: shapes that cannot be are refused") {
 }  // namespace
 }  // namespace kvtwin::test
 
-int main(int argc, char** argv) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("skipped: there is no GPU here\n");
-    return 77;
-  }
-  return doctest::Context(argc, argv).run();
-}
+int main(int argc, char** argv) { return kvtwin::testing::run_on_gpu(argc, argv, kvtwin::test::gpus()); }

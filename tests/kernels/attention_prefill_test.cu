@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/bench/prefill_problem.cuh"
+#include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {
 namespace {
@@ -129,11 +130,4 @@ TEST_CASE("prefill: shapes that cannot be are refused") {
 }  // namespace
 }  // namespace kvtwin::test
 
-int main(int argc, char** argv) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("skipped: there is no GPU here\n");
-    return 77;
-  }
-  return doctest::Context(argc, argv).run();
-}
+int main(int argc, char** argv) { return kvtwin::testing::run_on_gpu(argc, argv, kvtwin::test::gpus()); }

@@ -20,6 +20,7 @@
 #include "kernels/rope_append.h"
 #include "kernels/silu_mul.h"
 #include "kernels/small_floats.h"
+#include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {
 namespace {
@@ -329,11 +330,4 @@ TEST_CASE("shapes that cannot be are refused") {
 }  // namespace
 }  // namespace kvtwin::test
 
-int main(int argc, char** argv) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("skipped: there is no GPU here\n");
-    return 77;
-  }
-  return doctest::Context(argc, argv).run();
-}
+int main(int argc, char** argv) { return kvtwin::testing::run_on_gpu(argc, argv, kvtwin::test::gpus()); }

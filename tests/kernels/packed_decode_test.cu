@@ -6,6 +6,7 @@
 
 #include "kernels/bench/packed_problem.cuh"
 #include "kernels/decode_plan.cuh"
+#include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {
 namespace {
@@ -204,12 +205,7 @@ TEST_CASE("packed decode: shapes that cannot be are refused") {
 }  // namespace kvtwin::test
 
 int main(int argc, char** argv) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("skipped: there is no GPU here\n");
-    return 77;
-  }
-  const int result = doctest::Context(argc, argv).run();
-  std::printf("largest error %.2e of a row's largest value\n", kvtwin::test::worst_seen);
+  const int result = kvtwin::testing::run_on_gpu(argc, argv, kvtwin::test::gpus());
+  if (result != 77) std::printf("largest error %.2e of a row's largest value\n", kvtwin::test::worst_seen);
   return result;
 }

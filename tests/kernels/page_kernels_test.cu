@@ -14,6 +14,7 @@
 #include "kernels/rope_append.h"
 #include "kernels/rope_append_cuda.h"
 #include "kernels/small_floats.h"
+#include "tests/support/gpu_main.h"
 
 namespace kvtwin::test {
 namespace {
@@ -388,11 +389,4 @@ TEST_CASE("rope_append: rotated queries and keys, and every cell in its page, of
 }  // namespace
 }  // namespace kvtwin::test
 
-int main(int argc, char** argv) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("skipped: there is no GPU here\n");
-    return 77;
-  }
-  return doctest::Context(argc, argv).run();
-}
+int main(int argc, char** argv) { return kvtwin::testing::run_on_gpu(argc, argv, kvtwin::test::gpus()); }
