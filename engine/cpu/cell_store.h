@@ -45,6 +45,10 @@ class CellStore {
   void keys(uint32_t head, std::span<const Place> places, std::vector<float>* out) const;
   void values(uint32_t head, std::span<const Place> places, std::vector<float>* out) const;
   void poison(PageId page) { kv_.poison(page); }
+  void copy(PageId source, PageId target) {
+    kv_.copy(source, target);
+    marks_.copy(source, target);
+  }
   const CellShape& shape() const { return *shape_; }
 
  private:
