@@ -100,6 +100,10 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
     CallCells& cells = work.call->cells;
     KVT_CHECK(cells.tokens() == work.rows.context);
     scorer_->begin_rows(work.rows, &work.call->captured);
+    if (work.compression != nullptr && work.compression->before) {
+      std::vector<RankedHead> heads = rank_all(work);
+      compress_holes(work, &heads, &work.live);
+    }
     cells.add(work.rows.tokens, !work.rows.staged);
     if (shape_.keeping == Keeping::kHoles) cells.reads(0, cells.cells(0), &work.reads);
   }
@@ -179,7 +183,11 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
   for (const Work& work : work_) {
     if (intents_ != nullptr) remember(work);
     if (work.compression == nullptr) continue;
-    if (!work.rows.staged) compress(work, values);
+    if (work.compression->before) {
+      values->kept_live.insert(values->kept_live.end(), work.live.begin(), work.live.end());
+    } else if (!work.rows.staged) {
+      compress(work, values);
+    }
     if (shape_.keeping == Keeping::kMove) work.call->cells.trim();
     if (memory_.poison) work.call->cells.check();
     ends.emplace_back(values->kept_counts.size(), values->kept_live.size());

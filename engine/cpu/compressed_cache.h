@@ -71,6 +71,7 @@ class CompressedCache final : public KvCache {
     Call* call = nullptr;
     const Compression* compression = nullptr;
     std::vector<kernels::ReadRun> reads;  // kHoles: of all heads
+    std::vector<uint64_t> live;           // kHoles: what a compression before its rows left
   };
 
   CompressedCache(const CompressedConfig& config, const KvMemory& memory, const ModelWeights* weights);
@@ -96,7 +97,8 @@ class CompressedCache final : public KvCache {
   void keep(const Work& work, RankedHead* head, uint32_t count);
   void compress_staged(const Work& work, uint32_t layer);
   void compress(const Work& work, StepValues* values);
-  void compress_holes(const Work& work, std::vector<RankedHead>* heads, StepValues* values);
+  std::vector<RankedHead> rank_all(const Work& work);
+  void compress_holes(const Work& work, std::vector<RankedHead>* heads, std::vector<uint64_t>* live);
   std::vector<float> token_scores(std::span<const RankedHead> heads) const;
 
   // compress_probes.cc

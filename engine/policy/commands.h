@@ -74,7 +74,7 @@ struct Snapshot {
   uint32_t snapshot = 0;
 };
 
-// After the rows of entries[entry] are computed, score cells with the engine's scorer and keep the best:
+// After the rows of entries[entry] are computed (or `before`), score cells with the engine's scorer and keep the best:
 // of the live cells at positions [begin, end), the forced ones and the keep[g] best others of each KV head
 // of group g. Cells before `begin` stay as they are.
 //
@@ -91,6 +91,8 @@ struct Compression {
   uint32_t end = 0;
   // The rows of this entry were never in pages (staging): only what is kept is written to them.
   bool staged = false;
+  // Before the rows of the entry are computed: of what the call began with, `end` is its context.
+  bool before = false;
   std::span<const Forced> forced;  // ascending, disjoint, within [begin, end)
   std::span<const uint32_t> keep;  // by head group; empty: the world decides (a dynamic budget)
 };
@@ -134,7 +136,9 @@ struct LaunchStep {
   std::span<const Snapshot> snapshots{};  // ascending by entry; each of a compressed chunk
 };
 
-enum class TransferKind : uint8_t { kRecall, kDemote };
+// kPreempt, kResume: all pages of a call that was sent away, and those of them that it needs again. The last page
+// may be filled in part.
+enum class TransferKind : uint8_t { kRecall, kDemote, kPreempt, kResume };
 
 // Copy pages between tiers, in this order. Both sides are reserved until TransferDone/TransferFailed.
 struct StartTransfer {

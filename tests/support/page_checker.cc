@@ -153,7 +153,7 @@ void PageChecker::choose(CallId call, uint32_t end, uint32_t group, uint32_t cou
 KeptCells PageChecker::compressed(const PlanEntry& entry, const Compression& c) {
   KeptCells out;
   out.call = entry.call;
-  KVT_CHECK(c.end == entry.context + entry.tokens);
+  KVT_CHECK(c.end == entry.context + (c.before ? 0 : entry.tokens));
   KVT_CHECK(c.keep.empty() || c.keep.size() == shape_.groups);
   const auto forced = [&](uint32_t position) {
     return std::any_of(c.forced.begin(), c.forced.end(),

@@ -127,9 +127,11 @@ Moment draw_retention(CoreConfig* config, Prng* prng) {
                       prng);
   const bool holes = set.layout == "slot_dead" || set.layout == "page_mask_dead";
   Moment moment = one_of({Moment::kChunkEnd, Moment::kPromptEnd, Moment::kDecodeStep}, prng);
-  if (holes && moment == Moment::kChunkEnd) moment = Moment::kPromptEnd;
   if (set.layout == "slot_dead") config->page_tokens = config->unit_tokens = 1;
   config->prefix_cache = holes && prng->chance(5, 6);
+  if (holes && moment == Moment::kChunkEnd) {
+    moment = config->prefix_cache ? Moment::kTurnStart : Moment::kPromptEnd;
+  }
   set.identity = one_of({"session", "session_memory", "none"}, prng);
   set.placement = "gpu";
   set.retrieval = "all";

@@ -15,7 +15,8 @@ Probes retention_probes() {
         "a compression while two steps are in flight", "a preempted call was compressed again",
         "a page full of dropped cells was freed", "a prefix with holes was adopted",
         "pages of several groups in one step of a stretch", "a compression between decode steps",
-        "a call was cancelled before its counts came"}) {
+        "a call was cancelled before its counts came",
+        "a compression at the start of a turn"}) {
     probes[name] = 0;
   }
   return probes;
@@ -227,6 +228,7 @@ void ProbeObserver::saw_compressions(const LaunchStep& c, Engine* engine) {
     const PlanEntry& entry = c.entries[compression.entry];
     hit(compression.keep.empty() ? "a compression that the world counts" : "a compression with known counts");
     if (compression.staged) hit("a staged chunk");
+    if (compression.before) hit("a compression at the start of a turn");
     if (raw(c.step) > engine->done) hit("a compression while two steps are in flight");
     if (calls_.at(entry.call).preempted > 0) hit("a preempted call was compressed again");
     if (entry.kind == EntryKind::kDecode) hit("a compression between decode steps");
