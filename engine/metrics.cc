@@ -106,7 +106,7 @@ void Metrics::saw_command(Instant now, const Command& command) {
     tick(engine, now);
     engine.transfers.push_back(
         {start->transfer, start->source_tier, start->target_tier, start->source.size(), kNone});
-    if (start->kind != TransferKind::kRecall) return;
+    if (start->kind != TransferKind::kRecall && start->kind != TransferKind::kResume) return;
     engine.transfers.back().recall = static_cast<uint32_t>(engine.recalls.size());
     engine.recalls.push_back({now, kNever});
     for (const PageId page : start->target) {

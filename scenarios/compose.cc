@@ -181,6 +181,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   config.batch_order = kBatchOrders.value(limits.batch_order());
   config.admission = kAdmissions.value(limits.admission());
   config.watermark_pages = limits.watermark_pages();
+  config.preemption = limits.preemption() == "demote" ? PreemptionKind::kDemote : PreemptionKind::kRecompute;
   config.page_order = kPageOrders.value(limits.page_order());
   config.prefix_cache = limits.prefix_cache();
   config.prefix_eviction = values.policies().prefix_eviction();

@@ -16,7 +16,8 @@ namespace {
 
 constexpr uint32_t bit(Moment moment) { return 1u << static_cast<uint32_t>(moment); }
 constexpr uint32_t kChunk = bit(Moment::kChunkEnd), kPrompt = bit(Moment::kPromptEnd),
-                   kTurn = bit(Moment::kTurnStart), kStep = bit(Moment::kDecodeStep), kNever = bit(Moment::kAtNoTime);
+                   kTurn = bit(Moment::kTurnStart), kStep = bit(Moment::kDecodeStep),
+                   kNever = bit(Moment::kAtNoTime);
 
 // Whether what is kept at a chunk's end depends on the tokens before it alone.
 enum class Closed : uint8_t {

@@ -74,9 +74,9 @@ struct Snapshot {
   uint32_t snapshot = 0;
 };
 
-// After the rows of entries[entry] are computed (or `before`), score cells with the engine's scorer and keep the best:
-// of the live cells at positions [begin, end), the forced ones and the keep[g] best others of each KV head
-// of group g. Cells before `begin` stay as they are.
+// After the rows of entries[entry] are computed (or `before`), score cells with the engine's scorer and keep
+// the best: of the live cells at positions [begin, end), the forced ones and the keep[g] best others of each
+// KV head of group g. Cells before `begin` stay as they are.
 //
 // Layouts that move cells: afterwards each group's cells fill its table from the start, and pages of the
 // table that they do not reach are nobody's. Answered by CellsKept (events.h).
@@ -136,8 +136,8 @@ struct LaunchStep {
   std::span<const Snapshot> snapshots{};  // ascending by entry; each of a compressed chunk
 };
 
-// kPreempt, kResume: all pages of a call that was sent away, and those of them that it needs again. The last page
-// may be filled in part.
+// kPreempt, kResume: all pages of a call that was sent away, and those of them that it needs again. The last
+// page may be filled in part.
 enum class TransferKind : uint8_t { kRecall, kDemote, kPreempt, kResume };
 
 // Copy pages between tiers, in this order. Both sides are reserved until TransferDone/TransferFailed.

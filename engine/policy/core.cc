@@ -185,8 +185,11 @@ void Core::State::end_call(Slot slot) {
   cleaning_barred = false;
   if (call.phase == CallState::Phase::kWaiting) {
     waiting.erase(std::find(waiting.begin(), waiting.end(), slot));
+    if (!call.host_pages.empty()) let_go_of_host(&call);
   } else if (call.phase == CallState::Phase::kRecalling) {
     --recalling;  // the transfer goes on without it
+  } else if (call.phase == CallState::Phase::kAway) {
+    cancel_demotion(slot);  // likewise, if it was asked for
   } else if (call.phase == CallState::Phase::kRunning) {
     running.erase(std::find(running.begin(), running.end(), slot));
     let_go(&call, false);
@@ -304,7 +307,7 @@ CoreGauges Core::gauges() const {
   }
   CoreGauges g;
   g.calls_running = static_cast<uint32_t>(s.running.size());
-  g.calls_waiting = static_cast<uint32_t>(s.waiting.size()) + s.recalling;
+  g.calls_waiting = s.calls_live - g.calls_running;
   g.pages_gpu_total = s.gpu.pages_total();
   g.pages_gpu_free = s.gpu.pages_free() + static_cast<uint32_t>(pages_ahead);
   g.pages_gpu_cached = s.index.pages_evictable() + (s.snapshots ? s.snapshots->pages_loose() : 0);
@@ -346,7 +349,8 @@ void Core::State::check_invariants() const {
     reserved_host += call.reserved_host;
     if (call.phase != CallState::Phase::kRunning) {
       KVT_CHECK(call.pages.empty());
-      KVT_CHECK(call.host_pages.empty());
+      KVT_CHECK(call.host_pages.empty() || call.phase == CallState::Phase::kWaiting);
+      host_own += call.host_pages.size();
       KVT_CHECK(call.tables.pages() == 0);
       KVT_CHECK(call.lease.pages == 0);
       KVT_CHECK(call.snapshots.pages == 0);
@@ -377,20 +381,23 @@ void Core::State::check_invariants() const {
       }
     }
   }
-  uint64_t gpu_in_flight = 0, host_in_flight = 0, waits = 0;
+  uint64_t gpu_in_flight = 0, host_in_flight = 0, waits = 0, coming = 0;
   for (const TransferState& transfer : transfers) {
     if (!transfer.live) continue;
-    if (transfer.kind == TransferKind::kRecall) gpu_in_flight += transfer.target.size();
-    if (transfer.kind == TransferKind::kDemote) host_in_flight += transfer.target.size();
+    const bool to_gpu = transfer.kind == TransferKind::kRecall || transfer.kind == TransferKind::kResume;
+    (to_gpu ? gpu_in_flight : host_in_flight) += transfer.target.size();
+    if (transfer.kind == TransferKind::kPreempt) coming += transfer.source.size() - transfer.first;
+    if (transfer.kind == TransferKind::kResume) host_in_flight += transfer.source.size();
     waits += transfer.waiting.size();
   }
+  KVT_CHECK(coming == pages_coming);
   KVT_CHECK(live == calls_live);
   KVT_CHECK(cells == cells_held);
   KVT_CHECK(held == pages_running);
   KVT_CHECK(reserved == reserved_total);
   KVT_CHECK(reserved_host == reserved_host_total);
   const uint32_t in_snapshots = snapshots ? snapshots->pages() : 0;
-  KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + in_snapshots + gpu_in_flight);
+  KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + in_snapshots + gpu_in_flight + coming);
   KVT_CHECK(!host || host->pages_owned() == host_own + index.pages_host() + host_in_flight);
   KVT_CHECK(running.size() <= config.calls_max);
   KVT_CHECK(recalling <= waits);

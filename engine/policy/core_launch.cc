@@ -51,7 +51,7 @@ void Core::State::launch_planned() {
 
 void Core::State::add_adoption(const Planned& entry, Launch* launch) {
   CallState& call = calls[entry.slot];
-  call.admitted_now = false;
+  call.admitted_now = call.resumed = false;
   const size_t count = entry.adopted_end - entry.adopted_begin;
   if (count == 0) return;
   Adoption adoption{call.id, {launch->adopted.data() + entry.adopted_begin, count}};
@@ -76,8 +76,9 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   const bool samples = call.kv == call.known() && call.sampled < call.output;
   if (samples) ++call.sampled;
   ++call.launches;
-  launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk, call.admitted_now,
-                             samples, planned_entry.tokens, context, gone, dual ? call.narrow : 0, grows});
+  launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk,
+                             call.admitted_now || call.resumed, samples, planned_entry.tokens, context, gone,
+                             dual ? call.narrow : 0, grows});
   launch->members.push_back({planned_entry.slot, call.id, samples});
   for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
     launch->grants.push_back({0, entry, granted[i].page, granted[i].group});

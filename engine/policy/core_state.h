@@ -1,8 +1,9 @@
 // The inside of Core. Included by core*.cc only.
 //
 // One call's life: waiting -> (recalling -> waiting)* -> running -> ended, and from running back to
-// waiting when it is preempted. Counts run ahead of the world: `kv` and `sampled` say what will be true
-// when every launched step has ended; `emitted` says what is true.
+// waiting when it is preempted (by way of `away` where its pages are copied to the host). Counts run ahead of
+// the world: `kv` and `sampled` say what will be true when every launched step has ended; `emitted` says what
+// is true.
 
 #ifndef KVTWIN_ENGINE_POLICY_CORE_STATE_H_
 #define KVTWIN_ENGINE_POLICY_CORE_STATE_H_
@@ -27,7 +28,7 @@ namespace kvtwin {
 using Slot = uint32_t;  // index into State::calls
 
 struct CallState {
-  enum class Phase : uint8_t { kUnused, kWaiting, kRecalling, kRunning };
+  enum class Phase : uint8_t { kUnused, kWaiting, kRecalling, kRunning, kAway };
 
   CallId id{};
   SessionId session{};
@@ -50,10 +51,13 @@ struct CallState {
   uint32_t reserved_host = 0;  // likewise
   uint32_t beyond = 0;         // pages taken when nothing was set aside any more
   size_t next_trigger = 0;
-  Lease lease;                     // cached or inserted pages, from the start
-  std::vector<PageId> pages;       // its own, behind the lease, by position; kNoPage: a hole
-  bool in_arena = false;           // its prompt is complete: `pages` is an arena (core_arena.cc)
-  std::vector<PageId> host_pages;  // placement arena: one for every page of its context
+  Lease lease;                // cached or inserted pages, from the start
+  std::vector<PageId> pages;  // its own, behind the lease, by position; kNoPage: a hole
+  bool in_arena = false;      // its prompt is complete: `pages` is an arena (core_arena.cc)
+  // Placement arena: one for every page of its context. A call that was demoted: its pages
+  // (core_demotion.cc).
+  std::vector<PageId> host_pages;
+  bool resumed = false;  // its next entry is the first since it came back from the host
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
 
@@ -139,6 +143,7 @@ struct TransferState {
   std::vector<PageId> source;
   std::vector<PageId> target;
   std::vector<std::pair<Slot, CallId>> waiting;  // calls that wait for it
+  bool asked = true;  // of the world; not yet where steps in flight still write the pages
   bool live = false;
 };
 
@@ -303,6 +308,20 @@ struct Core::State {
   void bar_snapshots(CallState* call);
   void evict_snapshots(uint32_t pages);
 
+  // core_demotion.cc
+  bool demotes() const { return config.preemption == PreemptionKind::kDemote; }
+  bool demote(Slot slot);
+  void ask_for(TransferState* transfer, Tier source, Tier target);
+  void start_demotion(Slot slot);
+  void cancel_demotion(Slot slot);
+  void finish_demotion(TransferState* transfer, bool arrived);
+  bool waits_for(const TransferState& transfer, CallState::Phase phase) const;
+  uint32_t pages_for_next(const CallState& call) const;
+  Admitted resume(Slot slot);
+  void finish_resume(TransferState* transfer, bool arrived);
+  void adopt_resumed(const CallState& call);
+  bool waits_for_pages(const CallState& call, uint32_t tokens) const;
+
   // core_admission.cc
   Admitted admit(Slot slot);
   void begin_retention(CallState* call);
@@ -331,7 +350,8 @@ struct Core::State {
     kKept,
     kShrunk,
     kSessionDropped,
-    kSnapshot
+    kSnapshot,
+    kDemoted
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -365,6 +385,8 @@ struct Core::State {
   std::deque<Slot> waiting;
   std::vector<Slot> running;  // in order of admission
   uint32_t recalling = 0;
+  uint32_t away = 0;          // transfers of calls that were sent away
+  uint32_t pages_coming = 0;  // gpu pages that become free when they have ended
   uint32_t calls_live = 0;
 
   std::vector<Launch> launches;  // in flight, oldest first (a deque would allocate as it moves along)

@@ -79,8 +79,8 @@ std::optional<std::string> validate_moment(const PolicyAxes& axes, const PolicyS
   const BudgetSpec& spec = set.budget_spec;
   if (moment == Moment::kTurnStart && axes.layout->keeping() != Keeping::kHoles) {
     return "scorer " + set.scorer +
-           " works at the start of a turn, on the prefix that a call begins with, which layout " + set.layout +
-           " does not share; choose layout page_mask_dead or slot_dead";
+           " works at the start of a turn, on the prefix that a call begins with, which layout " +
+           set.layout + " does not share; choose layout page_mask_dead or slot_dead";
   }
   if (moment == Moment::kTurnStart && !config.prefix_cache) {
     return "scorer " + set.scorer +

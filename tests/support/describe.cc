@@ -41,8 +41,8 @@ std::string text_of(const LaunchStep& c) {
   return text;
 }
 std::string text_of(const StartTransfer& c) {
-  return fmt::format("{} t{} {}", c.kind == TransferKind::kRecall ? "recall" : "demote", raw(c.transfer) + 1,
-                     c.source.size());
+  static constexpr const char* kKinds[] = {"recall", "demote", "send", "return"};
+  return fmt::format("{} t{} {}", kKinds[static_cast<size_t>(c.kind)], raw(c.transfer) + 1, c.source.size());
 }
 std::string text_of(const SetTimer&) { return "timer"; }
 std::string text_of(const TokensEmitted& c) { return fmt::format("told r{}:{}", raw(c.call), c.tokens); }

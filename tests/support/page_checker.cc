@@ -61,7 +61,7 @@ void PageChecker::snapshot(CallId call, uint32_t snapshot, bool known) {
   }
 }
 
-void PageChecker::adopted(const Adoption& adoption) {
+void PageChecker::adopted(const Adoption& adoption, uint32_t context) {
   if (!adoption.cells.empty()) return continued(adoption);
   KVT_CHECK(keeping_ == Keeping::kAll || keeping_ == Keeping::kHoles);
   Table& table = tables(adoption.call)[0];
@@ -77,6 +77,8 @@ void PageChecker::adopted(const Adoption& adoption) {
       table.positions.push_back(dead ? kDead : static_cast<uint32_t>(table.positions.size()));
     }
   }
+  KVT_CHECK(div_ceil(context, shape_.page_tokens) == table.pages.size());
+  table.positions.resize(context);
 }
 
 void PageChecker::write(Table* table, uint32_t slot, CallId call, uint32_t position) {
@@ -200,8 +202,11 @@ KeptCells PageChecker::compressed(const PlanEntry& entry, const Compression& c) 
   return out;
 }
 
-void PageChecker::transfer_started(TransferId transfer, std::span<const PageId> source,
-                                   std::span<const PageId> target) {
+void PageChecker::transfer_started(const StartTransfer& start) {
+  const std::span<const PageId> source = start.source, target = start.target;
+  const TransferId transfer = start.transfer;
+  // Whole pages travel, and the last one of a call that was sent away.
+  const bool part = start.kind == TransferKind::kPreempt || start.kind == TransferKind::kResume;
   KVT_CHECK(!copies_.contains(transfer));
   KVT_CHECK(!source.empty());
   KVT_CHECK(source.size() == target.size());
@@ -209,7 +214,7 @@ void PageChecker::transfer_started(TransferId transfer, std::span<const PageId> 
   copy.source.assign(source.begin(), source.end());
   copy.target.assign(target.begin(), target.end());
   for (const PageId page : source) {
-    KVT_CHECK(pages_[page].size() == shape_.page_tokens);  // only whole pages travel
+    KVT_CHECK(pages_[page].size() == shape_.page_tokens || (part && page == source.back()));
     copy.at_start.push_back(pages_[page]);
   }
 }

@@ -39,7 +39,8 @@ class PageChecker {
   PageChecker(uint64_t seed, Keeping keeping, const GroupShape& shape, const TokenSource* tokens)
       : seed_(seed), keeping_(keeping), shape_(shape), tokens_(tokens) {}
 
-  void adopted(const Adoption& adoption);
+  // `context`: the call's tokens; its last page may be filled in part.
+  void adopted(const Adoption& adoption, uint32_t context);
   void granted(CallId call, uint32_t group, PageId page);
   void begins(CallId call);
   // One entry of one step ran: writes its tokens (`staged`: not to pages), then reads everything up to them.
@@ -51,7 +52,7 @@ class PageChecker {
   // took it.
   void snapshot(CallId call, uint32_t snapshot, bool known);
 
-  void transfer_started(TransferId transfer, std::span<const PageId> source, std::span<const PageId> target);
+  void transfer_started(const StartTransfer& start);
   void transfer_ended(TransferId transfer, bool arrived);
 
  private:

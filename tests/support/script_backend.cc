@@ -96,8 +96,7 @@ void ScriptBackend::submit(const Command& command) {
     const bool fails =
         draw({options_.seed, kTransferFails, raw(engine.id), id}) % 100 < options_.transfer_fails_per_100;
     transfers_.push_back({now_ + Duration{took}, engine.id, transfer->transfer, fails});
-    if (engine.checker)
-      engine.checker->transfer_started(transfer->transfer, transfer->source, transfer->target);
+    if (engine.checker) engine.checker->transfer_started(*transfer);
   }
   if (const auto* timer = std::get_if<SetTimer>(&command)) {
     alarms_.push_back({std::max(timer->at, now_), alarm_next_++, {timer->engine, timer->timer}});
@@ -293,7 +292,11 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
     for (const PlanEntry& entry : launch.entries) {
       if (entry.first) checker->begins(entry.call);
     }
-    for (const Launch::Adopted& one : launch.adoptions) checker->adopted(one.told());
+    for (const Launch::Adopted& one : launch.adoptions) {
+      const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
+                                      [&](const PlanEntry& e) { return e.call == one.adoption.call; });
+      checker->adopted(one.told(), entry->context);
+    }
   }
   std::vector<PlanEntry> entries = launch.entries;
   for (PlanEntry& entry : entries) {

@@ -205,19 +205,33 @@ Moment draw_snapshots(CoreConfig* config, Prng* prng) {
   return Moment::kChunkEnd;
 }
 
+// Pages for few calls, a host tier of any size.
+void draw_demotion(CoreConfig* config, Prng* prng) {
+  PolicySet& set = config->policies;
+  set.retrieval = "all";
+  set.placement = "host";
+  config->preemption = PreemptionKind::kDemote;
+  config->pages_host = number(prng, 1, prng->chance(1, 2) ? 8 : 120);
+  if (!config->prefix_cache) config->clean_pages_target = 0;
+  if (config->admission == AdmissionKind::kFullReservation) config->admission = AdmissionKind::kWatermark;
+  config->pages_gpu = number(prng, 2, prng->chance(1, 2) ? 10 : 40);
+  config->watermark_pages = prng->chance(1, 2) ? 0 : config->pages_gpu / 8;
+}
+
 Setting draw_setting(uint64_t seed) {
   Prng prng(draw({seed, 0x5a4}));
   Setting setting;
   CoreConfig config;
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
+  const bool demotion = seed >= kDemotionSeeds;
   const bool formats = seed >= kFormatSeeds && seed < kSnapshotSeeds;
   if (formats) {
     draw_formats(&config, &prng);
     const auto wrong = validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
-  } else if (seed >= kRetentionSeeds) {
+  } else if (seed >= kRetentionSeeds && !demotion) {
     const bool snapshots = seed >= kSnapshotSeeds;
     const Moment moment = snapshots ? draw_snapshots(&config, &prng) : draw_retention(&config, &prng);
     if (!snapshots) draw_chunk(&config, &prng);
@@ -226,7 +240,9 @@ Setting draw_setting(uint64_t seed) {
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
   } else {
+    if (demotion) draw_demotion(&config, &prng);
     const auto wrong = validate_core_config(config);
+    if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
   }
   setting.run.routing =
@@ -349,7 +365,7 @@ void print_swarm(uint64_t seed, bool folded) {
   if (seed >= kFormatSeeds && seed < kSnapshotSeeds) {
     fmt::print("{} of the pages are int2, 4-bit tags {:x}, ageing {}\n", c.pages_int2,
                c.policies.precision_spec.four_bit_tags, static_cast<int>(c.policies.precision_spec.ageing));
-  } else if (seed >= kRetentionSeeds) {
+  } else if (seed >= kRetentionSeeds && seed < kDemotionSeeds) {
     const BudgetSpec& spec = c.policies.budget_spec;
     const LayoutSpec& layout = c.policies.layout_spec;
     fmt::print("layout {} of {}x{} heads by {}, budget {}, sinks {}, window {}, chunk {}, cells {}, {:.3f}\n",

@@ -15,8 +15,7 @@ Probes retention_probes() {
         "a compression while two steps are in flight", "a preempted call was compressed again",
         "a page full of dropped cells was freed", "a prefix with holes was adopted",
         "pages of several groups in one step of a stretch", "a compression between decode steps",
-        "a call was cancelled before its counts came",
-        "a compression at the start of a turn"}) {
+        "a call was cancelled before its counts came", "a compression at the start of a turn"}) {
     probes[name] = 0;
   }
   return probes;
@@ -31,6 +30,20 @@ Probes format_probes() {
         "cancelled with two steps in flight", "a prefix from a call of the same step",
         "a prefix from another session", "no page free and none to evict", "rejected: larger than the pool",
         "a preempted call found its prefix again"}) {
+    probes[name] = 0;
+  }
+  return probes;
+}
+
+Probes demotion_probes() {
+  Probes probes;
+  for (const char* name :
+       {"a call was demoted", "pages of a demoted call came back", "a demoted call found pages in the index",
+        "a demoted call came back to decode", "a partly filled page came back", "a call was preempted twice",
+        "a call that was sent away was cancelled", "a call's demotion failed", "a call's return failed",
+        "a call arrived while another was on its way to the host", "a demotion while a step was in flight",
+        "the host tier is full", "no page free and none to evict", "a recall arrived",
+        "end-of-sequence ended a stretch", "a stretch got pages ahead"}) {
     probes[name] = 0;
   }
   return probes;
@@ -55,6 +68,7 @@ Probes snapshot_probes() {
 
 Probes all_probes(uint64_t last) {
   Probes probes;
+  if (last >= kDemotionSeeds) return demotion_probes();
   if (last >= kSnapshotSeeds) return snapshot_probes();
   if (last >= kFormatSeeds) return format_probes();
   if (last >= kRetentionSeeds) return retention_probes();
@@ -117,6 +131,9 @@ void ProbeObserver::saw_event(Instant, EngineId engine, const Event& event) {
 void ProbeObserver::saw(const CallReady& event, Engine* engine) {
   calls_[event.call] = {event.session, false, false, 0};
   if (event.output_tokens == 0) hit("a call of no output");
+  for (const auto& [id, kind] : engine->transfers) {
+    if (kind == TransferKind::kPreempt) hit("a call arrived while another was on its way to the host");
+  }
   if (engine->launched > std::max(engine->done + 2, engine->last_first + 1))
     hit("a stretch was cut by an arrival");
   for (const auto& [id, call] : calls_) {
@@ -129,6 +146,7 @@ void ProbeObserver::saw(const CallReady& event, Engine* engine) {
 
 void ProbeObserver::saw(const CallCancelled& event, Engine* engine) {
   const Call& call = calls_.at(event.call);
+  if (call.away) hit("a call that was sent away was cancelled");
   if (call.answered) {
     hit("cancelled after its answer");
   } else if (call.launched) {
@@ -163,6 +181,9 @@ void ProbeObserver::saw(const TransferDone& event, Engine* engine) {
 }
 
 void ProbeObserver::saw(const TransferFailed& event, Engine* engine) {
+  const TransferKind kind = engine->transfers.at(event.transfer);
+  if (kind == TransferKind::kPreempt) hit("a call's demotion failed");
+  if (kind == TransferKind::kResume) hit("a call's return failed");
   const bool recall = engine->transfers.at(event.transfer) == TransferKind::kRecall;
   hit(recall ? "a recall failed" : "a demotion failed");
   engine->transfers.erase(event.transfer);
@@ -187,6 +208,8 @@ void ProbeObserver::told(const LaunchStep& c) {
     Call& call = calls_.at(entry.call);
     call.launched = true;
     if (entry.kind == EntryKind::kChunk && !entry.samples) hit("a prompt in chunks");
+    if (entry.first && call.away && entry.context > 0) saw_return(c, entry, engine);
+    if (entry.first) call.away = false;
     if (entry.first && entry.context > 0 && call.preempted > 0)
       hit("a preempted call found its prefix again");
   }
@@ -289,9 +312,28 @@ void ProbeObserver::saw_formats(const LaunchStep& c) {
   }
 }
 
+// Only a call that was demoted begins with tokens that fill no whole page, or with its next output.
+void ProbeObserver::saw_return(const LaunchStep& c, const PlanEntry& entry, const Engine& engine) {
+  const bool part = entry.context % configs_[raw(c.engine)].page_tokens != 0;
+  if (part) hit("a partly filled page came back");
+  if (part && entry.kind == EntryKind::kDecode) hit("a demoted call came back to decode");
+  for (const Adoption& adoption : c.adoptions) {
+    if (!part || adoption.call != entry.call || adoption.pages.empty()) continue;
+    if (!engine.returned.contains(adoption.pages.front())) hit("a demoted call found pages in the index");
+  }
+}
+
 void ProbeObserver::told(const StartTransfer& c) {
   Engine& engine = engines_[raw(c.engine)];
   if (c.kind == TransferKind::kRecall && recalling(engine)) hit("two recalls at once");
+  if (c.kind == TransferKind::kPreempt) {
+    hit("a call was demoted");
+    if (engine.launched > engine.done) hit("a demotion while a step was in flight");
+  }
+  if (c.kind == TransferKind::kResume) {
+    hit("pages of a demoted call came back");
+    engine.returned.insert(c.target.begin(), c.target.end());
+  }
   engine.transfers[c.transfer] = c.kind;
 }
 
@@ -315,6 +357,7 @@ void ProbeObserver::told(const RejectCall& c) {
 void ProbeObserver::told(const DropCallState& c) {
   if (c.reason != DropCallState::Reason::kPreempted) return;
   hit("a call was preempted");
+  calls_.at(c.call).away = true;
   if (configs_[raw(c.engine)].policies.placement == "arena") hit("a call with an arena was preempted");
   if (++calls_.at(c.call).preempted == 2) hit("a call was preempted twice");
   if (!engines_[raw(c.engine)].transfers.empty()) hit("a preemption while a transfer was under way");

@@ -27,6 +27,7 @@ class ProbeObserver final : public Observer {
     bool launched = false;
     bool answered = false;
     uint32_t preempted = 0;
+    bool away = false;  // since it was preempted
   };
   struct Engine {
     uint64_t done = 0, launched = 0;  // single steps
@@ -34,6 +35,7 @@ class ProbeObserver final : public Observer {
     std::map<TransferId, TransferKind> transfers;
     std::map<PageId, SessionId> writer;       // whose call a page was granted to last
     std::map<uint32_t, SessionId> snapshots;  // by number: of the call that it was taken of last
+    std::set<PageId> returned;                // from the host, with a call that was demoted
     std::set<CallId> unanswered;              // whose counts the world has yet to say
   };
 
@@ -48,6 +50,7 @@ class ProbeObserver final : public Observer {
   void told(const LaunchStep& command);
   void saw_compressions(const LaunchStep& command, Engine* engine);
   void saw_formats(const LaunchStep& command);
+  void saw_return(const LaunchStep& command, const PlanEntry& entry, const Engine& engine);
   void saw_snapshots(const LaunchStep& command, Engine* engine);
   void told(const StartTransfer& command);
   void told(const SetTimer&) {}
