@@ -29,6 +29,8 @@ struct StepRows {
   std::vector<PrefillSequence> chunks;
   std::vector<QueryRow> others;
   std::vector<uint32_t> pages;  // page tables, one behind the other
+  // For the log: cells that are read by decodes, and by all other rows, all KV heads as one.
+  uint64_t decode_cells = 0, chunk_cells = 0;
 
   void clear();
 };
