@@ -29,8 +29,8 @@ DECODE = [(1, 2048), (1, 8192), (1, 32768), (8, 2048), (8, 8192), (8, 32768), (3
           (32, 32768), (128, 2048), (128, 8192)]
 PREFILL = [2048, 8192, 32768]
 MATRICES = {"qkv": (4096, 6144), "attention_out": (4096, 4096), "gate_up": (4096, 28672), "down": (14336, 4096)}
-# Columns of cuda_step_bench by their numbers of rows.
-STEPS = {1: "decode_1x8k", 8: "decode_8x8k", 32: "decode_32x8k", 2048: "chunk_2048@0"}
+# Steps of cuda_step_bench by their numbers of rows.
+STEPS = {1: "8B_decode_1x8k", 8: "8B_decode_8x8k", 32: "8B_decode_32x8k", 2048: "8B_chunk_2048_of_2k"}
 LAYERS = 32
 refused = []
 
@@ -100,17 +100,17 @@ def bench(folder, name, pattern):
 
 
 def step_products(path):
-    """us of one product, by (matrix, rows), from cuda_step_bench's table."""
+    """us of one product, by (matrix, rows), from cuda_step_bench."""
     if path is None:
         return {}
-    out = subprocess.run([path], check=True, capture_output=True, text=True).stdout
-    lines = [line.split() for line in out.splitlines() if line and not line.startswith("#")]
-    columns = next(line for line in lines if line[0] == "us")[1:]
+    pattern = "|".join(f"{name}/" for name in STEPS.values())
+    out = subprocess.run([path, f"--benchmark_filter={pattern}", "--benchmark_format=json"], check=True,
+                         capture_output=True, text=True).stdout
     found = {}
-    for line in lines:
-        if line[0] in MATRICES:
-            for rows, column in STEPS.items():
-                found[line[0], rows] = float(line[1 + columns.index(column)]) / LAYERS
+    for one in json.loads(out)["benchmarks"]:
+        for rows, step in STEPS.items():
+            if f"/{step}/" in one["name"]:
+                found.update({(name, rows): one[f"us {name}"] / LAYERS for name in MATRICES})
     return found
 
 
