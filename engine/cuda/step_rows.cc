@@ -29,6 +29,7 @@ void StepRows::clear() {
   chunks.clear();
   others.clear();
   pages.clear();
+  decode_cells = chunk_cells = 0;
 }
 
 Result<RowsUpload> RowsUpload::make(uint64_t bytes) {

@@ -29,6 +29,8 @@ struct StepRows {
   std::vector<PrefillSequence> chunks;
   std::vector<QueryRow> others;
   std::vector<uint32_t> pages;  // page tables, one behind the other
+  // For the log: cells that are read by decodes, and by all other rows, all KV heads as one.
+  uint64_t decode_cells = 0, chunk_cells = 0;
 
   void clear();
 };
@@ -46,6 +48,8 @@ struct DeviceRows {
   uint32_t rows = 0;         // with a slot
   uint32_t padded_rows = 0;  // with a token
   uint32_t samples = 0, decodes_count = 0, chunks_count = 0, other_rows = 0;
+
+  bool operator==(const DeviceRows&) const = default;
 };
 
 class RowsUpload {
