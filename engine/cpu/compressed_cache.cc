@@ -13,7 +13,9 @@ namespace {
 // The query span where no window stands for it (METHODS 3.3, the fallback).
 constexpr uint32_t kSpanRows = 64;
 
-CellShape shape_of(const CoreConfig& config) {
+}  // namespace
+
+CellShape cell_shape(const CoreConfig& config) {
   const PolicyAxes axes = make_axes(config.policies);
   const Retention retention(config, axes);
   CellShape out;
@@ -25,15 +27,13 @@ CellShape shape_of(const CoreConfig& config) {
   return out;
 }
 
-}  // namespace
-
 CompressedCache::CompressedCache(const CompressedConfig& config, const KvMemory& memory,
                                  const ModelWeights* weights)
     : config_(config),
       memory_(memory),
       llm_(weights->llm()),
       rope_(rope_frequencies(weights->llm())),
-      shape_(shape_of(config.core)) {}
+      shape_(cell_shape(config.core)) {}
 
 Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedConfig& config,
                                                                const KvMemory& memory,
