@@ -42,25 +42,12 @@ Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, con
                                               config.policies.retrieval_spec, llm))
     return mistake(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *wrong,
                    "or --world=sim");
-  if (config.policies.retrieval != "all" && config.policies.precision != "bf16") {
+  if (!drops(config)) {
+    if (config.policies.retrieval == "all" || config.policies.precision == "bf16") return {};
     return mistake(scenario.where("policies.precision"),
                    fmt::format("precision \"{}\" under retrieval {} is not computed by the CPU engine",
                                config.policies.precision, config.policies.retrieval),
                    "precision bf16 is; or retrieval all; or --world=sim");
-  }
-  if (!drops(config)) return {};
-  if (config.policies.precision != "bf16") {
-    return mistake(scenario.where("policies.precision"),
-                   fmt::format("precision \"{}\" under layout {} is not computed by the CPU engine",
-                               config.policies.precision, config.policies.layout),
-                   "precision bf16 is; or budget all and layout paged; or --world=sim");
-  }
-  if (config.policies.retrieval != "all") {
-    return mistake(
-        scenario.where("policies.retrieval"),
-        fmt::format("retrieval \"{}\" among what layout {} keeps is not computed by the CPU engine",
-                    config.policies.retrieval, config.policies.layout),
-        "retrieval all is; or budget all and layout paged; or --world=sim");
   }
   if (const auto wrong = cpu::check_compressed(config, llm))
     return mistake(scenario.where("policies.layout"), "the CPU engine does not compute it: " + *wrong,
@@ -91,12 +78,14 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  if (method != RetrievalMethod::kAll) {
-    return cpu::RetrievedCache::make(memory, weights,
-                                     {.method = method, .spec = config.policies.retrieval_spec});
+  if (!drops(config)) {
+    if (method != RetrievalMethod::kAll) {
+      return cpu::RetrievedCache::make(memory, weights,
+                                       {.method = method, .spec = config.policies.retrieval_spec});
+    }
+    if (config.policies.precision != "bf16") return make_packed(config, memory, weights->llm());
+    return cpu::PagedCache::make(memory, weights->llm());
   }
-  if (config.policies.precision != "bf16") return make_packed(config, memory, weights->llm());
-  if (!drops(config)) return cpu::PagedCache::make(memory, weights->llm());
   return cpu::CompressedCache::make({.core = config,
                                      .score = score_spec(scenario.values),
                                      .seed = scenario.values.seed(),

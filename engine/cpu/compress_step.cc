@@ -83,6 +83,9 @@ void CompressedCache::keep(const Work& work, RankedHead* head, uint32_t count) {
     positions.push_back(head->positions[rows[i]]);
   }
   work.call->cells.replace(head->head, head->first, positions);
+  std::vector<float>& summaries = work.call->summaries[head->head];
+  const size_t still = size_t{head->first / memory_.page_tokens} * 2 * llm_.head_dim;
+  summaries.resize(std::min(summaries.size(), still));
   work.call->captured.keep(head->head, head->first, rows);
 }
 

@@ -12,6 +12,7 @@
 #include "engine/cuda/cuda_check.h"
 #include "engine/cuda/cuda_forward.h"
 #include "engine/cuda/paged_cache.h"
+#include "engine/cuda/step_graphs.h"
 #include "kernels/dense_cuda.h"
 
 namespace kvtwin::cuda {
@@ -65,6 +66,7 @@ struct CudaEngine::Parts {
       : config(given),
         llm(model->weights().llm()),
         tokens(ids, given.decoding, given.end_tokens),
+        graphs(given.log == nullptr ? given.graphs_max : 0),
         cache(std::move(given_cache)) {}
   ~Parts();
 
@@ -87,6 +89,7 @@ struct CudaEngine::Parts {
   cudaStream_t compute_stream = nullptr, copy_stream = nullptr;
   std::unique_ptr<OperationTimer> timer;
   std::unique_ptr<CudaForward> forward;
+  StepGraphs graphs;
   OwnedCache cache;
   RowsUpload upload;
   Buffer sampled;  // pinned
@@ -153,11 +156,17 @@ DeviceRows CudaEngine::Parts::compute() {
   started = Clock::now();
   timer->begin(Operation::kUpload);
   const DeviceRows on_device = upload.send(rows, compute_stream);
-  forward->run(on_device, cache.get(), on_stream());
-  if (on_device.samples > 0) {
+  const auto start_layers = [&] {
+    forward->run(on_device, cache.get(), on_stream());
+    if (on_device.samples == 0) return;
     must(cudaMemcpyAsync(sampled.as<uint32_t>(), forward->sampled(), on_device.samples * sizeof(uint32_t),
                          cudaMemcpyDeviceToHost, compute_stream),
          "copy of sampled tokens", 0, no_shape);
+  };
+  if (cache->repeats(on_device)) {
+    graphs.run(on_device, compute_stream, start_layers);
+  } else {
+    start_layers();
   }
   timer->end();
   issued = since(started);
@@ -282,6 +291,8 @@ std::vector<float> CudaEngine::logits() const {
 }
 
 uint64_t CudaEngine::tokens_computed() const { return parts_->tokens_computed; }
+uint64_t CudaEngine::graph_replays() const { return parts_->graphs.replays(); }
+Duration CudaEngine::issued() const { return parts_->issued; }
 uint64_t CudaEngine::samples_digest() const { return parts_->tokens.digest(); }
 
 }  // namespace kvtwin::cuda

@@ -36,6 +36,8 @@ struct CudaEngineConfig {
   bool copies_beside = false;
   bool poison = false;          // pages are filled with NaN when they are granted: tests
   OperationLog* log = nullptr;  // null: operations are not timed
+  // So many shapes of decode steps are kept as CUDA graphs (step_graphs.h); timed operations never are.
+  uint32_t graphs_max = 64;
 };
 
 // Whether there is a GPU that the kernels run on. Says what is there instead.
@@ -79,6 +81,8 @@ class CudaEngine final : public OutcomeSource {
   std::vector<float> logits() const;  // [samples().size()][vocab]; copied from the GPU
 
   uint64_t tokens_computed() const;
+  uint64_t graph_replays() const;
+  Duration issued() const;          // what starting the last step's work took the host
   uint64_t samples_digest() const;  // cpu::CallTokens::digest
 
  private:

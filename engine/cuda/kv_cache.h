@@ -38,6 +38,9 @@ class LayerAttention {
   virtual void plan(const DeviceRows& rows, const StepStream& on) = 0;
   virtual void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                       const StepStream& on) = 0;
+  // Whether what plan() and attend() start depends on `rows` alone, so that it can be captured once and
+  // replayed for equal rows (step_graphs.h).
+  virtual bool repeats(const DeviceRows& /*rows*/) const { return false; }
 };
 
 class KvCache : public LayerAttention {

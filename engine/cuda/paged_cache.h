@@ -27,6 +27,10 @@ class PagedCache final : public KvCache {
   // same step fills.
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  // Chunks could be, but no two are alike.
+  bool repeats(const DeviceRows& rows) const override {
+    return rows.chunks_count == 0 && rows.other_rows == 0;
+  }
   void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&, StepValues*) override {
   }
   void told(const Command& command) override;

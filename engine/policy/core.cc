@@ -209,7 +209,7 @@ void Core::State::let_go(CallState* call, bool preempted) {
   spare_pages.clear();
   call->tables.clear(&spare_pages);
   for (const PageId page : spare_pages) give_page(page);
-  call->holes = call->dead = 0;
+  call->holes = call->dead = call->dead_soon = 0;
   call->page_dead.clear();
 #ifdef KVTWIN_PLANT_STALE_LEASE
   if (!preempted)  // planted: tests/negative must catch it

@@ -37,11 +37,9 @@ std::vector<std::string> run_words(const std::string& method, const std::vector<
 }  // namespace
 
 TEST_CASE("methods: each one that drops cells has a small scenario") {
-  // The composite packs what it keeps and chooses among it: the CPU engine computes neither beside dropping.
-  std::vector<std::string> large = dropping(kMethods);
-  CHECK(std::erase(large, "composite") == 1);
+  const std::vector<std::string> large = dropping(kMethods);
   CHECK(large == dropping(kMethods / "tiny"));
-  CHECK(large.size() >= 22);
+  CHECK(large.size() >= 23);
 }
 
 TEST_CASE(
@@ -62,6 +60,12 @@ TEST_CASE(
 
     const bool ring = reads.substr(0, reads.find('\n')).find("ring") != std::string::npos;
     std::vector<std::string> more = {"--world=sim", "--no-write"};
+    const bool chooses = computed.out.find("choosing heads") != std::string::npos;
+    CHECK(chooses == (method == "composite"));
+    if (chooses) {
+      CHECK(after(computed.out, "absent; 0.00 % of ")[0] != '0');  // heads did choose
+      more.push_back("--set=simulation.retrieval.outcomes=recorded");
+    }
     if (!ring) {
       more.push_back("--set=simulation.kept=recorded");
       more.push_back("--set=simulation.recorded_run=" + folder.file("a"));
@@ -97,7 +101,13 @@ TEST_CASE("methods: what the CPU engine cannot compute is refused by name, statu
        "the response is asked before it is there"},
       {"streaming_llm", {"--set=policies.scorer=knorm"}, "which is not what scorer knorm says"},
       {"intentkv", {"--set=policies.scorer=critical_kv"}, "drops a token from all heads at once"},
-      {"adakv", {"--set=policies.precision=int4"}, "is not computed by the CPU engine"},
+      {"finch", {"--set=policies.precision=int4"}, "they would be quantised twice; choose layout compact"},
+      {"adakv",
+       {"--set=policies.precision=int4", "--set=policies.retrieval=quest"},
+       "choose a scorer that works at chunk ends"},
+      {"intentkv",
+       {"--set=policies.precision=kivi_int2", "--set=memory.page_tokens=32"},
+       "set precision: int4, fp8 or fp4"},
   };
   for (const auto& row : rows) {
     CAPTURE(row.says);
