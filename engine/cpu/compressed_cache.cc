@@ -13,18 +13,6 @@ namespace {
 // The query span where no window stands for it (METHODS 3.3, the fallback).
 constexpr uint32_t kSpanRows = 64;
 
-CellShape shape_of(const CoreConfig& config) {
-  const PolicyAxes axes = make_axes(config.policies);
-  const Retention retention(config, axes);
-  CellShape out;
-  out.groups = make_groups(config.policies);
-  out.tables = retention.shape();
-  out.keeping = retention.keeping();
-  out.sinks = retention.sinks();
-  out.rerotate = !axes.layout->keeps_phase();
-  return out;
-}
-
 CellFormat format_of(const PolicySet& set) {
   const Format format = make_axes(set).precision->prompt_format();
   return {format, set.precision_spec.group, set.retrieval != "all"};
@@ -61,6 +49,18 @@ std::optional<std::string> check_stored(const PolicySet& set, const PolicyAxes& 
 
 }  // namespace
 
+CellShape cell_shape(const CoreConfig& config) {
+  const PolicyAxes axes = make_axes(config.policies);
+  const Retention retention(config, axes);
+  CellShape out;
+  out.groups = make_groups(config.policies);
+  out.tables = retention.shape();
+  out.keeping = retention.keeping();
+  out.sinks = retention.sinks();
+  out.rerotate = !axes.layout->keeps_phase();
+  return out;
+}
+
 CompressedCache::CompressedCache(const CompressedConfig& config, const KvMemory& memory,
                                  const ModelWeights* weights)
     : config_(config),
@@ -69,7 +69,7 @@ CompressedCache::CompressedCache(const CompressedConfig& config, const KvMemory&
       rope_(rope_frequencies(weights->llm())),
       retrieval_(config.core.policies.retrieval_spec),
       chooses_(config.core.policies.retrieval != "all"),
-      shape_(shape_of(config.core)) {}
+      shape_(cell_shape(config.core)) {}
 
 Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedConfig& config,
                                                                const KvMemory& memory,
