@@ -201,4 +201,20 @@ void Core::State::adopt_resumed(const CallState& call) {
   adopted.insert(adopted.end(), call.pages.begin(), call.pages.begin() + own);
 }
 
+// Adds the pages that transfers own: neither a call nor the index does.
+void Core::State::check_transfers(uint64_t* pages_gpu, uint64_t* pages_host) const {
+  uint64_t waits = 0, coming = 0;
+  for (const TransferState& transfer : transfers) {
+    if (!transfer.live) continue;
+    const bool to_gpu = transfer.kind == TransferKind::kRecall || transfer.kind == TransferKind::kResume;
+    *(to_gpu ? pages_gpu : pages_host) += transfer.target.size();
+    if (transfer.kind == TransferKind::kPreempt) coming += transfer.source.size() - transfer.first;
+    if (transfer.kind == TransferKind::kResume) *pages_host += transfer.source.size();
+    waits += transfer.waiting.size();
+  }
+  KVT_CHECK(coming == pages_coming);
+  KVT_CHECK(recalling <= waits);
+  *pages_gpu += coming;
+}
+
 }  // namespace kvtwin

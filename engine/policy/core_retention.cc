@@ -87,6 +87,13 @@ uint64_t Core::State::pages_to_admit(const CallState& call, uint32_t cached, uin
 
 // --- compressions
 
+// Cells of the longest group. What a drop leaves counts from the step on that asks for it: when the next drop
+// is due must not depend on how many steps are in flight.
+uint32_t Core::State::longest(const CallState& call) const {
+  if (retention.by_group()) return call.tables.longest(call.kv);
+  return call.kv - (call.answers > 0 ? std::max(call.dead, call.dead_soon) : call.dead);
+}
+
 // Whether the entry that brought the call from `context` to call.kv tokens ends with one; or begins with one.
 bool Core::State::compresses(const CallState& call, uint32_t context) const {
   if (retention.keeping() == Keeping::kRing) return false;
@@ -101,8 +108,7 @@ bool Core::State::compresses(const CallState& call, uint32_t context) const {
     return retention.at_prompt_end() && retention.can_drop(tokens, cells_of(call, tokens));
   }
   if (call.due || !retention.at_decode()) return false;
-  const uint32_t longest = retention.by_group() ? call.tables.longest(tokens) : tokens - call.dead;
-  return longest >= retention.decode_limit(tokens);
+  return longest(call) >= retention.decode_limit(tokens);
 }
 
 void Core::State::compress(CallState* call, uint32_t entry, Launch* launch) {
@@ -135,6 +141,8 @@ void Core::State::compress(CallState* call, uint32_t entry, Launch* launch) {
   launch->attempts.push_back(call->attempt);
   call->ranked = tokens;
   if (!retention.known() || retention.keeping() == Keeping::kHoles) {
+    if (retention.keeping() == Keeping::kHoles)
+      call->dead_soon = tokens - std::min(longest(*call), retention.cells_after(0, tokens));
     ++call->answers;
     launch->decisive = true;
     if (snapshots) plan_snapshot(call, entry, launch);
@@ -174,9 +182,8 @@ void Core::State::keep_cells(CallState* call, uint32_t tokens, std::span<const u
 uint32_t Core::State::quiet_steps_left(const CallState& call) const {
   if (retention.keeping() == Keeping::kRing) return retention.steps_until_full(call.kv - 1);
   if (!retention.at_decode()) return UINT32_MAX;
-  const uint32_t longest = retention.by_group() ? call.tables.longest(call.kv) : call.kv - call.dead;
-  const uint32_t limit = retention.decode_limit(call.kv);
-  return longest >= limit ? 1 : limit - longest;
+  const uint32_t limit = retention.decode_limit(call.kv), cells = longest(call);
+  return cells >= limit ? 1 : limit - cells;
 }
 
 // As grant_ahead(): step by step, and in each the groups that cross, in the order in which a step on its own

@@ -70,6 +70,7 @@ struct CallState {
   uint32_t answers = 0;             // compressions whose counts or holes the world has yet to say
   uint32_t attempt = 0;             // admissions
   uint32_t dead = 0;                // tokens of which no cell is left, where cells keep their places
+  uint32_t dead_soon = 0;           // likewise, once the world has answered: how many is known before
   uint32_t holes = 0;               // positions, in pages, that have no page any more
   std::vector<uint16_t> page_dead;  // likewise, by page position; may be shorter
 
@@ -210,6 +211,7 @@ struct Core::State {
   void cells_after(const CallState& call, uint32_t tokens, std::vector<uint32_t>* cells) const;
   bool grow_groups(CallState* call, uint32_t tokens);
   uint64_t pages_to_admit(const CallState& call, uint32_t cached, uint32_t tokens) const;
+  uint32_t longest(const CallState& call) const;
   bool compresses(const CallState& call, uint32_t context) const;
   void compress(CallState* call, uint32_t entry, Launch* launch);
   void keep_cells(CallState* call, uint32_t tokens, std::span<const uint32_t> cells);
@@ -320,6 +322,7 @@ struct Core::State {
   Admitted resume(Slot slot);
   void finish_resume(TransferState* transfer, bool arrived);
   void adopt_resumed(const CallState& call);
+  void check_transfers(uint64_t* pages_gpu, uint64_t* pages_host) const;
   bool waits_for_pages(const CallState& call, uint32_t tokens) const;
 
   // core_admission.cc

@@ -301,7 +301,7 @@ std::optional<std::string> validate_demotion(const PolicyAxes& axes, const Polic
     return "preemption demote copies a call's pages to the host tier, which placement " + set.placement +
            " does not keep for them; set placement: host, or preemption: recompute";
   }
-  if (axes.precision->exact_tokens_max() > 0) {
+  if (axes.precision->exact_tokens_max() > 0 || set.precision_spec.per_channel_keys) {
     return "preemption demote copies pages, but precision " + set.precision +
            " keeps a call's newest cells beside them; set preemption: recompute, or another precision";
   }

@@ -273,7 +273,7 @@ void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t pa
   StepValues values;
   const PlanEntry first[] = {{kOne, EntryKind::kChunk, true, true, prompt, 0}};
   const Compression::Forced forced[] = {{0, 2}, {prompt - 4, prompt}};
-  const Compression compression[] = {{0, 0, prompt, false, forced, keep}};
+  const Compression compression[] = {{0, 0, prompt, false, false, forced, keep}};
   const std::vector<PageGrant> pages = grant(prompt);
   engine->step({.entries = first,
                 .grants = pages,
@@ -306,7 +306,7 @@ TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
       auto made = cpu::CompressedCache::make({.core = config, .score = score_of(config), .seed = 9},
                                              {.page_tokens = 4, .pages_gpu = 40, .poison = true}, &weights);
       REQUIRE(made);
-      auto cache = std::make_unique<WitnessCache>(std::move(*made), llm, 4);
+      auto cache = std::make_unique<WitnessCache>(std::move(*made), llm, config);
       *witness = cache.get();
       return std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(cache));
     };

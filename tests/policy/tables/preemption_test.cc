@@ -126,7 +126,7 @@ TEST_CASE("demote: who lacks a page waits for the one that is on its way, and wh
     arrive r2 prompt=33 output=8      -
     done s1                           launch s2 r1:1 r2:33        # 2 + 3
     done s2                           send t1 3  preempt r2       # r1 needs a third page
-    cancel r2                         drop r2  cancelled r2:1
+    cancel r2                         cancelled r2:1
     arrived t1                        launch s3 r1:1
   )");
 }
