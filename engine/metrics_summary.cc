@@ -108,6 +108,7 @@ void add_engines(const Metrics& metrics, Summary* sum) {
     sum->transfers_failed += engine.transfers_failed;
     sum->bytes_in += engine.bytes_in;
     sum->bytes_out += engine.bytes_out;
+    sum->bytes_received += engine.bytes_received;
     sum->transfer_exposed = sum->transfer_exposed + engine.exposed;
     sum->transfer_hidden = sum->transfer_hidden + engine.hidden;
     held_ns += engine.pages_held_ns;

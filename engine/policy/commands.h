@@ -118,7 +118,11 @@ struct LaunchStep {
   std::span<const CellRun> formats{};
 };
 
-enum class TransferKind : uint8_t { kRecall, kDemote };
+enum class TransferKind : uint8_t {
+  kRecall,
+  kDemote,
+  kReceive,  // gpu pages of another engine, `from`: the prompt of `call`, which was computed there
+};
 
 // Copy pages between tiers, in this order. Both sides are reserved until TransferDone/TransferFailed.
 struct StartTransfer {
@@ -129,6 +133,8 @@ struct StartTransfer {
   Tier target_tier{};
   std::span<const PageId> source;
   std::span<const PageId> target;
+  EngineId from{};  // kReceive: whose pages `source` are
+  CallId call{};    // kReceive
 };
 
 struct SetTimer {
@@ -175,8 +181,24 @@ struct DropSessionState {
   SessionId session{};
 };
 
+// Prefill and decode on engines of their own. To the driver: the prompt of `call` is computed and its first
+// token exists; its KV lies in `pages`, by position, until PagesTaken (events.h). The driver tells a decoding
+// engine (CallReady with `from`), which fetches what it lacks by a transfer (kReceive).
+struct HandOver {
+  EngineId engine{};
+  CallId call{};
+  std::span<const PageId> pages;
+};
+
+// To the driver, from the decoding engine: pages of `call` on `from` are not needed any longer.
+struct SourceRead {
+  EngineId engine{};
+  CallId call{};
+  EngineId from{};
+};
+
 using Command = std::variant<LaunchStep, StartTransfer, SetTimer, TokensEmitted, FinishCall, RejectCall,
-                             DropCallState, DropSessionState>;
+                             DropCallState, DropSessionState, HandOver, SourceRead>;
 
 }  // namespace kvtwin
 

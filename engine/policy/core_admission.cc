@@ -20,6 +20,7 @@ void Core::State::let_in(Slot slot, uint32_t cached) {
 
 Core::State::Admitted Core::State::admit(Slot slot) {
   CallState& call = calls[slot];
+  if (call.arrives) return receive_first(slot);
   if (arena) return admit_to_arena(slot) ? Admitted::kYes : Admitted::kBlocked;
   if (dual) return admit_to_pools(slot);
   Match match;
@@ -152,6 +153,8 @@ void Core::State::finish_transfer(TransferId id, bool arrived) {
       index.clean_failed(transfer.lease, transfer.target);
       cleaning_barred = true;
     }
+  } else if (transfer.kind == TransferKind::kReceive) {
+    finish_receive(transfer, arrived);
   } else {
     if (arrived) {
       index.recalled(transfer.lease, transfer.first, transfer.target);
@@ -198,8 +201,13 @@ TransferState& Core::State::transfer_of(TransferId id) {
 
 void Core::State::submit_transfer(const TransferState& transfer, Tier source, Tier target) {
   note({kTransfer, raw(transfer.id), digest_of(transfer.source), digest_of(transfer.target)});
-  out->push_back(StartTransfer{config.engine, transfer.id, transfer.kind, source, target, transfer.source,
-                               transfer.target});
+  StartTransfer command{config.engine, transfer.id,     transfer.kind,  source,
+                        target,        transfer.source, transfer.target};
+  if (transfer.kind == TransferKind::kReceive) {
+    command.from = transfer.from;
+    command.call = transfer.waiting.front().second;
+  }
+  out->push_back(command);
 }
 
 }  // namespace kvtwin

@@ -37,6 +37,9 @@ struct CallState {
   bool recall_barred = false;  // a recall failed: compute instead
   bool insert_barred = false;  // the index holds the same tokens from elsewhere
   bool admitted_now = false;   // its next entry is the first since admission
+  bool hands_over = false;     // once its first token exists (core_handover.cc)
+  bool arrives = false;        // its KV is on another engine and is to be fetched
+  bool arrived_now = false;    // it was, and no entry of it has been planned since
   uint32_t prompt = 0;
   uint32_t output = 0;
   uint32_t kv = 0;
@@ -53,6 +56,8 @@ struct CallState {
   std::vector<PageId> pages;       // its own, behind the lease, by position; kNoPage: a hole
   bool in_arena = false;           // its prompt is complete: `pages` is an arena (core_arena.cc)
   std::vector<PageId> host_pages;  // placement arena: one for every page of its context
+  EngineId from{};                 // arrives: whose pages `source` are
+  std::vector<PageId> source;
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
 
@@ -129,7 +134,16 @@ struct TransferState {
   std::vector<PageId> source;
   std::vector<PageId> target;
   std::vector<std::pair<Slot, CallId>> waiting;  // calls that wait for it
+  EngineId from{};                               // kReceive
   bool live = false;
+};
+
+// What a call that was handed over left behind, until PagesTaken.
+struct HeldPages {
+  CallId call{};
+  Lease lease;
+  std::vector<PageId> own;  // behind the lease
+  std::vector<PageId> all;
 };
 
 struct Core::State {
@@ -146,6 +160,7 @@ struct Core::State {
   void on(const TransferDone& event);
   void on(const TransferFailed& event);
   void on(const Timer& event);
+  void on(const PagesTaken& event);  // core_handover.cc
   bool reject(const CallReady& event);
   void end_call(Slot slot);
   void drop_surplus_sessions();
@@ -271,6 +286,15 @@ struct Core::State {
   }
   static DualPool::Frames frames_of(const CallState& call) { return {call.pages, call.lease.pages}; }
 
+  // core_handover.cc
+  void hand_over(Slot slot);
+  void begin_arrival(const CallReady& event, CallState* call);
+  Admitted receive_first(Slot slot);
+  void finish_receive(const TransferState& transfer, bool arrived);
+  void drop_source(CallState* call);
+  void adopt_arrived(CallState* call, size_t granted_before);
+  uint64_t pages_handed_over() const;
+
   // core_admission.cc
   Admitted admit(Slot slot);
   void let_in(Slot slot, uint32_t cached);
@@ -297,7 +321,9 @@ struct Core::State {
     kCompressed,
     kKept,
     kShrunk,
-    kSessionDropped
+    kSessionDropped,
+    kHandedOver,
+    kTaken
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -346,6 +372,7 @@ struct Core::State {
   uint64_t done = 0;
   uint64_t preempted_until = 0;  // steps before this may still write pages of preempted calls
 
+  std::deque<HeldPages> handed_over;
   std::vector<TransferState> transfers;
   uint64_t transfer_next = 0;
   uint32_t transfers_live = 0;

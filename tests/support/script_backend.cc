@@ -88,7 +88,10 @@ void ScriptBackend::submit(const Command& command) {
     const bool fails =
         draw({options_.seed, kTransferFails, raw(engine.id), id}) % 100 < options_.transfer_fails_per_100;
     transfers_.push_back({now_ + Duration{took}, engine.id, transfer->transfer, fails});
-    if (engine.checker)
+    if (engine.checker && transfer->kind == TransferKind::kReceive) {
+      engine.checker->receive_started(transfer->transfer, *engines_[raw(transfer->from)]->checker,
+                                      transfer->source, transfer->target);
+    } else if (engine.checker)
       engine.checker->transfer_started(transfer->transfer, transfer->source, transfer->target);
   }
   if (const auto* timer = std::get_if<SetTimer>(&command)) {
@@ -282,7 +285,11 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
     for (const PlanEntry& entry : launch.entries) {
       if (entry.first) checker->begins(entry.call);
     }
-    for (const auto& [call, pages] : launch.adoptions) checker->adopted({call, pages});
+    for (const auto& [call, pages] : launch.adoptions) {
+      const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
+                                      [id = call](const PlanEntry& one) { return one.call == id; });
+      checker->adopted({call, pages}, entry->context);
+    }
   }
   std::vector<PlanEntry> entries = launch.entries;
   for (PlanEntry& entry : entries) {

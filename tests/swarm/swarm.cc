@@ -169,18 +169,47 @@ void draw_formats(CoreConfig* config, Prng* prng) {
   config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu - config->pages_int2 - 1);
 }
 
+// Engines that are not alike; some compute prompts, the others decode.
+void draw_cluster(const CoreConfig& common, Prng* prng, RunOptions* out) {
+  out->routing = one_of({RoutingKind::kRoundRobin, RoutingKind::kLeastLoaded, RoutingKind::kSessionAffine,
+                         RoutingKind::kPrefixAware, RoutingKind::kPrefixAware, RoutingKind::kHintAware},
+                        prng);
+  const uint32_t engines = number(prng, 2, 5);
+  if (prng->chance(4, 5)) out->prefill_engines = number(prng, 1, engines - 1);
+  for (uint16_t i = 0; i < engines; ++i) {
+    CoreConfig config = common;
+    config.capture_sizes.clear();
+    config.chunk_tokens_max = config.watermark_pages = 0;
+    draw_scheduling(&config, prng);
+    config.steps_in_flight_max = common.steps_in_flight_max;
+    config.context_tokens_max = common.context_tokens_max;
+    config.pages_gpu = number(prng, 2, prng->chance(1, 3) ? 8 : 64);
+    config.watermark_pages = std::min(config.watermark_pages, config.pages_gpu / 2);
+    config.clean_pages_target = std::min(config.clean_pages_target, config.pages_gpu);
+    config.engine = EngineId{i};
+    config.prefill_only = i < out->prefill_engines;
+    KVT_CHECK(!validate_core_config(config).has_value());
+    out->engines.push_back(config);
+  }
+}
+
 Setting draw_setting(uint64_t seed) {
   Prng prng(draw({seed, 0x5a4}));
   Setting setting;
   CoreConfig config;
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
-  if (seed >= kFormatSeeds) {
+  const bool cluster = seed >= kClusterSeeds;
+  if (cluster && config.policies.placement == "arena") {
+    config.policies = PolicySet{};
+    config.pages_host = 0;
+  }
+  if (seed >= kFormatSeeds && !cluster) {
     draw_formats(&config, &prng);
     const auto wrong = validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
-  } else if (seed >= kRetentionSeeds) {
+  } else if (seed >= kRetentionSeeds && !cluster) {
     const Moment moment = draw_retention(&config, &prng);
     draw_chunk(&config, &prng);
     setting.run.make_axes = [moment](const CoreConfig& c) { return axes_with_scorer(c, moment); };
@@ -195,7 +224,8 @@ Setting draw_setting(uint64_t seed) {
       one_of({RoutingKind::kRoundRobin, RoutingKind::kLeastLoaded, RoutingKind::kSessionAffine}, &prng);
   setting.run.check_invariants = true;
   const uint32_t engines = prng.chance(2, 3) ? 1 : number(&prng, 2, 3);
-  for (uint16_t i = 0; i < engines; ++i) {
+  if (cluster) draw_cluster(config, &prng, &setting.run);
+  for (uint16_t i = 0; i < engines && !cluster; ++i) {
     config.engine = EngineId{i};
     setting.run.engines.push_back(config);
   }
@@ -205,7 +235,8 @@ Setting draw_setting(uint64_t seed) {
   client.sessions = number(&prng, 1, 8);
   client.calls_per_session = number(&prng, 1, 6);
   client.unit_tokens = config.unit_tokens;
-  client.roles = seed >= kFormatSeeds;
+  client.late_rejects = setting.run.prefill_engines > 0;
+  client.roles = seed >= kFormatSeeds && !cluster;
   client.prompt_tokens_max = std::min(number(&prng, 1, room / (prng.chance(1, 3) ? 1 : 4) + 1), 300u);
   client.output_tokens_max = prng.chance(1, 8) ? 250 : number(&prng, 1, 40);
   client.gap_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{50'000}}, &prng);
@@ -308,7 +339,10 @@ void print_swarm(uint64_t seed, bool folded) {
       c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max, static_cast<int>(c.batch_order),
       static_cast<int>(c.admission), c.watermark_pages, static_cast<int>(c.page_order), c.prefix_cache,
       c.prefix_eviction, c.policies.identity, c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
-  if (seed >= kFormatSeeds) {
+  if (seed >= kClusterSeeds) {
+    fmt::print("{} of the engines compute prompts, routing {}\n", setting.run.prefill_engines,
+               static_cast<int>(setting.run.routing));
+  } else if (seed >= kFormatSeeds) {
     fmt::print("{} of the pages are int2, 4-bit tags {:x}, ageing {}\n", c.pages_int2,
                c.policies.precision_spec.four_bit_tags, static_cast<int>(c.policies.precision_spec.ageing));
   } else if (seed >= kRetentionSeeds) {

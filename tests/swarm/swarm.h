@@ -26,6 +26,9 @@ constexpr uint64_t kRetentionSeeds = 1'000'000;
 // From this seed on, cells get 2 or 4 bits by tag, in two pools.
 constexpr uint64_t kFormatSeeds = 2'000'000;
 
+// From this seed on, several engines with all ways of routing, in most cases with prompts and decodes apart.
+constexpr uint64_t kClusterSeeds = 3'000'000;
+
 struct SwarmResult {
   uint64_t digest = 0;
   uint64_t events = 0;

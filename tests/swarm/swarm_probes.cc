@@ -35,10 +35,23 @@ Probes format_probes() {
   return probes;
 }
 
+Probes cluster_probes() {
+  Probes probes;
+  for (const char* name :
+       {"a call was handed over", "a prompt arrived", "a prompt did not arrive",
+        "all of a prompt was there already", "part of a prompt was there already",
+        "cancelled while its prompt was on its way", "an arrived call was preempted", "a call was preempted",
+        "a recall arrived", "a stretch was cut by an arrival", "rejected: larger than the pool"}) {
+    probes[name] = 0;
+  }
+  return probes;
+}
+
 }  // namespace
 
 Probes all_probes(uint64_t last) {
   Probes probes;
+  if (last >= kClusterSeeds) return cluster_probes();
   if (last >= kFormatSeeds) return format_probes();
   if (last >= kRetentionSeeds) return retention_probes();
   for (const char* name : {"a call of no output",
@@ -94,11 +107,18 @@ bool ProbeObserver::recalling(const Engine& engine) const {
 void ProbeObserver::saw_event(Instant, EngineId engine, const Event& event) {
   constexpr uint64_t kTooMany = 3'000'000;
   KVT_CHECK(++events_ < kTooMany);  // it goes on for ever
+  engine_now_ = engine;
   std::visit([&](const auto& e) { saw(e, &engines_[raw(engine)]); }, event);
 }
 
 void ProbeObserver::saw(const CallReady& event, Engine* engine) {
-  calls_[event.call] = {event.session, false, false, 0};
+  Call& here = calls_[event.call];
+  here = {.session = event.session};
+  if (event.emitted > 0) {
+    here.arrived = true;
+    here.source_pages = event.source.size();
+    KVT_CHECK(!configs_[raw(engine_now_)].prefill_only);
+  }
   if (event.output_tokens == 0) hit("a call of no output");
   if (engine->launched > std::max(engine->done + 2, engine->last_first + 1))
     hit("a stretch was cut by an arrival");
@@ -112,6 +132,7 @@ void ProbeObserver::saw(const CallReady& event, Engine* engine) {
 
 void ProbeObserver::saw(const CallCancelled& event, Engine* engine) {
   const Call& call = calls_.at(event.call);
+  if (call.on_its_way) hit("cancelled while its prompt was on its way");
   if (call.answered) {
     hit("cancelled after its answer");
   } else if (call.launched) {
@@ -140,14 +161,14 @@ void ProbeObserver::saw(const StepDone& event, Engine* engine) {
 }
 
 void ProbeObserver::saw(const TransferDone& event, Engine* engine) {
-  const bool recall = engine->transfers.at(event.transfer) == TransferKind::kRecall;
-  hit(recall ? "a recall arrived" : "a demotion arrived");
+  static constexpr const char* kNames[] = {"a recall arrived", "a demotion arrived", "a prompt arrived"};
+  hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   engine->transfers.erase(event.transfer);
 }
 
 void ProbeObserver::saw(const TransferFailed& event, Engine* engine) {
-  const bool recall = engine->transfers.at(event.transfer) == TransferKind::kRecall;
-  hit(recall ? "a recall failed" : "a demotion failed");
+  static constexpr const char* kNames[] = {"a recall failed", "a demotion failed", "a prompt did not arrive"};
+  hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   engine->transfers.erase(event.transfer);
 }
 
@@ -243,6 +264,25 @@ void ProbeObserver::told(const StartTransfer& c) {
   Engine& engine = engines_[raw(c.engine)];
   if (c.kind == TransferKind::kRecall && recalling(engine)) hit("two recalls at once");
   engine.transfers[c.transfer] = c.kind;
+  if (c.kind != TransferKind::kReceive) return;
+  Call& call = calls_.at(c.call);
+  KVT_CHECK(call.arrived && !call.launched);
+  if (c.source.empty()) hit("all of a prompt was there already");
+  if (c.source.size() < call.source_pages && !c.source.empty()) hit("part of a prompt was there already");
+  call.on_its_way = true;
+}
+
+void ProbeObserver::told(const HandOver& c) {
+  hit("a call was handed over");
+  KVT_CHECK(configs_[raw(c.engine)].prefill_only);
+}
+
+// Read once, and not before it was handed over.
+void ProbeObserver::told(const SourceRead& c) {
+  Call& call = calls_.at(c.call);
+  KVT_CHECK(call.arrived && !call.read);
+  call.read = true;
+  call.on_its_way = false;
 }
 
 void ProbeObserver::told(const FinishCall& c) { calls_.at(c.call).answered = true; }
@@ -265,6 +305,7 @@ void ProbeObserver::told(const RejectCall& c) {
 void ProbeObserver::told(const DropCallState& c) {
   if (c.reason != DropCallState::Reason::kPreempted) return;
   hit("a call was preempted");
+  if (calls_.at(c.call).arrived) hit("an arrived call was preempted");
   if (configs_[raw(c.engine)].policies.placement == "arena") hit("a call with an arena was preempted");
   if (++calls_.at(c.call).preempted == 2) hit("a call was preempted twice");
   if (!engines_[raw(c.engine)].transfers.empty()) hit("a preemption while a transfer was under way");
