@@ -15,6 +15,7 @@
 #include "models/catalog.h"
 #include "models/cost_factory.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/compression_work.h"
 #include "scenarios/formats.h"
 #include "scenarios/names.h"
 #include "scenarios/retrieval_options.h"
@@ -367,9 +368,15 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, const EngineKind&
                                                                : captured.back();
   if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
   Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
-  if (made) return std::move(*made);
-  add(mistakes, scenario.where("cost.profile"), made.error());
-  return nullptr;
+  if (!made) {
+    add(mistakes, scenario.where("cost.profile"), made.error());
+    return nullptr;
+  }
+  const bool first = &kind == &out->kinds.front();
+  const auto work = compression_work(scenario, out->llm, out->options.engines.front());
+  if (first) out->compression = work;
+  if (!work) return std::move(*made);
+  return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
 }
 
 }  // namespace

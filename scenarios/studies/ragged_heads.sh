@@ -4,11 +4,12 @@
 #
 #   scenarios/studies/ragged_heads.sh build/dev/scenarios/kvtwin [CALLS]
 #
-# Heads are of two kinds, alternating: one keeps 0.25 + s, the other 0.25 - s of its cells, so all together keep a quarter.
+# Heads are of two kinds: one keeps 0.25 + s, the other 0.25 - s of its cells, so all together keep a quarter.
+# They alternate from head to head, so that neighbours differ, or from layer to layer, so that whole layers do.
 set -euo pipefail
 
 kvtwin=${1:?the program}
-calls=${2:-64}
+calls=${2:-96}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -22,8 +23,8 @@ common=("trace.path=$work/calls.csv" trace.format=azure replay.arrivals=all_at_o
   engines.tensor_parallel=1 model.name=llama-3.1-8b limits.calls_max=256 limits.step_tokens_max=4096
   limits.prefix_cache=false memory.page_tokens=16 memory.gpu_pages=0)
 
-shares() {  # SPREAD OFTEN: by layer, then head
-  awk -v s="$1" 'BEGIN { for (i = 0; i < 256; ++i) printf "%s%.3f", (i > 0 ? "," : ""), 0.25 + (i % 2 ? -s : s) }'
+shares() {  # SPREAD RUN: by layer, then head; so many of one kind, then of the other
+  awk -v s="$1" -v n="$2" 'BEGIN { for (i = 0; i < 256; ++i) printf "%s%.3f", (i > 0 ? "," : ""), 0.25 + (int(i / n) % 2 ? -s : s) }'
 }
 zeros=$(awk 'BEGIN { for (i = 0; i < 256; ++i) printf "%s0", (i > 0 ? "," : "") }')
 
@@ -37,14 +38,21 @@ row() {  # SPREAD NAME METHOD SET...
     "$(number "$(figure fragmentation_group "$json")" 2)" "$(number "$(figure fragmentation_tail "$json")" 3)" "$(figure preemptions "$json")"
 }
 
+part() {  # TITLE RUN
+  printf '\n### %s\n\n| spread | | calls/s | TTFT p90, s | reclaimed | group fragmentation | tail | preemptions |\n|---|---|---|---|---|---|---|---|\n' "$1"
+  for spread in 0 0.08 0.16 0.24; do
+    profile=(policies.budget_options.shares=false "policies.budget_options.mean=$(shares "$spread" "$2")" "policies.budget_options.deviation=$zeros"
+      policies.budget_options.ratio=0.25 policies.budget_options.sinks=4 policies.budget_options.window=32 simulation.kept=profile
+      policies.layout_options.heads_per_group=4)
+    row "$spread" "reclaimed afterwards, one depth for all" tangram_released "${profile[@]}"
+    row "$spread" "reclaimed afterwards, ragged" tangram_released "${profile[@]}" policies.budget_options.uniform_depth=false
+    row "$spread" "reserved, neighbours share a table" tangram "${profile[@]}" policies.layout_options.clustering=adjacent
+    row "$spread" "reserved, heads that are alike share a table" tangram "${profile[@]}" policies.layout_options.clustering=across_layers
+  done
+}
+
 printf '## A quarter kept, by heads that differ more and more: Llama-3.1-8B on one H200, %s calls of 8k to 24k at once\n\n' "$calls"
-printf '| spread | | calls/s | TTFT p90, s | reclaimed | group fragmentation | tail | preemptions |\n|---|---|---|---|---|---|---|---|\n'
+printf '| | | calls/s | TTFT p90, s | reclaimed | group fragmentation | tail | preemptions |\n|---|---|---|---|---|---|---|---|\n'
 row - "full KV" dense
-for spread in 0 0.05 0.10 0.15 0.20 0.24; do
-  profile=(policies.budget_options.shares=false "policies.budget_options.mean=$(shares "$spread")" "policies.budget_options.deviation=$zeros"
-    policies.budget_options.ratio=0.25 policies.budget_options.sinks=4 policies.budget_options.window=32 simulation.kept=profile)
-  row "$spread" "reclaimed afterwards, one depth for all" tangram_released "${profile[@]}" policies.layout_options.heads_per_group=4
-  row "$spread" "reclaimed afterwards, ragged" tangram_released "${profile[@]}" policies.layout_options.heads_per_group=4 policies.budget_options.uniform_depth=false
-  row "$spread" "reserved, 4 neighbours share a table" tangram "${profile[@]}" policies.layout_options.heads_per_group=4 policies.layout_options.clustering=adjacent
-  row "$spread" "reserved, 4 alike share a table" tangram "${profile[@]}" policies.layout_options.heads_per_group=4 policies.layout_options.clustering=across_layers
-done
+part 'Neighbours differ' 1
+part 'Layers differ' 8
