@@ -7,6 +7,8 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,12 +22,22 @@
 #include "scenarios/scenario.h"
 #include "scenarios/timeline.h"
 #include "traces/replay.h"
+#include "traces/trace_tokens.h"
 
 namespace kvtwin {
 
 namespace sim {
 class StepWatcher;
 }
+
+// Is told every token that engines sample which compute values, under either clock.
+class SampleWatcher {
+ public:
+  virtual ~SampleWatcher() = default;
+  // `token` is what the last row before `position` says, the largest of `logits` ([vocab], valid during the
+  // call).
+  virtual void sampled(CallId call, uint32_t position, uint32_t token, std::span<const float> logits) = 0;
+};
 
 struct Composed {
   LlmSpec llm;
@@ -37,12 +49,17 @@ struct Composed {
   RunOptions options;
   std::vector<EngineFacts> facts;  // per engine
   std::unique_ptr<ReplayClient> client;
-  std::unique_ptr<CostModel> cost;    // all engines are alike and share it, and what it memoises
-  OutcomeLog* outcome_log = nullptr;  // where to write down what the data decided; null: nowhere
-  std::vector<std::string> notes;     // sentences for the user and the result
-  uint32_t oversized_calls = 0;       // that will be rejected
+  std::unique_ptr<TraceTokens> tokens;  // null: the trace gives no ids of the model's vocabulary
+  std::unique_ptr<CostModel> cost;      // all engines are alike and share it, and what it memoises
+  OutcomeLog* outcome_log = nullptr;    // where to write down what the data decided; null: nowhere
+  std::vector<std::string> notes;       // sentences for the user and the result
+  uint32_t oversized_calls = 0;         // that will be rejected
   // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
   sim::StepWatcher* watcher = nullptr;
+  SampleWatcher* samples = nullptr;  // of world cpu; null: nobody
+  // Under the wall clock every step is said to take so long, whatever it takes: results of any machine are
+  // alike.
+  std::optional<Duration> step_time{};
 };
 
 // `on_session` is called for every session of the trace as it is read: progress.

@@ -25,6 +25,7 @@ Result<void> check_axes(const Scenario& scenario, const char* engine, const std:
 // The scenario's checkpoint, or random weights of its seed. `outline`: random matrices are not drawn yet.
 Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& llm, bool outline);
 bool decodes_greedily(const Scenario& scenario);
+// Valid while `composed` lives.
 cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& composed);
 
 // `engines` in engine order, under the scenario's clock. `copy_time`: CpuBackendOptions.
