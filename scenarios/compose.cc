@@ -267,28 +267,46 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   return out;
 }
 
-// A builder that tells somebody how it gets on.
+// A builder that tells somebody how it gets on, and keeps token ids that the model knows.
 class WatchedBuilder : public ReplayBuilder {
  public:
-  explicit WatchedBuilder(const std::function<void()>& on_session) : on_session_(on_session) {}
+  WatchedBuilder(const std::function<void()>& on_session, TraceTokens* tokens)
+      : on_session_(on_session), tokens_(*tokens) {}
+  Result<void> header(const v1::TraceHeader& header) override {
+    if (auto ok = tokens_.header(header); !ok) return ok;
+    return ReplayBuilder::header(header);
+  }
+  Result<void> shared_spans(const v1::SharedSpanTable& table) override {
+    if (auto ok = tokens_.shared_spans(table); !ok) return ok;
+    return ReplayBuilder::shared_spans(table);
+  }
   Result<void> session(const v1::Session& session) override {
     if (on_session_) on_session_();
+    if (auto ok = tokens_.session(session); !ok) return ok;
     return ReplayBuilder::session(session);
   }
 
  private:
   const std::function<void()>& on_session_;
+  TraceTokens& tokens_;
 };
 
 void load_trace(const Scenario& scenario, const std::function<void()>& on_session, Composed* out,
                 Mistakes* mistakes) {
-  WatchedBuilder builder(on_session);
+  // The simulated world knows no tokens; calibrations run checkpoints, whatever the world.
+  const bool computed = scenario.values.world() != "sim" || !scenario.values.cpu().checkpoint().empty();
+  auto tokens = std::make_unique<TraceTokens>(computed ? out->llm.vocab : 0);
+  WatchedBuilder builder(on_session, tokens.get());
   if (scenario.values.policies().precision() == "triaxial") builder.keep_roles();
   if (Result<void> ok = read_trace(scenario, &out->notes, &builder); !ok)
     return mistakes->push_back(ok.error());
   Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
   if (!client) return mistakes->push_back(client.error());
   out->client = std::move(*client);
+  if (tokens->any()) {
+    out->tokens = std::move(tokens);
+    out->notes.push_back("tokens are the trace's own");
+  }
   if (const uint64_t unknown = out->client->table().roles_unknown; unknown > 0) {
     out->notes.push_back(
         fmt::format("{} prompt tokens have no role in the trace and count as user text", unknown));

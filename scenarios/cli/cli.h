@@ -39,6 +39,7 @@ void add_run_command(CLI::App& app, int* status);
 void add_replay_command(CLI::App& app, int* status);
 void add_compare_command(CLI::App& app, int* status);
 void add_calibrate_command(CLI::App& app, int* status);
+void add_evaluate_command(CLI::App& app, int* status);
 void add_explain_command(CLI::App& app, int* status);
 void add_inspect_policy_command(CLI::App& app, int* status);
 void add_report_command(CLI::App& app, int* status);

@@ -16,6 +16,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin explain scenarios/methods/freekv.textproto --step=20   one step: operations, critical path
   kvtwin calibrate policy budgets scenarios/search_tiny.textproto   budgets, bits, profiles from values
   kvtwin inspect-policy scenarios/search_tiny.textproto      how good is what scorers keep, by budget
+  kvtwin evaluate scenarios/quality/*.textproto --out=out/quality   does the kept KV still answer
   kvtwin list    policies | models | devices | nodes | scenarios | presets
 
 kvtwin COMMAND --help says more. Options are written --name=value.
@@ -122,6 +123,28 @@ hit rate: of the cells that the response chooses, those that the scorer kept, me
 contexts. random: what chance would get. error: relative L2 of attention's output without the rest.
 )";
 
+constexpr char kEvaluate[] =
+    R"(Ask a model that was trained on tasks, under many policy sets and budgets, and count right answers.
+
+  kvtwin evaluate scenarios/quality/*.textproto --questions=500 --out=out/quality
+  kvtwin evaluate scenarios/quality/full.textproto --tasks=needle,multi_hop --out=out/full --format=csv
+
+  SCENARIO...           policy sets: scenario files with a model and its checkpoint; their traces play no part
+  --tasks=A,B           kvtwin trace make-task --list names them
+  --budgets=N,M         cells of one head, for policy sets that have a budget: budget_options.cells if the file sets
+                        it, else ratio (of the mean prompt), retrieval_options.budget_tokens where they retrieve
+  --questions=N         that count in a cell, at least; 100 if not given
+  --tokens=N            of a session, 384; --per-session=N questions in it, 4; --seed=N of the test split, 1
+  --out=DIR             cells/ has a file per cell; what is there is not computed again. quality.csv, quality.json
+  --shard=I/N           every N-th cell from the I-th on: run N processes on one DIR, then once more without
+  --format=table        or json, jsonl, csv: one record per cell
+  --set=FIELD=VALUE     of every cell; may be repeated
+  --quiet               no line per cell on stderr
+
+An answer is right if all its tokens are. [low high]: 95 % interval (Wilson). Decoding is forced, which finds the same
+answers right as greedy decoding does. A policy set that is refused is a row that says why.
+)";
+
 constexpr char kSweep[] =
     R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
 
@@ -197,6 +220,7 @@ std::string help_text(const std::string& command) {
   if (command == "run") return kRun;
   if (command == "replay") return kReplay;
   if (command == "compare") return kCompare;
+  if (command == "evaluate") return kEvaluate;
   if (command == "explain") return kExplain;
   if (command == "inspect-policy") return kInspectPolicy;
   if (command == "sweep") return kSweep;
