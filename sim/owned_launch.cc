@@ -16,7 +16,8 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
       grants_(step.grants.begin(), step.grants.end()),
       adoptions_(step.adoptions.begin(), step.adoptions.end()),
       compressions_(step.compressions.begin(), step.compressions.end()),
-      formats_(step.formats.begin(), step.formats.end()) {
+      formats_(step.formats.begin(), step.formats.end()),
+      ageings_(step.ageings.begin(), step.ageings.end()) {
   // First everything is copied, then spans are set: a vector that grows moves.
   for (const Adoption& adoption : step.adoptions) append(&adopted_, adoption.pages);
   for (const Compression& compression : step.compressions) {
@@ -40,6 +41,7 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
   step_.adoptions = adoptions_;
   step_.compressions = compressions_;
   step_.formats = formats_;
+  step_.ageings = ageings_;
 }
 
 }  // namespace kvtwin::sim

@@ -29,6 +29,7 @@ class OwnedLaunch {
   std::vector<Compression::Forced> forced_;
   std::vector<uint32_t> keep_;
   std::vector<CellRun> formats_;
+  std::vector<CellAgeing> ageings_;
 };
 
 }  // namespace kvtwin::sim

@@ -22,7 +22,8 @@ struct CpuBackend::Launch {
         entries(from.entries.begin(), from.entries.end()),
         grants(from.grants.begin(), from.grants.end()),
         compressions(from.compressions.begin(), from.compressions.end()),
-        formats(from.formats.begin(), from.formats.end()) {
+        formats(from.formats.begin(), from.formats.end()),
+        ageings(from.ageings.begin(), from.ageings.end()) {
     for (const Adoption& adoption : from.adoptions) {
       adopted.emplace_back(adoption.pages.begin(), adoption.pages.end());
       adoptions.push_back({adoption.call, adopted.back()});
@@ -39,6 +40,7 @@ struct CpuBackend::Launch {
     command.adoptions = adoptions;
     command.compressions = compressions;
     command.formats = formats;
+    command.ageings = ageings;
     steps = from.repeat;
   }
 
@@ -51,6 +53,7 @@ struct CpuBackend::Launch {
   std::vector<Adoption> adoptions;
   std::vector<Compression> compressions;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
   std::deque<std::vector<PageId>> adopted;
   std::deque<std::vector<Compression::Forced>> forced;
   std::deque<std::vector<uint32_t>> keep;
