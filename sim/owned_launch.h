@@ -30,6 +30,8 @@ class OwnedLaunch {
   std::vector<uint32_t> keep_;
   std::vector<CellRun> formats_;
   std::vector<CellAgeing> ageings_;
+  std::vector<uint32_t> adopted_counts_;
+  std::vector<Snapshot> snapshots_;
 };
 
 }  // namespace kvtwin::sim
