@@ -103,6 +103,16 @@ struct CellRun {
   bool four = false;
 };
 
+// Ageing (TriAxialKV, METHODS 4.6): the int4 cells of positions [position, position + count) in `source` are
+// packed again, as the next cells of the int2 page `target`. Runs of one target follow one another and fill
+// it. Whoever adopts those positions from now on finds them there; no running call has them.
+struct CellAgeing {
+  PageId source{};
+  PageId target{};
+  uint32_t position = 0;
+  uint32_t count = 0;
+};
+
 // What the calls of a step hold once its first single step has ended, where layouts drop cells; for metrics.
 // A cell is one token in all heads of one group.
 struct HeldCells {
@@ -131,6 +141,7 @@ struct LaunchStep {
   HeldCells held{};
   // Of chunks, by entry, where formats go by tag; decoded cells get 4 bits.
   std::span<const CellRun> formats{};
+  std::span<const CellAgeing> ageings{};  // in order, before anything else of the first single step
   std::span<const Snapshot> snapshots{};  // ascending by entry; each of a compressed chunk
 };
 

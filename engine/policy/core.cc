@@ -27,7 +27,8 @@ std::unique_ptr<SnapshotCache> make_snapshots(const CoreConfig& c, const Retenti
 
 std::unique_ptr<DualPool> make_dual_pool(const CoreConfig& c, const PolicyAxes& axes) {
   if (!axes.precision->by_tag()) return nullptr;
-  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens);
+  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens,
+                                    c.policies.precision_spec.ageing == Ageing::kRequantise);
 }
 
 }  // namespace

@@ -116,6 +116,7 @@ struct Launch {
   std::vector<uint32_t> keep;
   std::vector<Compression::Forced> forced;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
   std::vector<uint32_t> adopted_counts;  // of snapshots: cells, then shared pages, by group
   std::vector<Snapshot> snapshots;
 
@@ -132,6 +133,7 @@ struct Launch {
     keep.clear();
     forced.clear();
     formats.clear();
+    ageings.clear();
     adopted_counts.clear();
     snapshots.clear();
   }
@@ -293,6 +295,7 @@ struct Core::State {
   // core_formats.cc
   bool larger_than_pools(const CallReady& event);
   Admitted admit_to_pools(Slot slot);
+  void age_prefix(const CallState& call, const Lease& prefix, uint32_t pages_2_wanted);
   bool grow_cells(CallState* call, uint32_t tokens);
   void extend_cells(CallState* call, uint32_t tokens);
   void shrink_cells(CallState* call, uint32_t tokens);
@@ -358,7 +361,8 @@ struct Core::State {
     kSessionDropped,
     kHandedOver,
     kTaken,
-    kSnapshot
+    kSnapshot,
+    kAged
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -428,6 +432,8 @@ struct Core::State {
   std::vector<PageId> spare_pages;
   std::vector<BitRun> bits, entry_bits;               // of the step being planned, and scratch
   std::vector<PageId> newly_taken, frames, adopting;  // scratch
+  std::vector<CellAgeing> ageings;                    // that the next launch tells
+  std::vector<uint8_t> alone;                         // scratch
   std::vector<uint32_t> adopting_counts;              // scratch
 
   uint64_t reserved_total = 0;

@@ -44,6 +44,7 @@ struct ScriptBackend::Launch {
   };
   std::vector<Cut> cuts;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
 
   uint64_t end() const { return first + ends.size(); }
 };
@@ -141,6 +142,7 @@ void ScriptBackend::launch(const LaunchStep& command) {
     launch.cuts.push_back({c, {c.forced.begin(), c.forced.end()}, {c.keep.begin(), c.keep.end()}});
   }
   launch.formats.assign(command.formats.begin(), command.formats.end());
+  launch.ageings.assign(command.ageings.begin(), command.ageings.end());
   Instant at = engine.launches.empty() ? std::max(now_, engine.free_at) : engine.launches.back().ends.back();
   for (uint64_t step = launch.first; step < launch.first + command.repeat; ++step) {
     const bool zero =
@@ -268,6 +270,7 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
 // As run_step(), where pages have two formats.
 void ScriptBackend::check_cells(CellChecker* cells, const Launch& launch,
                                 const std::vector<PlanEntry>& entries, uint32_t offset) {
+  if (offset == 0) cells->ages(launch.ageings);
   for (uint32_t i = 0; i < entries.size(); ++i) {
     if (offset == 0 && entries[i].first) {
       std::vector<PageId> adopted;

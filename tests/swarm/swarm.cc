@@ -165,7 +165,10 @@ void draw_formats(CoreConfig* config, Prng* prng) {
       prng->chance(1, 6) ? (prng->chance(1, 2) ? 0 : kAllTags) : draw({prng->range(0, 1 << 20)});
   if (prng->chance(1, 3)) spec.four_bit_tags |= draw({prng->range(0, 1 << 20)});
   spec.four_bit_tags &= kAllTags;
-  if (set.identity == "shared" && !bits_are_prefix_closed(spec)) spec.ageing = Ageing::kForecast;
+  if (set.identity == "shared" && !bits_are_prefix_closed(spec))
+    spec.ageing = Ageing::kForecast;
+  else if (config->prefix_cache && prng->chance(1, 2))
+    spec.ageing = Ageing::kRequantise;
   config->pages_gpu = number(prng, 2, prng->chance(1, 2) ? 12 : 60);
   config->pages_int2 = number(prng, 0, config->pages_gpu - 1);
   config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu - config->pages_int2 - 1);

@@ -25,10 +25,11 @@ Probes format_probes() {
   Probes probes;
   for (const char* name :
        {"a group filled an int2 page", "2-bit cells spilled to int4", "a prompt's end flushed what waited",
-        "a prefix in pages of two formats was adopted", "a call was preempted", "a call was preempted twice",
-        "a stretch got pages ahead", "a stretch was cut by an arrival", "end-of-sequence ended a stretch",
-        "cancelled with two steps in flight", "a prefix from a call of the same step",
-        "a prefix from another session", "no page free and none to evict", "rejected: larger than the pool",
+        "a prefix in pages of two formats was adopted", "a prefix was requantised", "a call was preempted",
+        "a call was preempted twice", "a stretch got pages ahead", "a stretch was cut by an arrival",
+        "end-of-sequence ended a stretch", "cancelled with two steps in flight",
+        "a prefix from a call of the same step", "a prefix from another session",
+        "no page free and none to evict", "rejected: larger than the pool",
         "a preempted call found its prefix again"}) {
     probes[name] = 0;
   }
@@ -300,6 +301,7 @@ void ProbeObserver::saw_formats(const LaunchStep& c) {
     if (pages_2[entry] > 0) hit("a group filled an int2 page");
     if (cells / config.page_tokens > pages_2[entry]) hit("2-bit cells spilled to int4");
   }
+  if (!c.ageings.empty()) hit("a prefix was requantised");
   for (const Adoption& adoption : c.adoptions) {
     const auto narrow = std::count_if(adoption.pages.begin(), adoption.pages.end(), is_int2);
     const auto ends = std::count(adoption.pages.begin(), adoption.pages.end(), kNoPage);
