@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "engine/cuda/cuda_engine.h"
+#include "engine/cuda/retrieved.h"
+#include "scenarios/retrieval_options.h"
 
 namespace kvtwin {
 namespace {
@@ -21,9 +23,9 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
                                     {"budget", axes.budget(), {"all"}},
                                     {"layout", axes.layout(), {"paged"}},
                                     {"precision", axes.precision(), {"bf16"}},
-                                    {"retrieval", axes.retrieval(), {"all"}},
+                                    {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
                                     {"partition", axes.partition(), {"uniform"}},
-                                    {"placement", axes.placement(), {"gpu", "host"}}});
+                                    {"placement", axes.placement(), {"gpu", "host", "arena"}}});
       !ok)
     return ok;
   const uint32_t tp = scenario.values.engines().tensor_parallel();
@@ -44,6 +46,21 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
                    way_out.empty() ? "--world=cpu, or --world=sim" : way_out + "; or --world=cpu");
   }
   return {};
+}
+
+// Null: the engine's own, which keeps and reads everything.
+Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& config,
+                                    const cuda::CudaEngineConfig& engine, const cuda::DeviceModel& model,
+                                    const LlmSpec& llm) {
+  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (method == RetrievalMethod::kAll) return cuda::OwnedCache();
+  const RetrievalSpec& spec = config.policies.retrieval_spec;
+  if (const auto wrong = cuda::check_retrieved(method, spec, llm, config.page_tokens))
+    return mistake(scenario.where("policies.retrieval"), "the CUDA engine cannot: " + *wrong,
+                   "or --world=cpu, or --world=sim");
+  Result<cuda::OwnedCache> made = cuda::make_retrieved(engine, model, {.method = method, .spec = spec});
+  if (!made) return mistake(scenario.where("memory.gpu_pages"), made.error().what, made.error().hint);
+  return made;
 }
 
 class CudaWorld final : public ValuesWorld {
@@ -90,7 +107,10 @@ Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed)
     own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
     own.copies_beside = wall_;
     own.log = timed_ ? &log_ : nullptr;
-    Result<std::unique_ptr<cuda::CudaEngine>> engine = cuda::CudaEngine::make(own, model_.get(), &tokens_);
+    Result<cuda::OwnedCache> cache = make_cache(scenario, config, own, *model_, composed.llm);
+    if (!cache) return tl::unexpected<Mistake>(cache.error());
+    Result<std::unique_ptr<cuda::CudaEngine>> engine =
+        cuda::CudaEngine::make(own, model_.get(), &tokens_, std::move(*cache));
     if (!engine) return mistake(scenario.where("memory.gpu_pages"), engine.error().what, engine.error().hint);
     engines_.push_back(std::move(*engine));
   }
