@@ -15,6 +15,7 @@
 #include "models/catalog.h"
 #include "models/cost_factory.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/compression_work.h"
 #include "scenarios/formats.h"
 #include "scenarios/names.h"
 #include "scenarios/retrieval_options.h"
@@ -339,6 +340,10 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
   if (!made) return add(mistakes, scenario.where("cost.profile"), made.error());
   out->cost = std::move(*made);
+  out->compression = compression_work(scenario, out->llm, out->options.engines.front());
+  if (!out->compression) return;
+  out->cost =
+      std::make_unique<CompressionCost>(out->llm, out->device, *out->compression, std::move(out->cost));
 }
 
 }  // namespace

@@ -7,27 +7,50 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "engine/cuda/caches.h"
 #include "engine/cuda/cuda_engine.h"
 #include "engine/cuda/retrieved.h"
 #include "scenarios/retrieval_options.h"
+#include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
 
+Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (drops(config)) {
+    if (method != RetrievalMethod::kAll)
+      return mistake(scenario.where("policies.retrieval"),
+                     fmt::format("retrieval {} beside dropped cells is not computed by the CUDA engine",
+                                 config.policies.retrieval),
+                     "retrieval all is; or --world=cpu, or --world=sim");
+    if (const auto wrong = cuda::check_compressed(config, score_spec(scenario.values), llm))
+      return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
+                     "or --world=sim");
+  } else if (method != RetrievalMethod::kAll) {
+    if (const auto wrong =
+            cuda::check_retrieved(method, config.policies.retrieval_spec, llm, config.page_tokens))
+      return mistake(scenario.where("policies.retrieval"), "the CUDA engine does not compute it: " + *wrong,
+                     "or --world=cpu, or --world=sim");
+  }
+  return {};
+}
+
 Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   const v1::Policies& axes = scenario.values.policies();
   if (Result<void> ok = check_axes(scenario, "the CUDA engine",
-                                   {{"scorer", axes.scorer(), {"none"}},
-                                    {"budget", axes.budget(), {"all"}},
-                                    {"layout", axes.layout(), {"paged"}},
-                                    {"precision", axes.precision(), {"bf16"}},
+                                   {{"precision", axes.precision(), {"bf16"}},
                                     {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
                                     {"partition", axes.partition(), {"uniform"}},
                                     {"placement", axes.placement(), {"gpu", "host", "arena"}}});
       !ok)
     return ok;
+  for (const CoreConfig& config : composed.options.engines) {
+    if (Result<void> ok = check_engine(scenario, config, composed.llm); !ok) return ok;
+  }
   const uint32_t tp = scenario.values.engines().tensor_parallel();
   if (tp != 1) {
     return mistake(scenario.where("engines.tensor_parallel"),
@@ -48,19 +71,23 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   return {};
 }
 
-// Null: the engine's own, which keeps and reads everything.
+// Which way of keeping KV the engine's policies ask for. Null: the identity of every axis.
 Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& config,
-                                    const cuda::CudaEngineConfig& engine, const cuda::DeviceModel& model,
-                                    const LlmSpec& llm) {
+                                    const cuda::CudaEngineConfig& engine,
+                                    const std::optional<cpu::ScorerWeights>& trained, const LlmSpec& llm) {
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  if (method == RetrievalMethod::kAll) return cuda::OwnedCache();
-  const RetrievalSpec& spec = config.policies.retrieval_spec;
-  if (const auto wrong = cuda::check_retrieved(method, spec, llm, config.page_tokens))
-    return mistake(scenario.where("policies.retrieval"), "the CUDA engine cannot: " + *wrong,
-                   "or --world=cpu, or --world=sim");
-  Result<cuda::OwnedCache> made = cuda::make_retrieved(engine, model, {.method = method, .spec = spec});
-  if (!made) return mistake(scenario.where("memory.gpu_pages"), made.error().what, made.error().hint);
-  return made;
+  if (!drops(config) && method == RetrievalMethod::kAll) return cuda::OwnedCache();
+  cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
+  for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
+  if (!drops(config))
+    return cuda::make_retrieved({.method = method, .spec = config.policies.retrieval_spec}, memory, llm);
+  cuda::CompressedOptions options;
+  options.config = {.core = config,
+                    .score = score_spec(scenario.values),
+                    .seed = scenario.values.seed(),
+                    .weights = trained,
+                    .ask_response = scenario.values.cpu().judge_rows() == "response"};
+  return cuda::make_compressed(options, memory, llm);
 }
 
 class CudaWorld final : public ValuesWorld {
@@ -95,6 +122,8 @@ Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed)
   Result<std::unique_ptr<cuda::DeviceModel>> model = cuda::DeviceModel::make(*weights);
   if (!model) return mistake(scenario.where("model.name"), model.error().what, model.error().hint);
   model_ = std::move(*model);
+  const Result<std::optional<cpu::ScorerWeights>> trained = scorer_weights(scenario, composed.llm);
+  if (!trained) return tl::unexpected<Mistake>(trained.error());
   for (const CoreConfig& config : composed.options.engines) {
     cuda::CudaEngineConfig own;
     own.engine = config.engine;
@@ -107,8 +136,8 @@ Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed)
     own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
     own.copies_beside = wall_;
     own.log = timed_ ? &log_ : nullptr;
-    Result<cuda::OwnedCache> cache = make_cache(scenario, config, own, *model_, composed.llm);
-    if (!cache) return tl::unexpected<Mistake>(cache.error());
+    Result<cuda::OwnedCache> cache = make_cache(scenario, config, own, *trained, composed.llm);
+    if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     Result<std::unique_ptr<cuda::CudaEngine>> engine =
         cuda::CudaEngine::make(own, model_.get(), &tokens_, std::move(*cache));
     if (!engine) return mistake(scenario.where("memory.gpu_pages"), engine.error().what, engine.error().hint);

@@ -42,8 +42,14 @@ struct CompressedConfig {
   uint64_t seed = 0;                       // of weights that nobody trained
   std::optional<ScorerWeights> weights{};  // else drawn
   bool ask_response = false;  // Judge Q: the response's own tokens are asked instead of soft ones (J-3)
+  // Not its own scores choose, but somebody else's: positions that are left of a head after the compression
+  // at hand (all heads of a layout with holes: head 0). For comparison with another engine.
+  std::function<std::span<const uint32_t>(CallId call, uint32_t head)> impose{};
   RetrievalWitness* witness = nullptr;  // tests: is told what rows that choose read
 };
+
+// How an engine's cells lie. REQUIRES: validate_core_config() found nothing.
+CellShape cell_shape(const CoreConfig& config);
 
 class CompressedCache final : public KvCache {
  public:
@@ -87,6 +93,8 @@ class CompressedCache final : public KvCache {
 
   void take_pages(const LaunchStep& launch, uint32_t offset);
   void adopt(const Adoption& adoption);
+  void continue_from(const Adoption& adoption);
+  void fill_copy(CallId call, const PageGrant& grant);
   Call& call_of(CallId id);
 
   // compressed_attend.cc
@@ -115,6 +123,8 @@ class CompressedCache final : public KvCache {
   RankedHead ranked(const Work& work, uint32_t head) const;
   std::vector<RankedHead> rank_layer(const Work& work, uint32_t layer);
   uint32_t expected_of(const Work& work, const RankedHead& head) const;
+  kernels::RowSet choose(const Work& work, const RankedHead& head, std::span<const float> scores,
+                         uint32_t count);
   void keep(const Work& work, RankedHead* head, uint32_t count);
   void compress_staged(const Work& work, uint32_t layer);
   void compress(const Work& work, StepValues* values);
@@ -144,7 +154,9 @@ class CompressedCache final : public KvCache {
   std::unique_ptr<CellBudget> budget_;
   std::map<CallId, Call> calls_;
   std::map<PageId, std::vector<bool>> page_dead_;  // kHoles: slots of a page that hold nothing any more
+  std::map<uint32_t, CallCells> snapshots_;        // by number: where the cells were
   // Of the step at hand.
+  std::map<std::pair<CallId, uint32_t>, std::vector<PageId>> copied_;  // by group: pages still to be copied
   std::vector<Work> work_;
   uint32_t rows_ = 0;
   const float* hidden_ = nullptr;

@@ -73,8 +73,8 @@ struct CudaEngine::Parts {
   Result<void> make(const DeviceModel* model);
   void add_tokens(const PlanEntry& entry);
   StepStream on_stream() { return {compute_stream, timer.get()}; }
-  // `step`: for the log; null: nobody asked for it.
-  void compute(const StepId* step);
+  DeviceRows compute();
+  void log_step(StepId step, const DeviceRows& on_device);
   void warm_up();
   void start(const StartTransfer& transfer);
 
@@ -97,9 +97,10 @@ struct CudaEngine::Parts {
   // Of the step at hand.
   std::vector<PlanEntry> entries;
   StepRows rows;
+  Clock::time_point started;
+  Duration issued{};
   std::vector<Sample> samples;
   uint64_t tokens_computed = 0;
-  Duration issued{};
 };
 
 CudaEngine::Parts::~Parts() {
@@ -151,8 +152,8 @@ void CudaEngine::Parts::add_tokens(const PlanEntry& entry) {
 }
 
 // Everything is started without waiting; the one wait is for the sampled tokens.
-void CudaEngine::Parts::compute(const StepId* step) {
-  const Clock::time_point start = Clock::now();
+DeviceRows CudaEngine::Parts::compute() {
+  started = Clock::now();
   timer->begin(Operation::kUpload);
   const DeviceRows on_device = upload.send(rows, compute_stream);
   const auto start_layers = [&] {
@@ -168,24 +169,26 @@ void CudaEngine::Parts::compute(const StepId* step) {
     start_layers();
   }
   timer->end();
-  issued = since(start);
+  issued = since(started);
   must(cudaStreamSynchronize(compute_stream), "step", 0, [&] {
     return fmt::format("{} rows, {} decode and {} chunk sequences, {} other rows, {} samples", on_device.rows,
                        on_device.decodes_count, on_device.chunks_count, on_device.other_rows,
                        on_device.samples);
   });
+  return on_device;
+}
+
+void CudaEngine::Parts::log_step(StepId step, const DeviceRows& on_device) {
   if (config.log == nullptr) return;
-  std::vector<OperationTime> times = timer->times({});
-  if (step == nullptr) return;
-  config.log->add(config.engine, {.step = *step,
+  config.log->add(config.engine, {.step = step,
                                   .rows = on_device.rows,
                                   .samples = on_device.samples,
                                   .decode_rows = on_device.decodes_count / llm.kv_heads,
                                   .decode_cells = rows.decode_cells,
                                   .chunk_cells = rows.chunk_cells,
                                   .issued = issued,
-                                  .ended = since(start),
-                                  .times = std::move(times)});
+                                  .ended = since(started),
+                                  .times = timer->times({})});
 }
 
 // What comes up for the first time is slow: kernels are loaded, cuBLASLt chooses. So every number of rows
@@ -196,10 +199,11 @@ void CudaEngine::Parts::warm_up() {
   for (const uint32_t size : sizes) {
     rows.clear();
     rows.tokens.assign(size, 0);
-    cache->warm_up(size, &rows);
+    cache->warm_up(size, on_stream(), &rows);
     for (uint32_t i = 0; i < std::min(size, config.samples_max); ++i) rows.sampling.push_back(i);
-    compute(nullptr);
+    compute();
   }
+  if (config.log != nullptr) timer->times({});  // nobody asked for them
 }
 
 void CudaEngine::Parts::start(const StartTransfer& transfer) {
@@ -248,8 +252,9 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* val
   p.tokens_computed += p.rows.tokens.size();
   p.rows.tokens.resize(std::max(p.rows.tokens.size(), size_t{launch.tokens_padded}), 0);
   const StepId step{raw(launch.step) + offset};
-  p.compute(&step);
-  p.cache->end(launch, offset, p.entries, values);
+  const DeviceRows on_device = p.compute();
+  p.cache->end(launch, offset, p.entries, p.on_stream(), values);
+  p.log_step(step, on_device);
   for (const PlanEntry& entry : p.entries) {
     if (!entry.samples) continue;
     const uint32_t token = p.sampled.as<uint32_t>()[p.samples.size()];

@@ -50,15 +50,16 @@ class KvCache : public LayerAttention {
   // tokens and sampling.
   virtual void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                      const StepStream& on, StepRows* rows) = 0;
-  // Its rows went through all layers. Adds what the values decided to *values.
+  // Its rows went through all layers, and the host has waited for it. Adds what the values decided to
+  // *values. What it starts itself it waits for.
   virtual void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
-                   StepValues* values) = 0;
+                   const StepStream& on, StepValues* values) = 0;
   // Commands other than LaunchStep, in order; transfers come as copy().
   virtual void told(const Command& command) = 0;
   // Starts the copy of a page between tiers, or within one.
   virtual void copy(PageId source, PageId target, cudaStream_t stream) = 0;
   // Lists of `size` rows that read and write what nobody has yet: for kernels that are slow the first time.
-  virtual void warm_up(uint32_t size, StepRows* rows) = 0;
+  virtual void warm_up(uint32_t size, const StepStream& on, StepRows* rows) = 0;
 };
 
 }  // namespace kvtwin::cuda

@@ -31,8 +31,11 @@ enum class Operation : uint8_t {
   kDown,
   kLogits,
   kSample,  // argmax, and the tokens back to the host
+  kScore,   // what scorers take down and make of it
+  kSelect,
+  kMove,  // cells that are kept, to where they stay
 };
-constexpr size_t kOperations = 15;
+constexpr size_t kOperations = 18;
 const char* name_of(Operation operation);
 
 // Times are from the step's start.

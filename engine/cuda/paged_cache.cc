@@ -82,7 +82,7 @@ void PagedCache::copy(PageId source, PageId target, cudaStream_t stream) {
 }
 
 // All on page 0.
-void PagedCache::warm_up(uint32_t size, StepRows* rows) {
+void PagedCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
   rows->pages.push_back(0);
   for (uint32_t row = 0; row < size; ++row) {
     rows->positions.push_back(0);

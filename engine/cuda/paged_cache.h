@@ -9,19 +9,11 @@
 #include <memory>
 #include <vector>
 
+#include "engine/cuda/caches.h"
 #include "engine/cuda/device_pages.h"
 #include "engine/cuda/kv_cache.h"
 
 namespace kvtwin::cuda {
-
-// The memory that a KvCache deals with.
-struct KvMemory {
-  uint32_t page_tokens = 16;
-  uint32_t pages_gpu = 0;   // pages [0, pages_gpu) of the address space
-  uint32_t pages_host = 0;  // behind them, in pinned memory
-  uint32_t rows_max = 0;    // tokens of one step, padded
-  bool poison = false;      // pages are filled with NaN when they are granted: tests
-};
 
 class PagedCache final : public KvCache {
  public:
@@ -39,10 +31,11 @@ class PagedCache final : public KvCache {
   bool repeats(const DeviceRows& rows) const override {
     return rows.chunks_count == 0 && rows.other_rows == 0;
   }
-  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, StepValues*) override {}
+  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&, StepValues*) override {
+  }
   void told(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
-  void warm_up(uint32_t size, StepRows* rows) override;
+  void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   PagedCache(const KvMemory& memory, const LlmSpec* llm) : memory_(memory), llm_(*llm) {}

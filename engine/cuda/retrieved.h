@@ -7,9 +7,10 @@
 #include <optional>
 #include <string>
 
-#include "engine/cuda/cuda_engine.h"
+#include "engine/cuda/caches.h"
 #include "engine/cuda/owned_cache.h"
 #include "engine/policy/retrieval_spec.h"
+#include "models/llm.h"
 
 namespace kvtwin::cuda {
 
@@ -35,10 +36,10 @@ struct RetrievedOptions {
 std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
                                            const LlmSpec& llm, uint32_t page_tokens);
 
-// For an engine of this configuration. `model` must outlive it. Wrong: no room. REQUIRES:
-// validate_policy_set() accepts the method and its spec, and check_retrieved() has nothing to say.
-Result<OwnedCache> make_retrieved(const CudaEngineConfig& config, const DeviceModel& model,
-                                  const RetrievedOptions& options);
+// Wrong: no room. REQUIRES: validate_policy_set() accepts the method and its spec, and check_retrieved() has
+// nothing to say.
+Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemory& memory,
+                                  const LlmSpec& llm);
 
 }  // namespace kvtwin::cuda
 

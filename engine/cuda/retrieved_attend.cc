@@ -7,7 +7,6 @@
 #include "engine/base/check.h"
 #include "engine/cuda/cuda_check.h"
 #include "engine/cuda/retrieved_cache.h"
-#include "kernels/page_moves.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -60,7 +59,7 @@ void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const Devi
   attention_.attend(layer, tensors, rows, pages_.layer(layer), on.stream, on.timer);
   if (arena_) {
     const auto width = llm_.query_heads * llm_.head_dim;
-    must(keep_queries(upload_.at<QueryKept>(at_.kept), static_cast<uint32_t>(kept_.size()), width, tensors.q,
+    must(keep_queries(upload_.at(at_.kept), static_cast<uint32_t>(kept_.size()), width, tensors.q,
                       choices_.q_before(chooser(layer)), on.stream),
          "keep_queries", 0, no_shape);
   }
@@ -80,7 +79,7 @@ void RetrievedCache::seal(uint32_t layer, cudaStream_t stream) {
   if (sealed_.empty()) return;
   SummaryArgs args;
   args.pool = pages_.layer(layer);
-  args.pages = upload_.at<SummaryPage>(at_.summaries);
+  args.pages = upload_.at(at_.summaries);
   args.out = choices_.summaries(chooser(layer));
   args.count = static_cast<uint32_t>(sealed_.size()) * llm_.kv_heads;
   args.page_tokens = memory_.page_tokens, args.head_dim = llm_.head_dim;
@@ -109,9 +108,9 @@ void RetrievedCache::offload(uint32_t layer) {
       from = staging_.as<__nv_bfloat16>(staged * bytes);
       const auto some = static_cast<uint32_t>(std::min<size_t>(kStagedMax, sealed_.size() - i));
       if (staged == 0) {
-        must(stage_pages({pages_.layer(layer), upload_.at<uint32_t>(at_.staged) + i,
-                          staging_.as<__nv_bfloat16>(), host, some},
-                         stream),
+        must(stage_pages(
+                 {pages_.layer(layer), upload_.at(at_.staged) + i, staging_.as<__nv_bfloat16>(), host, some},
+                 stream),
              "stage_pages", 0, no_shape);
       }
     }
@@ -125,8 +124,8 @@ void RetrievedCache::offload(uint32_t layer) {
 void RetrievedCache::choose(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                             cudaStream_t stream) {
   ChoiceArgs args = choices_.args(chooser(layer), false);
-  args.rows = upload_.at<ChoiceRow>(at_.choices), args.count = static_cast<uint32_t>(choice_rows_.size());
-  args.lists = upload_.at<uint32_t>(at_.lists);
+  args.rows = upload_.at(at_.choices), args.count = static_cast<uint32_t>(choice_rows_.size());
+  args.lists = upload_.at(at_.lists);
   args.q = tensors.q;
   args.tables = const_cast<uint32_t*>(rows.pages);  // the upload's own, written for one layer at a time
   const auto shape = [&] { return fmt::format("{} rows, layer {}", args.count, layer); };
@@ -176,6 +175,8 @@ void RetrievedCache::enter_arenas(cudaStream_t stream) {
   enter_upload_.send(stream);
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) fill_slots(layer, stream);
   choice_rows_.clear();
+  must(cudaStreamSynchronize(stream), "filling of arenas", 0, no_shape);
+  order_->step_ended();
 }
 
 // What the last query of the prompt would read. Its pages are on the host by now, and that copy is read:
@@ -184,9 +185,9 @@ void RetrievedCache::fill_slots(uint32_t layer, cudaStream_t stream) {
   order_->wait(Lane::kCompute, Edge::kRecalled, layer);
   order_->touches(Lane::kCompute, Access::kWrite, kPages, layer, "copies of the window");
   ChoiceArgs args = choices_.args(chooser(layer), true);
-  args.rows = enter_upload_.at<ChoiceRow>(at_.choices);
+  args.rows = enter_upload_.at(at_.choices);
   args.count = static_cast<uint32_t>(choice_rows_.size());
-  args.lists = enter_upload_.at<uint32_t>(at_.lists);
+  args.lists = enter_upload_.at(at_.lists);
   args.q = args.q_before;
   args.tables = choices_.spare_tables();
   const auto shape = [&] { return fmt::format("{} calls, layer {}", args.count, layer); };

@@ -47,33 +47,29 @@ std::optional<std::string> check_retrieved(RetrievalMethod method, const Retriev
   return std::nullopt;
 }
 
-Result<OwnedCache> make_retrieved(const CudaEngineConfig& config, const DeviceModel& model,
-                                  const RetrievedOptions& options) {
-  uint32_t rows_max = config.rows_max;
-  for (const uint32_t size : config.row_sizes) rows_max = std::max(rows_max, size);
-  return RetrievedCache::make(
-      {config.page_tokens, config.pages_gpu, config.pages_host, rows_max, config.poison},
-      &model.weights().llm(), options);
+Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemory& memory,
+                                  const LlmSpec& llm) {
+  return RetrievedCache::make(memory, llm, options);
 }
 
-RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec* llm, const RetrievedOptions& options)
+RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options)
     : memory_(memory),
-      llm_(*llm),
+      llm_(llm),
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
       arena_(options.method != RetrievalMethod::kQuest),
-      dense_llm_(*llm) {
+      dense_llm_(llm) {
   dense_llm_.layers = spec_.layers_dense;
 }
 
 RetrievedCache::~RetrievedCache() = default;
 
-Result<OwnedCache> RetrievedCache::make(const KvMemory& memory, const LlmSpec* llm,
+Result<OwnedCache> RetrievedCache::make(const KvMemory& memory, const LlmSpec& llm,
                                         const RetrievedOptions& options) {
-  KVT_CHECK(!check_retrieved(options.method, options.spec, *llm, memory.page_tokens));
-  KVT_CHECK(options.method != RetrievalMethod::kAll && options.spec.layers_dense < llm->layers);
+  KVT_CHECK(!check_retrieved(options.method, options.spec, llm, memory.page_tokens));
+  KVT_CHECK(options.method != RetrievalMethod::kAll && options.spec.layers_dense < llm.layers);
   std::unique_ptr<RetrievedCache> out(new RetrievedCache(memory, llm, options));
-  Result<std::unique_ptr<OrderedStreams>> order = OrderedStreams::make(llm->layers, options.tests);
+  Result<std::unique_ptr<OrderedStreams>> order = OrderedStreams::make(llm.layers, options.tests);
   if (!order) return tl::unexpected<Mistake>(order.error());
   out->order_ = std::move(*order);
   if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Mistake>(ok.error());
@@ -130,7 +126,6 @@ HostPool RetrievedCache::host_layer(uint32_t layer) const {
 void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                            const StepStream& on, StepRows* rows) {
   KVT_CHECK(launch.compressions.empty());
-  stream_ = on.stream;
   order_->compute_on(on.stream);
   order_->wait(Lane::kCompute, Edge::kOffloaded, 0);
   choice_rows_.clear();
@@ -158,7 +153,7 @@ void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
 }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
-                         StepValues* values) {
+                         const StepStream& on, StepValues* values) {
   order_->step_ended();
   values->recalls.assign(llm_.layers, {});
   const auto rows = static_cast<uint32_t>(choice_rows_.size());
@@ -179,7 +174,7 @@ void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry>
     KVT_CHECK(call.pages.size() == pages && call.homes.size() == pages);
     if (pages > shape_.slots) entering_.push_back(&call);
   }
-  enter_arenas(stream_);
+  enter_arenas(on.stream);
   for (const PlanEntry& entry : entries) {
     Call& call = calls_.at(entry.call);
     if (!arena_ || !call.in_arena || !entry.samples) continue;

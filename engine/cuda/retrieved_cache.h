@@ -22,20 +22,20 @@
 #include <vector>
 
 #include "engine/cpu/arena_call.h"
+#include "engine/cuda/device_lists.h"
 #include "engine/cuda/device_pages.h"
 #include "engine/cuda/kv_cache.h"
-#include "engine/cuda/list_upload.h"
 #include "engine/cuda/ordered_streams.h"
-#include "engine/cuda/paged_cache.h"
 #include "engine/cuda/retrieval_memory.h"
 #include "engine/cuda/retrieved.h"
+#include "kernels/page_moves.h"
 
 namespace kvtwin::cuda {
 
 class RetrievedCache final : public KvCache {
  public:
-  // As make_retrieved(). `llm` must outlive it.
-  static Result<OwnedCache> make(const KvMemory& memory, const LlmSpec* llm, const RetrievedOptions& options);
+  // As make_retrieved().
+  static Result<OwnedCache> make(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
   ~RetrievedCache() override;
 
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
@@ -44,10 +44,10 @@ class RetrievedCache final : public KvCache {
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
-           StepValues* values) override;
+           const StepStream& on, StepValues* values) override;
   void told(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
-  void warm_up(uint32_t size, StepRows* rows) override;
+  void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
   struct Call {
@@ -66,10 +66,14 @@ class RetrievedCache final : public KvCache {
   };
   // Where the step's lists lie in an upload.
   struct Lists {
-    uint64_t choices = 0, lists = 0, summaries = 0, staged = 0, kept = 0;
+    ListAt<ChoiceRow> choices;
+    ListAt<uint32_t> lists;
+    ListAt<SummaryPage> summaries;
+    ListAt<uint32_t> staged;
+    ListAt<QueryKept> kept;
   };
 
-  RetrievedCache(const KvMemory& memory, const LlmSpec* llm, const RetrievedOptions& options);
+  RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
   Result<void> allocate();
   uint32_t pages_of(uint32_t tokens) const { return div_ceil(tokens, memory_.page_tokens); }
   bool dense(uint32_t layer) const { return layer < spec_.layers_dense; }
@@ -84,7 +88,7 @@ class RetrievedCache final : public KvCache {
   void add_dense(const Call& call, const PlanEntry& entry);
   void add_choice(Call* call, uint32_t row, uint32_t position, StepRows* rows);
   ChoiceRow choice_of(const Call& call, uint32_t pages);
-  void pack(const std::vector<QueryKept>& kept, ListUpload* upload, Lists* at) const;
+  void pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const;
 
   // retrieved_attend.cc: what one layer starts
   void seal(uint32_t layer, cudaStream_t stream);
@@ -95,7 +99,7 @@ class RetrievedCache final : public KvCache {
   void fill_slots(uint32_t layer, cudaStream_t stream);
 
   const KvMemory memory_;
-  const LlmSpec& llm_;
+  const LlmSpec llm_;
   const RetrievalSpec spec_;
   const cpu::ArenaShape shape_;
   const bool arena_;
@@ -109,7 +113,6 @@ class RetrievedCache final : public KvCache {
   std::vector<uint32_t> free_states_;
   uint32_t states_ = 0;
   // Of the step at hand.
-  cudaStream_t stream_ = nullptr;
   std::vector<ChoiceRow> choice_rows_;
   std::vector<uint32_t> lists_;
   std::vector<Sealed> sealed_;
@@ -117,7 +120,7 @@ class RetrievedCache final : public KvCache {
   StepRows dense_rows_;
   DeviceRows dense_on_device_;
   RowsUpload dense_upload_;
-  ListUpload upload_, enter_upload_;
+  DeviceLists upload_, enter_upload_;
   Lists at_;
   std::vector<Call*> entering_;
 };

@@ -5,7 +5,6 @@
 
 #include "engine/base/check.h"
 #include "engine/cuda/retrieved_cache.h"
-#include "kernels/page_moves.h"
 
 namespace kvtwin::cuda {
 
@@ -139,7 +138,7 @@ ChoiceRow RetrievedCache::choice_of(const Call& call, uint32_t pages) {
   return out;
 }
 
-void RetrievedCache::pack(const std::vector<QueryKept>& kept, ListUpload* upload, Lists* at) const {
+void RetrievedCache::pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const {
   std::vector<SummaryPage> summaries;
   std::vector<uint32_t> staged;
   for (const Sealed& page : sealed_) {
@@ -156,7 +155,7 @@ void RetrievedCache::pack(const std::vector<QueryKept>& kept, ListUpload* upload
 }
 
 // All on page 0.
-void RetrievedCache::warm_up(uint32_t size, StepRows* rows) {
+void RetrievedCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
   choice_rows_.clear(), lists_.clear(), sealed_.clear(), kept_.clear(), dense_rows_.clear();
   for (const auto& [own, attention] :
        {std::pair{rows, &attention_}, std::pair{&dense_rows_, &dense_attention_}}) {

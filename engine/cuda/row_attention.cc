@@ -155,6 +155,7 @@ void RowAttention::append(const LayerRows& tensors, const DeviceRows& rows, __nv
   args.head_dim = llm_->head_dim, args.page_tokens = shape_.page_tokens;
   args.q = tensors.q, args.q_stride = llm_->query_heads * llm_->head_dim;
   args.pool = pool;
+  args.slots_per_row = shape_.by_head ? llm_->kv_heads : 1;
   const bool head = llm_->head_dim == 64 || llm_->head_dim == 128 || llm_->head_dim == 256;
   const bool page = shape_.page_tokens == 1 || shape_.page_tokens % 8 == 0;
   must(head && page ? rope_append(args, stream) : qkv_append(args, stream), "rope_append", 0,
@@ -181,11 +182,11 @@ void RowAttention::attend(uint32_t layer, const LayerRows& tensors, const Device
   }
   if (rows.other_rows == 0) return;
   timer->begin(Operation::kRowAttention, layer);
-  must(
-      attention_rows({pool, rows.pages, rows.others, tensors.q, tensors.out, attention_scale_,
-                      rows.other_rows, llm_->query_heads, llm_->kv_heads, llm_->head_dim, shape_.page_tokens},
-                     stream),
-      "attention_rows", 0, shape);
+  must(attention_rows({pool, rows.pages, rows.others, tensors.q, tensors.out, attention_scale_,
+                       rows.other_rows, llm_->query_heads, llm_->kv_heads, llm_->head_dim, shape_.page_tokens,
+                       shape_.heads_per_page, shape_.by_head, shape_.by_head},
+                      stream),
+       "attention_rows", 0, shape);
 }
 
 }  // namespace kvtwin::cuda

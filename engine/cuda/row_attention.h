@@ -31,6 +31,8 @@ struct RowAttentionShape {
   uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
   uint32_t pages = 0;           // of the pool
   uint32_t rows = 0;            // of one step, at most
+  bool by_head = false;         // heads hold different cells: lists name heads, slots are one per head, and
+                                // tables of `others` name cells (attention_rows.h, listed)
 };
 
 class RowAttention {

@@ -105,7 +105,9 @@ CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::DeviceModel
                                    : setting.retrieval == "arkvale" ? RetrievalMethod::kArkvale
                                                                     : RetrievalMethod::kFreekv;
     REQUIRE(!cuda::check_retrieved(method, setting.spec, llm, core.page_tokens).has_value());
-    Result<cuda::OwnedCache> made = cuda::make_retrieved(config, model, {method, setting.spec, tests});
+    Result<cuda::OwnedCache> made = cuda::make_retrieved(
+        {method, setting.spec, tests},
+        {config.page_tokens, config.pages_gpu, config.pages_host, config.rows_max, true}, llm);
     REQUIRE(made.has_value());
     cache = std::move(*made);
   }
