@@ -42,7 +42,7 @@ bool Core::State::demote(Slot slot) {
   transfer.waiting.emplace_back(slot, call.id);
   call.lease = {};
   call.pages.clear();
-  call.resumed = false;
+  call.resumed = call.arrived_now = false;
   call.phase = CallState::Phase::kAway;
   ++away;
   pages_coming += static_cast<uint32_t>(transfer.source.size()) - transfer.first;
@@ -206,7 +206,7 @@ void Core::State::check_transfers(uint64_t* pages_gpu, uint64_t* pages_host) con
   uint64_t waits = 0, coming = 0;
   for (const TransferState& transfer : transfers) {
     if (!transfer.live) continue;
-    const bool to_gpu = transfer.kind == TransferKind::kRecall || transfer.kind == TransferKind::kResume;
+    const bool to_gpu = transfer.kind != TransferKind::kDemote && transfer.kind != TransferKind::kPreempt;
     *(to_gpu ? pages_gpu : pages_host) += transfer.target.size();
     if (transfer.kind == TransferKind::kPreempt) coming += transfer.source.size() - transfer.first;
     if (transfer.kind == TransferKind::kResume) *pages_host += transfer.source.size();
