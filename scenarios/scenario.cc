@@ -98,7 +98,10 @@ void note_places(const pb::Message& message, const pb::TextFormat::ParseInfoTree
     if (field->cpp_type() != pb::FieldDescriptor::CPPTYPE_MESSAGE) continue;
     const pb::TextFormat::ParseInfoTree* below = tree.GetTreeForNested(field, index);
     if (below == nullptr) continue;
-    note_places(message.GetReflection()->GetMessage(message, field), *below, path, name + ".", places);
+    const pb::Reflection* reflection = message.GetReflection();
+    note_places(index < 0 ? reflection->GetMessage(message, field)
+                          : reflection->GetRepeatedMessage(message, field, index),
+                *below, path, name + ".", places);
   }
 }
 

@@ -26,7 +26,8 @@ std::vector<std::string> evaluate(const std::vector<std::string>& policies,
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
-const std::vector<std::string> kCells = {"--tasks=multi_key,old_result", "--budgets=64", "--questions=24"};
+const std::vector<std::string> kCells = {"--tasks=multi_key,old_result", "--budgets=64", "--questions=24",
+                                         "--per-session=6"};
 const std::vector<std::string> kPolicies = {"full", "random", "snapkv", "int4"};
 
 // Rows of a CSV by "policy task", fields by name. No cell of ours has a comma where it is not refused.
