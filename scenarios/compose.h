@@ -7,12 +7,15 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/driver.h"
 #include "engine/metrics.h"
 #include "engine/recorder_outcomes.h"
+#include "models/compression_cost.h"
 #include "models/cost_model.h"
 #include "models/device.h"
 #include "models/llm.h"
@@ -20,6 +23,7 @@
 #include "scenarios/scenario.h"
 #include "scenarios/timeline.h"
 #include "traces/replay.h"
+#include "traces/trace_tokens.h"
 
 namespace kvtwin {
 
@@ -27,27 +31,60 @@ namespace sim {
 class StepWatcher;
 }
 
+// Engines that are alike, and where they run.
+struct EngineKind {
+  DeviceSpec device;
+  NodeSpec node;
+  uint32_t node_gpus = 0, nodes = 0;  // in use or not
+  uint32_t engines = 0, gpus_each = 0;
+  MemoryPlan memory;
+  std::unique_ptr<CostModel> cost;  // of the first kind: null, it is Composed::cost
+};
+
+// Is told every token that engines sample which compute values, under either clock.
+class SampleWatcher {
+ public:
+  virtual ~SampleWatcher() = default;
+  // `token` is what the last row before `position` says, the largest of `logits` ([vocab], valid during the
+  // call).
+  virtual void sampled(CallId call, uint32_t position, uint32_t token, std::span<const float> logits) = 0;
+};
+
 struct Composed {
   LlmSpec llm;
   DeviceSpec device;
   NodeSpec node;
-  uint32_t gpus = 0;          // of the node, in use or not
+  uint32_t gpus = 0;          // of one node, in use or not
   MemoryPlan memory;          // of one GPU; no terms if it could not be planned
   bool memory_given = false;  // gpu_pages came from the scenario, not from `memory`
   RunOptions options;
   std::vector<EngineFacts> facts;  // per engine
   std::unique_ptr<ReplayClient> client;
-  std::unique_ptr<CostModel> cost;    // all engines are alike and share it, and what it memoises
-  OutcomeLog* outcome_log = nullptr;  // where to write down what the data decided; null: nowhere
-  std::vector<std::string> notes;     // sentences for the user and the result
-  uint32_t oversized_calls = 0;       // that will be rejected
+  std::unique_ptr<TraceTokens> tokens;         // null: the trace gives no ids of the model's vocabulary
+  std::unique_ptr<CostModel> cost;             // engines that are alike share it, and what it memoises
+  std::vector<EngineKind> kinds;               // in engine order; what stands above is the first one's
+  OutcomeLog* outcome_log = nullptr;           // where to write down what the data decided; null: nowhere
+  std::vector<std::string> notes;              // sentences for the user and the result
+  uint32_t oversized_calls = 0;                // that will be rejected
+  std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nothing: it adds nothing
   // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
   sim::StepWatcher* watcher = nullptr;
+  SampleWatcher* samples = nullptr;  // of world cpu; null: nobody
+  // Under the wall clock every step is said to take so long, whatever it takes: results of any machine are
+  // alike.
+  std::optional<Duration> step_time{};
 };
 
 // `on_session` is called for every session of the trace as it is read: progress.
 tl::expected<Composed, Mistakes> compose(const Scenario& scenario,
                                          const std::function<void()>& on_session = {});
+
+// Which kind of engine `engine` is, and its place among them. REQUIRES: engine < options.engines.size().
+struct PlaceInKind {
+  size_t kind = 0;
+  uint32_t index = 0;
+};
+PlaceInKind place_in_kind(const Composed& composed, size_t engine);
 
 // The parts of compose(), for commands that need only some.
 // Model, device, node, memory and configurations; no trace, no cost model.
@@ -70,6 +107,14 @@ struct SimulatedEnd {
   Retrieval retrieval;
   // Where a partition was priced: time of attention over time of even shares; 0: none was.
   double attention_stretch = 0;
+  // Where compressions are priced, over all engines; count 0: nothing was compressed.
+  struct CompressionTimes {
+    bool priced = false;
+    uint64_t count = 0;
+    std::array<double, kCompressionParts> seconds{};  // by CompressionPart
+    double prompt_steps_s = 0, in_prompt_steps_s = 0;
+  };
+  CompressionTimes compression;
   std::string kept_outcomes;  // who said what compressions keep; empty: nothing is compressed
 };
 

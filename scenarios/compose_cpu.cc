@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -94,6 +95,28 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                     memory, weights);
 }
 
+// An engine whose samples somebody watches.
+class SampledEngine final : public OutcomeSource {
+ public:
+  SampledEngine(cpu::CpuEngine* engine, SampleWatcher* watcher) : engine_(*engine), watcher_(*watcher) {}
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    engine_.step(launch, offset, values);
+    const size_t count = engine_.samples().size();
+    for (size_t i = 0; i < count; ++i) {
+      const cpu::CpuEngine::Sample& sample = engine_.samples()[i];
+      const size_t vocab = engine_.logits().size() / count;
+      watcher_.sampled(sample.call, sample.position, sample.token,
+                       engine_.logits().subspan(i * vocab, vocab));
+    }
+  }
+  void told(const Command& command) override { engine_.told(command); }
+
+ private:
+  cpu::CpuEngine& engine_;
+  SampleWatcher& watcher_;
+};
+
 }  // namespace
 
 struct CpuWorld::Parts {
@@ -140,7 +163,11 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
                     scenario.values.policies().scorer()));
   }
   std::vector<OutcomeSource*> engines;
-  for (const auto& engine : parts_->engines) engines.push_back(engine.get());
+  std::deque<SampledEngine> watched;
+  for (const auto& engine : parts_->engines) {
+    engines.push_back(composed->samples == nullptr ? static_cast<OutcomeSource*>(engine.get())
+                                                   : &watched.emplace_back(engine.get(), composed->samples));
+  }
   Result<SimulatedEnd> out = run_values(scenario, composed, client, observers, engines);
   if (out && out->retrieval.outcomes.empty()) out->retrieval = recalled(composed->options.engines.front());
   for (size_t i = 0; out && i < engines.size(); ++i) {

@@ -13,8 +13,8 @@ constexpr char kDefaults[] = R"pb(
   description: ""
   seed: 42
   model { name: "" weights: "" context_window: 0 }
-  hardware { node: "" gpus: 0 }
-  engines { count: 1 tensor_parallel: 1 routing: "round_robin" }
+  hardware { node: "" gpus: 0 nodes: 1 }
+  engines { count: 1 tensor_parallel: 1 routing: "round_robin" prefill: 0 }
   memory { page_tokens: 16 gpu_pages: 0 gpu_fraction: 0.9 host_bytes: 0 reserved_pages: 0 }
   limits {
     preset: ""
@@ -107,7 +107,7 @@ constexpr char kDefaults[] = R"pb(
     retries_max: 3
     oversized: "refuse"
   }
-  cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 0 first_step_host_ns: 0 group_ns: 0 }
+  cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 0 first_step_host_ns: 0 group_ns: 0 compressions: "roofline" reclaim_ns: 800 }
   simulation { fidelity: "auto" fold: true kept: "fixed" recorded_run: "" }
   world: "sim"
   clock: ""

@@ -117,21 +117,20 @@ class Table {
           percent(pages.held_mean_int2(), static_cast<double>(pages.gpu_int2())),
           grouped(pages.gpu() - pages.gpu_int2()),
           percent(pages.held_mean() - pages.held_mean_int2(), pages_4));
+      if (pages.requantised_tokens() > 0)
+        row("    requantised", "{} tokens of cached prefixes", grouped(pages.requantised_tokens()));
     }
     row("fragmentation", "tail {:.2f} %, group {:.2f} %, reclaimed {:.2f} %",
         100 * pages.tail_fragmentation(), 100 * pages.group_fragmentation(), 100 * pages.reclaimed());
-    const v1::Transfers& moved = r_.transfers();
-    row("transfers", "{}: {:.3f} GB in, {:.3f} GB out; {:.3f} s exposed, {:.3f} s hidden{}",
-        grouped(moved.count()), static_cast<double>(moved.bytes_in()) / 1e9,
-        static_cast<double>(moved.bytes_out()) / 1e9, static_cast<double>(moved.exposed_ns()) / 1e9,
-        static_cast<double>(moved.hidden_ns()) / 1e9,
-        moved.failed() > 0 ? fmt::format("; {} failed", moved.failed()) : "");
+    moved();
+    price();
     if (r_.has_attention()) {
       row("attention", "{} partition: {:.3f} of the time of even shares", r_.attention().partition(),
           r_.attention().stretch());
     }
     if (r_.has_retrieval()) retrieval();
     attribution();
+    if (r_.has_compression()) compression();
     shares("input tokens", r_.input());
     shares("step time", r_.cost());
     if (r_.has_values()) {
@@ -141,6 +140,30 @@ class Table {
     }
     for (const std::string& note : r_.notes()) row("note", "{}", note);
     out_ += '\n';
+  }
+
+  void moved() {
+    const v1::Transfers& all = r_.transfers();
+    row("transfers", "{}: {:.3f} GB in, {:.3f} GB out; {:.3f} s exposed, {:.3f} s hidden{}",
+        grouped(all.count()), static_cast<double>(all.bytes_in()) / 1e9,
+        static_cast<double>(all.bytes_out()) / 1e9, static_cast<double>(all.exposed_ns()) / 1e9,
+        static_cast<double>(all.hidden_ns()) / 1e9,
+        all.failed() > 0 ? fmt::format("; {} failed", all.failed()) : "");
+    if (all.bytes_received() > 0) {
+      row("  between engines", "{:.3f} GB of KV that others computed",
+          static_cast<double>(all.bytes_received()) / 1e9);
+    }
+  }
+
+  void price() {
+    if (r_.has_price() && r_.rates().output_tokens() > 0) {
+      const v1::Price& all = r_.price();
+      row("price",
+          "{} GPU{} at {:.2f} $ an hour in all{}: {:.3g} $ per million output tokens, {:.3g} $ per million "
+          "tokens",
+          all.gpus(), all.gpus() == 1 ? "" : "s", all.usd_per_hour(), all.assumed() ? " (assumed)" : "",
+          all.usd_per_million_output_tokens(), all.usd_per_million_tokens());
+    }
   }
 
   void retrieval() {
@@ -165,6 +188,17 @@ class Table {
         of(time.queue_s()), of(time.transfer_s()), of(time.prefill_s()), of(time.recompute_s()),
         of(time.decode_s()), of(time.host_s()));
     row("", "these sum to {:.3f} s, and so do the latencies: {:.3f} s", attributed_s(time), time.latency_s());
+  }
+
+  void compression() {
+    const v1::CompressionTimes& all = r_.compression();
+    const auto ms = [](double seconds) { return 1e3 * seconds; };
+    row("compressions",
+        "{}: capture {:.3f} ms, probe {:.3f}, score {:.3f}, select {:.3f}, move {:.3f}, bookkeeping {:.3f}",
+        grouped(all.count()), ms(all.capture_s()), ms(all.probe_s()), ms(all.score_s()), ms(all.select_s()),
+        ms(all.move_s()), ms(all.bookkeeping_s()));
+    row("", "{:.2f} % of the {:.3f} s of steps that compute prompts",
+        percent(all.in_prompt_steps_s(), all.prompt_steps_s()), all.prompt_steps_s());
   }
 
   void shares(const char* name, const v1::Shares& all) {
@@ -199,6 +233,18 @@ void put(const char* prefix, const v1::Shares& all, nlohmann::ordered_json* out)
   for (int i = 0; i < all.name_size(); ++i) (*out)[fmt::format("{}_{}", prefix, all.name(i))] = all.share(i);
 }
 
+void put(const v1::CompressionTimes& all, nlohmann::ordered_json* out) {
+  (*out)["compressions"] = all.count();
+  (*out)["compression_capture_s"] = all.capture_s();
+  (*out)["compression_probe_s"] = all.probe_s();
+  (*out)["compression_score_s"] = all.score_s();
+  (*out)["compression_select_s"] = all.select_s();
+  (*out)["compression_move_s"] = all.move_s();
+  (*out)["compression_bookkeeping_s"] = all.bookkeeping_s();
+  (*out)["prompt_steps_s"] = all.prompt_steps_s();
+  (*out)["prompt_steps_compression_s"] = all.in_prompt_steps_s();
+}
+
 void put(const v1::Retrieval& all, nlohmann::ordered_json* out) {
   (*out)["outcomes"] = all.outcomes();
   (*out)["retrieval_pages_now"] = all.pages_now();
@@ -213,6 +259,23 @@ void put(const v1::Retrieval& all, nlohmann::ordered_json* out) {
   (*out)["retrieval_exposed_s"] = static_cast<double>(all.exposed_ns()) / 1e9;
   (*out)["retrieval_hidden_s"] = static_cast<double>(all.hidden_ns()) / 1e9;
   (*out)["retrieval_steps_expanded"] = all.steps_expanded();
+}
+
+void put(const v1::Transfers& all, nlohmann::ordered_json* out) {
+  (*out)["transfers"] = all.count();
+  (*out)["transfers_failed"] = all.failed();
+  (*out)["transfer_bytes_in"] = all.bytes_in();
+  (*out)["transfer_bytes_out"] = all.bytes_out();
+  (*out)["transfer_exposed_s"] = static_cast<double>(all.exposed_ns()) / 1e9;
+  (*out)["transfer_hidden_s"] = static_cast<double>(all.hidden_ns()) / 1e9;
+  (*out)["transfer_bytes_received"] = all.bytes_received();
+}
+
+void put(const v1::Price& all, nlohmann::ordered_json* out) {
+  (*out)["gpus"] = all.gpus();
+  (*out)["usd_per_hour"] = all.usd_per_hour();
+  (*out)["usd_per_million_output_tokens"] = all.usd_per_million_output_tokens();
+  (*out)["usd_per_million_tokens"] = all.usd_per_million_tokens();
 }
 
 nlohmann::ordered_json record(const v1::RunResult& r) {
@@ -262,15 +325,11 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["gpu_pages_held_mean"] = r.pages().held_mean();
   out["gpu_pages_int2"] = r.pages().gpu_int2();
   out["gpu_pages_int2_held_mean"] = r.pages().held_mean_int2();
+  out["requantised_tokens"] = r.pages().requantised_tokens();
   out["fragmentation_tail"] = r.pages().tail_fragmentation();
   out["fragmentation_group"] = r.pages().group_fragmentation();
   out["reclaimed"] = r.pages().reclaimed();
-  out["transfers"] = r.transfers().count();
-  out["transfers_failed"] = r.transfers().failed();
-  out["transfer_bytes_in"] = r.transfers().bytes_in();
-  out["transfer_bytes_out"] = r.transfers().bytes_out();
-  out["transfer_exposed_s"] = static_cast<double>(r.transfers().exposed_ns()) / 1e9;
-  out["transfer_hidden_s"] = static_cast<double>(r.transfers().hidden_ns()) / 1e9;
+  put(r.transfers(), &out);
   out["time_queue_s"] = r.time().queue_s();
   out["time_transfer_s"] = r.time().transfer_s();
   out["time_prefill_s"] = r.time().prefill_s();
@@ -278,8 +337,10 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["time_decode_s"] = r.time().decode_s();
   out["time_host_s"] = r.time().host_s();
   out["time_latency_s"] = r.time().latency_s();
+  if (r.has_price()) put(r.price(), &out);
   if (r.has_retrieval()) put(r.retrieval(), &out);
   if (r.has_attention()) out["attention_stretch"] = r.attention().stretch();
+  if (r.has_compression()) put(r.compression(), &out);
   put("input", r.input(), &out);
   put("cost", r.cost(), &out);
   return out;

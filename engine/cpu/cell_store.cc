@@ -100,6 +100,13 @@ void CellStore::poison(PageId page) {
   if (exact_) exact_->poison(page);
 }
 
+void CellStore::copy(PageId source, PageId target) {
+  if (packed_) packed_->copy(source, target);
+  if (kv_) kv_->copy(source, target);
+  if (exact_) exact_->copy(source, target);
+  marks_.copy(source, target);
+}
+
 void CellStore::keys(uint32_t head, std::span<const Place> places, std::vector<float>* out) const {
   for (const Place place : places) out->insert(out->end(), key(head, place), key(head, place) + head_dim_);
 }

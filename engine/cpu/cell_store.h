@@ -68,6 +68,8 @@ class CellStore {
   void keys(uint32_t head, std::span<const Place> places, std::vector<float>* out) const;
   void values(uint32_t head, std::span<const Place> places, std::vector<float>* out) const;
   void poison(PageId page);
+  // All of a page: cells, marks, exact keys.
+  void copy(PageId source, PageId target);
   const CellShape& shape() const { return *shape_; }
 
  private:

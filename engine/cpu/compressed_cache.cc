@@ -154,15 +154,51 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
       scorer_->begin(&call.captured);
       for (std::vector<float>& of_head : call.summaries) of_head.clear();
     }
-    for (const Adoption& adoption : launch.adoptions) adopt(adoption);
+    for (const Adoption& adoption : launch.adoptions) {
+      if (adoption.cells.empty()) {
+        adopt(adoption);
+      } else {
+        continue_from(adoption);
+      }
+    }
   }
   for (const PageGrant& grant : launch.grants) {
     if (grant.offset != offset) continue;
     KVT_CHECK(raw(grant.page) < memory_.pages_gpu);
     if (memory_.poison) store_->poison(grant.page);
     page_dead_.erase(grant.page);
-    call_of(launch.entries[grant.entry].call).cells.grant(grant.group, grant.page);
+    const CallId call = launch.entries[grant.entry].call;
+    call_of(call).cells.grant(grant.group, grant.page);
+    if (!copied_.empty()) fill_copy(call, grant);
   }
+  for (const auto& [of, pages] : copied_) KVT_CHECK(pages.empty());
+  copied_.clear();
+}
+
+// What lies in a snapshot's pages is where it was when it was taken; the call writes to copies alone. Scorers
+// that may share a prefix look at one chunk at a time, so nothing else is carried over
+// (CellScorer::begin_rows).
+void CompressedCache::continue_from(const Adoption& adoption) {
+  CallCells& cells = call_of(adoption.call).cells;
+  cells = snapshots_.at(adoption.snapshot);
+  std::span<const PageId> pages = adoption.pages;
+  for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
+    KVT_CHECK(cells.cells(shape_.groups.members(g)[0]) == adoption.cells[g]);
+    const uint32_t count = div_ceil(adoption.cells[g], memory_.page_tokens), shared = adoption.shared[g];
+    cells.retable(g, pages.first(shared));
+    if (count > shared) {
+      const std::span<const PageId> tail = pages.subspan(shared, count - shared);
+      copied_[{adoption.call, g}].assign(tail.rbegin(), tail.rend());
+    }
+    pages = pages.subspan(count);
+  }
+}
+
+void CompressedCache::fill_copy(CallId call, const PageGrant& grant) {
+  const auto at = copied_.find({call, grant.group});
+  if (at == copied_.end() || at->second.empty()) return;
+  store_->copy(at->second.back(), grant.page);
+  at->second.pop_back();
 }
 
 // What was dropped of a page travels with it.
@@ -190,6 +226,9 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     if (memory_.poison) work.call->cells.check();
     ends.emplace_back(values->kept_counts.size(), values->kept_live.size());
     values->kept.push_back({work.rows.call, {}, {}});
+  }
+  for (const Snapshot& snapshot : launch.snapshots) {
+    snapshots_.insert_or_assign(snapshot.snapshot, work_.at(snapshot.entry).call->cells);
   }
   // Vectors that grow move: spans come last.
   size_t counts = 0, live = 0;

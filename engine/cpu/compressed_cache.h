@@ -93,6 +93,8 @@ class CompressedCache final : public KvCache {
 
   void take_pages(const LaunchStep& launch, uint32_t offset);
   void adopt(const Adoption& adoption);
+  void continue_from(const Adoption& adoption);
+  void fill_copy(CallId call, const PageGrant& grant);
   Call& call_of(CallId id);
 
   // compressed_attend.cc
@@ -152,7 +154,9 @@ class CompressedCache final : public KvCache {
   std::unique_ptr<CellBudget> budget_;
   std::map<CallId, Call> calls_;
   std::map<PageId, std::vector<bool>> page_dead_;  // kHoles: slots of a page that hold nothing any more
+  std::map<uint32_t, CallCells> snapshots_;        // by number: where the cells were
   // Of the step at hand.
+  std::map<std::pair<CallId, uint32_t>, std::vector<PageId>> copied_;  // by group: pages still to be copied
   std::vector<Work> work_;
   uint32_t rows_ = 0;
   const float* hidden_ = nullptr;

@@ -54,9 +54,24 @@ struct PageGrant {
 // where nothing is left of a page. Formats by tag: the pages in which positions [0, page_tokens) have cells,
 // and kNoPage, then those of the next page_tokens positions, and so on; such a page holds cells of others
 // too.
+//
+// Layouts that move cells: `pages` are a snapshot's, group by group, ceil(cells[g] / page_tokens) of each;
+// the cells of a head are at the positions where they were when it was taken. The first shared[g] pages of a
+// group are read where they are. The others stay the snapshot's and are copied, before anything is written,
+// to the first pages that this step grants to the group. A call whose own snapshot was taken goes on in the
+// same way.
 struct Adoption {
   CallId call{};
   std::span<const PageId> pages;
+  uint32_t snapshot = 0;
+  std::span<const uint32_t> cells{}, shared{};  // by head group; empty: no snapshot
+};
+
+// What compressions have left of entries[entry]'s call may be adopted from now on as number `snapshot`. A
+// number is given again once nobody can ask for what it meant before.
+struct Snapshot {
+  uint32_t entry = 0;
+  uint32_t snapshot = 0;
 };
 
 // After the rows of entries[entry] are computed, score cells with the engine's scorer and keep the best:
@@ -88,6 +103,16 @@ struct CellRun {
   bool four = false;
 };
 
+// Ageing (TriAxialKV, METHODS 4.6): the int4 cells of positions [position, position + count) in `source` are
+// packed again, as the next cells of the int2 page `target`. Runs of one target follow one another and fill
+// it. Whoever adopts those positions from now on finds them there; no running call has them.
+struct CellAgeing {
+  PageId source{};
+  PageId target{};
+  uint32_t position = 0;
+  uint32_t count = 0;
+};
+
 // What the calls of a step hold once its first single step has ended, where layouts drop cells; for metrics.
 // A cell is one token in all heads of one group.
 struct HeldCells {
@@ -111,14 +136,20 @@ struct LaunchStep {
   uint32_t tokens_padded = 0;  // what dense kernels run on (CUDA-graph capture sizes)
   std::span<const PlanEntry> entries;
   std::span<const PageGrant> grants;            // ascending by (offset, entry, group)
-  std::span<const Adoption> adoptions;          // of entries with first == true
+  std::span<const Adoption> adoptions;          // of entries with first == true, or behind a snapshot
   std::span<const Compression> compressions{};  // ascending by entry; only with repeat == 1
   HeldCells held{};
   // Of chunks, by entry, where formats go by tag; decoded cells get 4 bits.
   std::span<const CellRun> formats{};
+  std::span<const CellAgeing> ageings{};  // in order, before anything else of the first single step
+  std::span<const Snapshot> snapshots{};  // ascending by entry; each of a compressed chunk
 };
 
-enum class TransferKind : uint8_t { kRecall, kDemote };
+enum class TransferKind : uint8_t {
+  kRecall,
+  kDemote,
+  kReceive,  // gpu pages of another engine, `from`: the prompt of `call`, which was computed there
+};
 
 // Copy pages between tiers, in this order. Both sides are reserved until TransferDone/TransferFailed.
 struct StartTransfer {
@@ -129,6 +160,8 @@ struct StartTransfer {
   Tier target_tier{};
   std::span<const PageId> source;
   std::span<const PageId> target;
+  EngineId from{};  // kReceive: whose pages `source` are
+  CallId call{};    // kReceive
 };
 
 struct SetTimer {
@@ -175,8 +208,24 @@ struct DropSessionState {
   SessionId session{};
 };
 
+// Prefill and decode on engines of their own. To the driver: the prompt of `call` is computed and its first
+// token exists; its KV lies in `pages`, by position, until PagesTaken (events.h). The driver tells a decoding
+// engine (CallReady with `from`), which fetches what it lacks by a transfer (kReceive).
+struct HandOver {
+  EngineId engine{};
+  CallId call{};
+  std::span<const PageId> pages;
+};
+
+// To the driver, from the decoding engine: pages of `call` on `from` are not needed any longer.
+struct SourceRead {
+  EngineId engine{};
+  CallId call{};
+  EngineId from{};
+};
+
 using Command = std::variant<LaunchStep, StartTransfer, SetTimer, TokensEmitted, FinishCall, RejectCall,
-                             DropCallState, DropSessionState>;
+                             DropCallState, DropSessionState, HandOver, SourceRead>;
 
 }  // namespace kvtwin
 

@@ -18,9 +18,17 @@ uint32_t frames_max(const CoreConfig& c) {
   return static_cast<uint32_t>(std::min<uint64_t>(c.pages_gpu + waiting, UINT32_MAX / 2));
 }
 
+// Layouts that keep slots share pages by position; others share what a chunk's end left.
+std::unique_ptr<SnapshotCache> make_snapshots(const CoreConfig& c, const Retention& retention) {
+  if (!c.prefix_cache || retention.keeping() != Keeping::kMove) return nullptr;
+  return std::make_unique<SnapshotCache>(retention.chunk_tokens() / c.unit_tokens, c.pages_gpu,
+                                         retention.shape(), make_prefix_eviction(c.prefix_eviction));
+}
+
 std::unique_ptr<DualPool> make_dual_pool(const CoreConfig& c, const PolicyAxes& axes) {
   if (!axes.precision->by_tag()) return nullptr;
-  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens);
+  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens,
+                                    c.policies.precision_spec.ageing == Ageing::kRequantise);
 }
 
 }  // namespace
@@ -36,7 +44,16 @@ void Core::apply(Instant now, const Event& event, std::vector<Command>* commands
 }
 
 bool Core::idle() const {
-  return state_->calls_live == 0 && state_->launches.empty() && state_->transfers_live == 0;
+  return state_->calls_live == 0 && state_->launches.empty() && state_->transfers_live == 0 &&
+         state_->handed_over.empty();
+}
+
+uint32_t Core::tokens_cached(const CallReady& call) const {
+  const State& s = *state_;
+  const auto name_space = s.axes.identity->name_space(call.session);
+  if (!s.config.prefix_cache || !name_space.has_value()) return 0;
+  const uint32_t page = s.config.page_tokens;
+  return s.index.find_on_gpu(*name_space, call.identity, call.prompt_tokens / page) * page;
 }
 
 uint64_t Core::digest() const { return draw({state_->digest, state_->done}); }
@@ -54,6 +71,7 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
       index(c.page_tokens / c.unit_tokens, &gpu, arena ? nullptr : host.get(),
             make_prefix_eviction(c.prefix_eviction), dual.get()),
+      snapshots(make_snapshots(c, retention)),
       sessions(axes.identity->session_states_max()) {
   KVT_CHECK(!validate_limits(c).has_value());
   KVT_CHECK(!validate_axes(axes, c.policies, c).has_value());
@@ -83,6 +101,10 @@ void Core::State::on(const CallReady& event) {
   call.session = event.session;
   call.prompt = event.prompt_tokens;
   call.output = event.output_tokens;
+  if (config.prefill_only && event.output_tokens > 1) {
+    call.output = 1;
+    call.hands_over = true;
+  }
   call.identity.assign(event.identity.begin(), event.identity.end());
   call.triggers.assign(event.triggers.begin(), event.triggers.end());
   if (dual) {
@@ -98,9 +120,15 @@ void Core::State::on(const CallReady& event) {
   const auto name_space = axes.identity->name_space(event.session);
   const bool cached = config.prefix_cache && name_space.has_value();
   call.name_space = name_space.value_or(0);
-  call.pages_public = cached ? static_cast<uint32_t>(units_public / page_units) : 0;
-  call.pages_known = cached ? static_cast<uint32_t>(units / page_units) : 0;
+  if (snapshots) {
+    const uint32_t chunk_units = retention.chunk_tokens() / config.unit_tokens;
+    call.chunks_public = cached ? static_cast<uint32_t>(units_public / chunk_units) : 0;
+  } else {
+    call.pages_public = cached ? static_cast<uint32_t>(units_public / page_units) : 0;
+    call.pages_known = cached ? static_cast<uint32_t>(units / page_units) : 0;
+  }
   call.phase = CallState::Phase::kWaiting;
+  if (event.emitted > 0) begin_arrival(event, &call);
   if (raw(event.call) >= slots.size()) slots.resize(raw(event.call) + 1, UINT32_MAX);
   slots[raw(event.call)] = slot;
   waiting.push_back(slot);
@@ -124,6 +152,7 @@ bool Core::State::reject(const CallReady& event) {
   const auto refuse = [&](Reason reason, uint64_t needed, uint64_t limit) {
     note({kRejected, raw(event.call), static_cast<uint64_t>(reason)});
     out->push_back(RejectCall{config.engine, event.call, reason, needed, limit});
+    if (event.emitted > 0) out->push_back(SourceRead{config.engine, event.call, event.from});
     return true;
   };
   if (event.prompt_tokens == 0) return refuse(Reason::kPromptEmpty, 1, 0);
@@ -134,7 +163,9 @@ bool Core::State::reject(const CallReady& event) {
     return refuse(Reason::kLargerThanPool, div_ceil(tokens, uint64_t{config.page_tokens}), config.pages_gpu);
   }
   if (dual) return false;
-  // What the call can come to need, the worst of all the moments at which it might be preempted.
+  // What the call can come to need, the worst of all the moments at which it might be preempted. Where it
+  // will be handed over, the output counts too: decoding engines are alike as a rule, and nothing is computed
+  // in vain.
   PagesNeeded pages = pages_needed(config, event.prompt_tokens, event.output_tokens);
   if (tokens <= UINT32_MAX && !arena) {
     pages.gpu = retention.pages_needed(event.prompt_tokens, event.output_tokens);
@@ -172,8 +203,10 @@ void Core::State::end_call(Slot slot) {
   cleaning_barred = false;
   if (call.phase == CallState::Phase::kWaiting) {
     waiting.erase(std::find(waiting.begin(), waiting.end(), slot));
+    if (call.arrives) drop_source(&call);
   } else if (call.phase == CallState::Phase::kRecalling) {
     --recalling;  // the transfer goes on without it
+    reserved_total -= call.reserved;
   } else if (call.phase == CallState::Phase::kRunning) {
     running.erase(std::find(running.begin(), running.end(), slot));
     let_go(&call, false);
@@ -216,6 +249,8 @@ void Core::State::let_go(CallState* call, bool preempted) {
 #endif
     index.release(call->lease, true);
   call->lease = {};
+  if (snapshots) snapshots->release(call->snapshots, true);
+  call->snapshots = {};
   reserved_total -= call->reserved;
   reserved_2_total -= call->reserved_2;
   call->reserved = call->beyond = call->reserved_2 = 0;
@@ -251,6 +286,7 @@ Slot Core::State::take_slot() {
   fresh.host_pages = std::move(call.host_pages);
   fresh.identity = std::move(call.identity);
   fresh.triggers = std::move(call.triggers);
+  fresh.source = std::move(call.source);
   fresh.tables = std::move(call.tables);
   fresh.page_dead = std::move(call.page_dead);
   fresh.page_dead.clear();
@@ -292,7 +328,7 @@ CoreGauges Core::gauges() const {
   g.calls_waiting = static_cast<uint32_t>(s.waiting.size()) + s.recalling;
   g.pages_gpu_total = s.gpu.pages_total();
   g.pages_gpu_free = s.gpu.pages_free() + static_cast<uint32_t>(pages_ahead);
-  g.pages_gpu_cached = s.index.pages_evictable();
+  g.pages_gpu_cached = s.index.pages_evictable() + (s.snapshots ? s.snapshots->pages_loose() : 0);
   if (s.dual) {
     g.pages_gpu_total = s.config.pages_gpu;
     g.pages_gpu_free =
@@ -319,6 +355,7 @@ void Core::State::check_invariants() const {
   gpu.check_invariants();
   if (host) host->check_invariants();
   index.check_invariants();
+  if (snapshots) snapshots->check_invariants();
   sessions.check_invariants();
   uint64_t pages_own = 0, host_own = 0, cells = 0, held = 0, reserved = 0, reserved_host = 0, live = 0;
   for (const CallState& call : calls) {
@@ -333,19 +370,17 @@ void Core::State::check_invariants() const {
       KVT_CHECK(call.host_pages.empty());
       KVT_CHECK(call.tables.pages() == 0);
       KVT_CHECK(call.lease.pages == 0);
+      KVT_CHECK(call.snapshots.pages == 0);
       continue;
     }
     cells += cells_of(call, call.kv);
     held += table_pages(call);
     host_own += call.host_pages.size();
     for (const PageId page : call.host_pages) KVT_CHECK(host->owned(page));
-    uint32_t holes = index.holes(call.lease);
-    for (const PageId page : call.pages) {
-      holes += page == kNoPage ? 1 : 0;
-      KVT_CHECK(page == kNoPage || gpu.owned(page));
-    }
-    KVT_CHECK(call.holes == holes);
-    pages_own += call.pages_held() - (call.lease.pages - index.holes(call.lease));
+    for (const PageId page : call.pages) KVT_CHECK(page == kNoPage || gpu.owned(page));
+    KVT_CHECK(call.holes ==
+              index.holes(call.lease) + std::count(call.pages.begin(), call.pages.end(), kNoPage));
+    pages_own += call.pages_held() - (call.lease.pages - index.holes(call.lease)) - call.tables.lent();
     if (arena) {
       KVT_CHECK(uint64_t{table_pages(call)} * config.page_tokens >= call.kv);
       KVT_CHECK(!call.in_arena ||
@@ -366,16 +401,18 @@ void Core::State::check_invariants() const {
   uint64_t gpu_in_flight = 0, host_in_flight = 0, waits = 0;
   for (const TransferState& transfer : transfers) {
     if (!transfer.live) continue;
-    if (transfer.kind == TransferKind::kRecall) gpu_in_flight += transfer.target.size();
+    if (transfer.kind != TransferKind::kDemote) gpu_in_flight += transfer.target.size();
     if (transfer.kind == TransferKind::kDemote) host_in_flight += transfer.target.size();
     waits += transfer.waiting.size();
   }
+  pages_own += pages_handed_over();
   KVT_CHECK(live == calls_live);
   KVT_CHECK(cells == cells_held);
   KVT_CHECK(held == pages_running);
   KVT_CHECK(reserved == reserved_total);
   KVT_CHECK(reserved_host == reserved_host_total);
-  KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + gpu_in_flight);
+  const uint32_t in_snapshots = snapshots ? snapshots->pages() : 0;
+  KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + in_snapshots + gpu_in_flight);
   KVT_CHECK(!host || host->pages_owned() == host_own + index.pages_host() + host_in_flight);
   KVT_CHECK(running.size() <= config.calls_max);
   KVT_CHECK(recalling <= waits);

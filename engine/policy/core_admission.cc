@@ -18,10 +18,20 @@ void Core::State::let_in(Slot slot, uint32_t cached) {
   call.insert_barred = call.recall_barred = call.reuse_barred = false;
 }
 
+// Nothing of it has been dropped since it was admitted.
+void Core::State::begin_retention(CallState* call) {
+  call->due = true;
+  call->fill = call->known();
+  call->ranked = call->answers = 0;
+  ++call->attempt;
+}
+
 Core::State::Admitted Core::State::admit(Slot slot) {
   CallState& call = calls[slot];
+  if (call.arrives) return receive_first(slot);
   if (arena) return admit_to_arena(slot) ? Admitted::kYes : Admitted::kBlocked;
   if (dual) return admit_to_pools(slot);
+  if (snapshots) return admit_from_snapshot(slot);
   Match match;
   if (call.pages_known > 0) {
     // One token at least is computed: something must be sampled from.
@@ -42,10 +52,7 @@ Core::State::Admitted Core::State::admit(Slot slot) {
   }
   let_in(slot, cached);
   call.lease = match.lease;
-  call.due = true;
-  call.fill = call.known();
-  call.ranked = call.answers = 0;
-  ++call.attempt;
+  begin_retention(&call);
   if (retention.by_group()) call.tables.open(&retention.shape());
   if (!retention.keeps_all()) adopt_holes(&call);
   cells_held += cells_of(call, cached);
@@ -152,6 +159,8 @@ void Core::State::finish_transfer(TransferId id, bool arrived) {
       index.clean_failed(transfer.lease, transfer.target);
       cleaning_barred = true;
     }
+  } else if (transfer.kind == TransferKind::kReceive) {
+    finish_receive(transfer, arrived);
   } else {
     if (arrived) {
       index.recalled(transfer.lease, transfer.first, transfer.target);
@@ -198,8 +207,13 @@ TransferState& Core::State::transfer_of(TransferId id) {
 
 void Core::State::submit_transfer(const TransferState& transfer, Tier source, Tier target) {
   note({kTransfer, raw(transfer.id), digest_of(transfer.source), digest_of(transfer.target)});
-  out->push_back(StartTransfer{config.engine, transfer.id, transfer.kind, source, target, transfer.source,
-                               transfer.target});
+  StartTransfer command{config.engine, transfer.id,     transfer.kind,  source,
+                        target,        transfer.source, transfer.target};
+  if (transfer.kind == TransferKind::kReceive) {
+    command.from = transfer.from;
+    command.call = transfer.waiting.front().second;
+  }
+  out->push_back(command);
 }
 
 }  // namespace kvtwin

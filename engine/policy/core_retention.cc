@@ -57,6 +57,7 @@ bool Core::State::grow_groups(CallState* call, uint32_t tokens) {
   }
   const auto more = static_cast<uint32_t>(wanted.size());
   if (more > pages_available(*call)) return false;
+  stop_borrowing(call);
   for (uint32_t i = 0; i < more; ++i) {
     const PageId page = take_page(more - i);
     tables.give(wanted[i], page);
@@ -138,10 +139,12 @@ void Core::State::compress(CallState* call, uint32_t entry, Launch* launch) {
       call->dead_soon = tokens - std::min(longest(*call), retention.cells_after(0, tokens));
     ++call->answers;
     launch->decisive = true;
+    if (snapshots) plan_snapshot(call, entry, launch);
     return;
   }
   cells_after(*call, tokens, &after);
   keep_cells(call, tokens, after);
+  if (snapshots) plan_snapshot(call, entry, launch);
 }
 
 // Each group holds `cells` of its cells from now on.
@@ -210,7 +213,13 @@ void Core::State::apply_kept(const StepDone& event, const Launch& launch) {
     // Preempted meanwhile: it starts again, and what was kept is gone.
     const bool gone = call.phase != CallState::Phase::kRunning || call.attempt != launch.attempts[i];
     const bool holes = retention.keeping() == Keeping::kHoles;
-    if (gone || (retention.known() && !holes)) continue;
+    if (retention.known() && !holes) continue;
+    const auto snapshot = std::find_if(launch.snapshots.begin(), launch.snapshots.end(),
+                                       [&](const Snapshot& s) { return s.entry == compression.entry; });
+    if (gone) {
+      if (snapshot != launch.snapshots.end()) snapshots->give_back(SnapshotId{snapshot->snapshot});
+      continue;
+    }
     --call.answers;
     const CellsKept kept = i < event.kept.size() ? event.kept[i] : CellsKept{};
     if (holes) {
@@ -221,11 +230,13 @@ void Core::State::apply_kept(const StepDone& event, const Launch& launch) {
     uint64_t hash = 0;
     for (uint32_t g = 0; g < call.tables.groups(); ++g) {
       const uint32_t had = call.tables.cells(g, call.kv);
-      after.push_back(g < kept.counts.size() ? std::min(had, kept.counts[g]) : had);
+      const uint32_t least = call.tables.shared(g) * config.page_tokens;  // never ranked again
+      after.push_back(g < kept.counts.size() ? std::clamp(kept.counts[g], least, had) : had);
       hash = hash * 0x9e3779b97f4a7c15u + after.back() + 1;
     }
     note({kKept, launch.first, raw(call.id), hash});
     keep_cells(&call, call.kv, after);
+    if (snapshot != launch.snapshots.end()) take_snapshot(&call, SnapshotId{snapshot->snapshot});
   }
 }
 

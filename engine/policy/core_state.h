@@ -20,6 +20,7 @@
 #include "engine/policy/prefix_index.h"
 #include "engine/policy/retention.h"
 #include "engine/policy/session_store.h"
+#include "engine/policy/snapshot_cache.h"
 
 namespace kvtwin {
 
@@ -37,6 +38,9 @@ struct CallState {
   bool recall_barred = false;  // a recall failed: compute instead
   bool insert_barred = false;  // the index holds the same tokens from elsewhere
   bool admitted_now = false;   // its next entry is the first since admission
+  bool hands_over = false;     // once its first token exists (core_handover.cc)
+  bool arrives = false;        // its KV is on another engine and is to be fetched
+  bool arrived_now = false;    // it was, and no entry of it has been planned since
   uint32_t prompt = 0;
   uint32_t output = 0;
   uint32_t kv = 0;
@@ -53,6 +57,8 @@ struct CallState {
   std::vector<PageId> pages;       // its own, behind the lease, by position; kNoPage: a hole
   bool in_arena = false;           // its prompt is complete: `pages` is an arena (core_arena.cc)
   std::vector<PageId> host_pages;  // placement arena: one for every page of its context
+  EngineId from{};                 // arrives: whose pages `source` are
+  std::vector<PageId> source;
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
 
@@ -68,6 +74,11 @@ struct CallState {
   uint32_t dead_soon = 0;           // likewise, once the world has answered: how many is known before
   uint32_t holes = 0;               // positions, in pages, that have no page any more
   std::vector<uint16_t> page_dead;  // likewise, by page position; may be shorter
+
+  // Compressed prefixes (core_snapshots.cc).
+  uint32_t chunks_public = 0;  // leading chunks that another call could ever match
+  Lease snapshots;             // of chunks: what it began with, and what it has added
+  SnapshotId snapshot{};       // of the last of them
 
   // Formats by tag (core_formats.cc): `pages` and the lease are frames then, and the pages are here.
   DualPool::Call cells;
@@ -105,6 +116,9 @@ struct Launch {
   std::vector<uint32_t> keep;
   std::vector<Compression::Forced> forced;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
+  std::vector<uint32_t> adopted_counts;  // of snapshots: cells, then shared pages, by group
+  std::vector<Snapshot> snapshots;
 
   void clear(uint64_t step) {
     first = end = step;
@@ -119,6 +133,9 @@ struct Launch {
     keep.clear();
     forced.clear();
     formats.clear();
+    ageings.clear();
+    adopted_counts.clear();
+    snapshots.clear();
   }
 };
 
@@ -130,7 +147,16 @@ struct TransferState {
   std::vector<PageId> source;
   std::vector<PageId> target;
   std::vector<std::pair<Slot, CallId>> waiting;  // calls that wait for it
+  EngineId from{};                               // kReceive
   bool live = false;
+};
+
+// What a call that was handed over left behind, until PagesTaken.
+struct HeldPages {
+  CallId call{};
+  Lease lease;
+  std::vector<PageId> own;  // behind the lease
+  std::vector<PageId> all;
 };
 
 struct Core::State {
@@ -147,6 +173,7 @@ struct Core::State {
   void on(const TransferDone& event);
   void on(const TransferFailed& event);
   void on(const Timer& event);
+  void on(const PagesTaken& event);  // core_handover.cc
   bool reject(const CallReady& event);
   void end_call(Slot slot);
   void drop_surplus_sessions();
@@ -226,9 +253,20 @@ struct Core::State {
   void add_entry(Slot slot, uint32_t tokens, size_t granted_before);
   void remove_entry(Slot slot);
 
+  struct Planned {
+    Slot slot;
+    uint32_t tokens;
+    size_t granted_begin, granted_end;  // in `granted`
+    size_t adopted_begin, adopted_end;  // in `adopted`
+    size_t bits_begin, bits_end;        // in `bits`
+    size_t counts_begin;                // in `adopted_counts`
+    SnapshotId snapshot;                // whose pages these are
+  };
+
   // core_launch.cc
   void launch_planned();
   void commit_entry(size_t index_planned, Launch* launch);
+  void add_adoption(const Planned& entry, Launch* launch);
   uint32_t quiet_steps(const Launch& launch) const;
   uint32_t grant_ahead(uint32_t steps, Launch* launch);
   uint32_t padded(uint32_t tokens) const;
@@ -257,6 +295,7 @@ struct Core::State {
   // core_formats.cc
   bool larger_than_pools(const CallReady& event);
   Admitted admit_to_pools(Slot slot);
+  void age_prefix(const CallState& call, const Lease& prefix, uint32_t pages_2_wanted);
   bool grow_cells(CallState* call, uint32_t tokens);
   void extend_cells(CallState* call, uint32_t tokens);
   void shrink_cells(CallState* call, uint32_t tokens);
@@ -273,8 +312,28 @@ struct Core::State {
   }
   static DualPool::Frames frames_of(const CallState& call) { return {call.pages, call.lease.pages}; }
 
+  // core_handover.cc
+  void hand_over(Slot slot);
+  void begin_arrival(const CallReady& event, CallState* call);
+  Admitted receive_first(Slot slot);
+  void finish_receive(const TransferState& transfer, bool arrived);
+  void drop_source(CallState* call);
+  void adopt_arrived(CallState* call, size_t granted_before);
+  uint64_t pages_handed_over() const;
+  // core_snapshots.cc
+  uint64_t tail_pages(uint32_t tokens) const;
+  uint64_t tails_ahead(const CallState& call, uint32_t tokens) const;
+  uint64_t pages_behind_snapshot(const CallState& call, uint32_t cached, uint32_t tokens) const;
+  Admitted admit_from_snapshot(Slot slot);
+  void stop_borrowing(CallState* call);
+  void plan_snapshot(CallState* call, uint32_t entry, Launch* launch);
+  bool take_snapshot(CallState* call, SnapshotId id);
+  void bar_snapshots(CallState* call);
+  void evict_snapshots(uint32_t pages);
+
   // core_admission.cc
   Admitted admit(Slot slot);
+  void begin_retention(CallState* call);
   void let_in(Slot slot, uint32_t cached);
   Admitted recall_first(Slot slot, const Match& match);
   bool below_clean_target(uint32_t newly_taken) const;
@@ -299,7 +358,11 @@ struct Core::State {
     kCompressed,
     kKept,
     kShrunk,
-    kSessionDropped
+    kSessionDropped,
+    kHandedOver,
+    kTaken,
+    kSnapshot,
+    kAged
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -313,14 +376,6 @@ struct Core::State {
   void note_grant(const Launch& launch, const PageGrant& grant) { digest += grant_record(launch, grant); }
   void note_launch(const Launch& launch, uint32_t tokens);
 
-  struct Planned {
-    Slot slot;
-    uint32_t tokens;
-    size_t granted_begin, granted_end;  // in `granted`
-    size_t adopted_begin, adopted_end;  // in `adopted`
-    size_t bits_begin, bits_end;        // in `bits`
-  };
-
   const CoreConfig config;
   const PolicyAxes axes;
   const Retention retention;
@@ -330,6 +385,7 @@ struct Core::State {
   PagePool gpu;
   std::unique_ptr<PagePool> host;
   PrefixIndex index;
+  std::unique_ptr<SnapshotCache> snapshots;  // layouts that move cells: instead of `index`
   SessionStore sessions;
   Instant now{};
   std::vector<Command>* out = nullptr;
@@ -348,6 +404,7 @@ struct Core::State {
   uint64_t done = 0;
   uint64_t preempted_until = 0;  // steps before this may still write pages of preempted calls
 
+  std::deque<HeldPages> handed_over;
   std::vector<TransferState> transfers;
   uint64_t transfer_next = 0;
   uint32_t transfers_live = 0;
@@ -361,7 +418,8 @@ struct Core::State {
     uint32_t group;
   };
   std::vector<Granted> granted;
-  std::vector<PageId> adopted;  // of the step being planned
+  std::vector<PageId> adopted;           // of the step being planned
+  std::vector<uint32_t> adopted_counts;  // likewise
   uint32_t budget = 0;
   bool preempted_now = false;
   bool evicted_now = false;     // the index lost pages: the head of the queue may match less now
@@ -374,6 +432,9 @@ struct Core::State {
   std::vector<PageId> spare_pages;
   std::vector<BitRun> bits, entry_bits;               // of the step being planned, and scratch
   std::vector<PageId> newly_taken, frames, adopting;  // scratch
+  std::vector<CellAgeing> ageings;                    // that the next launch tells
+  std::vector<uint8_t> alone;                         // scratch
+  std::vector<uint32_t> adopting_counts;              // scratch
 
   uint64_t reserved_total = 0;
   uint64_t reserved_host_total = 0;

@@ -8,6 +8,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin run     scenarios/coding_agents_small.textproto   run one scenario; print what happened
   kvtwin replay  out/run-3f0c                              same log, same decisions?
   kvtwin sweep   SCENARIO --vary=limits.calls_max=16..256*2 --out=out/sweep   run it at many points
+  kvtwin plan    SCENARIO --slo='ttft_p99<2s' --load=replay.population=1..500 --need=200   what is enough?
   kvtwin report  out/run-3f0c out/sweep --out=report.html  one page with plots, no network needed
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
@@ -15,6 +16,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin explain scenarios/methods/freekv.textproto --step=20   one step: operations, critical path
   kvtwin calibrate policy budgets scenarios/search_tiny.textproto   budgets, bits, profiles from values
   kvtwin inspect-policy scenarios/search_tiny.textproto      how good is what scorers keep, by budget
+  kvtwin evaluate scenarios/quality/*.textproto --out=out/quality   does the kept KV still answer
   kvtwin list    policies | models | devices | nodes | scenarios | presets
 
 kvtwin COMMAND --help says more. Options are written --name=value.
@@ -84,7 +86,8 @@ beyond what they hide behind, and how much later each operation could end withou
   SCENARIO              as for kvtwin run; always priced in the simulated world
   --step=N              the Nth single step of the engine in the run, from 0
   --shape=SHAPE         or a step of alike calls, the third of three: decodes=N,context=TOKENS and
-                        chunks=N,chunk_tokens=TOKENS,chunk_context=TOKENS
+                        chunks=N,chunk_tokens=TOKENS,chunk_context=TOKENS, compress=1: chunks end with a
+                        compression
   --engine=N            of --step; 0 if it is not given
   --out=FILE            the graph for Graphviz: streams as clusters, the critical path in red, predicated
                         operations dashed, those that do not happen dotted, background ones rounded
@@ -120,12 +123,35 @@ hit rate: of the cells that the response chooses, those that the scorer kept, me
 contexts. random: what chance would get. error: relative L2 of attention's output without the rest.
 )";
 
+constexpr char kEvaluate[] =
+    R"(Ask a model that was trained on tasks, under many policy sets and budgets, and count right answers.
+
+  kvtwin evaluate scenarios/quality/*.textproto --questions=500 --out=out/quality
+  kvtwin evaluate scenarios/quality/full.textproto --tasks=needle,multi_hop --out=out/full --format=csv
+
+  SCENARIO...           policy sets: scenario files with a model and its checkpoint; their traces play no part
+  --tasks=A,B           kvtwin trace make-task --list names them
+  --budgets=N,M         cells of one head, for policy sets that have a budget: budget_options.cells if the file sets
+                        it, else ratio (of the mean prompt), retrieval_options.budget_tokens where they retrieve
+  --questions=N         that count in a cell, at least; 100 if not given
+  --tokens=N            of a session, 384; --per-session=N questions in it, 4; --seed=N of the test split, 1
+  --out=DIR             cells/ has a file per cell; what is there is not computed again. quality.csv, quality.json
+  --shard=I/N           every N-th cell from the I-th on: run N processes on one DIR, then once more without
+  --format=table        or json, jsonl, csv: one record per cell
+  --set=FIELD=VALUE     of every cell; may be repeated
+  --quiet               no line per cell on stderr
+
+An answer is right if all its tokens are. [low high]: 95 % interval (Wilson). Decoding is forced, which finds the same
+answers right as greedy decoding does. A policy set that is refused is a row that says why.
+)";
+
 constexpr char kSweep[] =
     R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
 
   kvtwin sweep scenarios/coding_agents_small.textproto --vary=limits.calls_max=4..64*2 --vary=seed=1,2,3 --out=out/sweep
 
-  SCENARIO              a .textproto file
+  SCENARIO              a .textproto file; or FILE.sweep.textproto, which says all of this itself
+                        (traces/proto/sweep.proto), and to which the command line adds
   --vary=FIELD=VALUES   one axis; may be repeated. 1,2,5 these; 1..8*2 = 1,2,4,8; 1..7+3 = 1,4,7;
                         sampled: 1..8 evenly (whole numbers if both ends are), 0.01..10* on a logarithmic scale
   --out=DIR             points/KEY holds each result, KEY being the fingerprint of its inputs; index.sqlite all
@@ -147,6 +173,29 @@ constexpr char kSweep[] =
   --quiet               no progress on stderr
 
 A point that fails is a row with its error, and runs again next time. Exit status 1 if there is one.
+)";
+
+constexpr char kPlan[] =
+    R"(The cheapest configuration that keeps what is promised, its margin, and what breaks first.
+
+  kvtwin plan SCENARIO --slo='ttft_p99<2s' --slo='tpot_p95<40ms' --load=replay.population=1..1000 --need=200
+              --vary=hardware.node=h200,h100 --vary=engines.count=1..8*2 --set=hardware.nodes=0
+
+  SCENARIO              scenario file
+  --slo=PROMISE         ttft_p99<2s, tpot_p95<40ms, session_p90<10min, e2e_mean<1min, itl_p99<100ms;
+                        goodput>=95% with conditions of each call: ttft<2s, tpot<40ms, e2e<30s;
+                        or any figure of kvtwin run --format=jsonl: output_tokens_per_s>1000. Repeatable: all hold
+  --load=FIELD=LOW..HIGH  what there is to do: replay.population, replay.sessions_per_s, ...
+  --need=LOAD           at which the promises must hold
+  --vary=FIELD=VALUES   a choice, as in kvtwin sweep: lists and steps. Repeatable: every combination
+  --set=FIELD=VALUE     of all candidates
+  --loss=FIELD=VALUE:PERCENT  what a choice costs in quality, where you know it; for the Pareto front
+  --seeds=N             the answer must hold with so many (3)
+  --allow-roofline      also where kernels were not measured; else such candidates are refused
+  --out=DIR             runs are kept there and found again (out/plan)
+  --jobs=N --format=table|json|jsonl --quiet
+
+Exit status 1 if no candidate holds.
 )";
 
 constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing else.
@@ -171,9 +220,11 @@ std::string help_text(const std::string& command) {
   if (command == "run") return kRun;
   if (command == "replay") return kReplay;
   if (command == "compare") return kCompare;
+  if (command == "evaluate") return kEvaluate;
   if (command == "explain") return kExplain;
   if (command == "inspect-policy") return kInspectPolicy;
   if (command == "sweep") return kSweep;
+  if (command == "plan") return kPlan;
   if (command == "report") return kReport;
   if (command == "list") return kList;
   return "";

@@ -129,9 +129,11 @@ int run_main(const std::vector<std::string>& words) {
 #ifdef KVTWIN_HAVE_SQLITE
   add_sweep_command(app, &status);
 #endif
+  add_plan_command(app, &status);
   add_trace_command(app, &status);
   add_model_command(app, &status);
   add_calibrate_command(app, &status);
+  add_evaluate_command(app, &status);
   add_explain_command(app, &status);
   add_inspect_policy_command(app, &status);
   add_report_command(app, &status);

@@ -81,6 +81,33 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "methods: what scorers and compressions take is told apart, and cost.compressions: free leaves it out") {
+  for (const char* method : {"snapkv", "h2o", "kvzip", "tangram_released"}) {
+    CAPTURE(method);
+    const Folder folder;
+    const auto run = [&](const std::string& how) {
+      return run_kvtwin(folder, run_words(method, {"--world=sim", "--no-write", "--format=jsonl",
+                                                   "--set=cost.compressions=" + how}));
+    };
+    const Outcome priced = run("roofline"), free = run("free");
+    if (priced.said("no simulat")) return;
+    REQUIRE_MESSAGE(priced.status == 0, priced.err);
+    REQUIRE_MESSAGE(free.status == 0, free.err);
+    const auto number = [](const Outcome& of, const std::string& key) {
+      return std::stod(after(of.out, "\"" + key + "\":"));
+    };
+    CHECK(number(priced, "compressions") > 0);
+    CHECK(free.out.find("\"compressions\"") == std::string::npos);
+    CHECK(number(priced, "prompt_steps_compression_s") > 0);
+    CHECK(number(priced, "prompt_steps_compression_s") < number(priced, "prompt_steps_s"));
+    CHECK(number(priced, "time_latency_s") > number(free, "time_latency_s"));
+    CHECK((number(priced, "compression_probe_s") > 0) == (std::string(method) == "kvzip"));
+    CHECK((number(priced, "compression_capture_s") > 0) ==
+          (std::string(method) == "h2o" || std::string(method) == "tangram_released"));
+  }
+}
+
 TEST_CASE("methods: what the CPU engine cannot compute is refused by name, status 2") {
   const Folder folder;
   const struct {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "engine/cpu/cpu_backend.h"
@@ -105,14 +106,18 @@ class LogitHashes final : public OutcomeSource {
     }
   }
   void told(const Command& command) override {
-    preemptions_ += std::holds_alternative<DropCallState>(command) &&
-                    std::get<DropCallState>(command).reason == DropCallState::Reason::kPreempted;
+    const auto* drop = std::get_if<DropCallState>(&command);
+    if (drop != nullptr && drop->reason == DropCallState::Reason::kPreempted) {
+      ++preemptions_;
+      preempted_.insert(drop->call);
+    }
     engine_->told(command);
   }
   // By call, then position.
   std::map<CallId, std::map<uint32_t, uint64_t>> hashes_;
   bool finite_ = true;
   uint32_t preemptions_ = 0;
+  std::set<CallId> preempted_;
 
  private:
   cpu::CpuEngine* const engine_;
@@ -120,6 +125,7 @@ class LogitHashes final : public OutcomeSource {
 
 struct RunResult {
   std::map<CallId, std::map<uint32_t, uint64_t>> logits;
+  std::set<CallId> preempted{};
   double worst = 0;
   uint64_t compressions = 0, dropped = 0, preemptions = 0, adopted = 0, adopted_dead = 0, rows = 0,
            digest = 0, chose = 0;
@@ -196,7 +202,10 @@ inline RunResult run_of(const RunOf& what) {
   CHECK(client.content());
   CHECK(hashes.finite_);  // no slot that nobody wrote was read
   check_replays(recorder.finish(end), end.digest);
-  RunResult out{.logits = hashes.hashes_, .preemptions = hashes.preemptions_, .digest = end.digest};
+  RunResult out{.logits = hashes.hashes_,
+                .preempted = hashes.preempted_,
+                .preemptions = hashes.preemptions_,
+                .digest = end.digest};
   if (witness != nullptr) {
     out.worst = witness->worst(), out.compressions = witness->compressions();
     out.dropped = witness->dropped(), out.adopted_dead = witness->adopted_dead();

@@ -81,6 +81,16 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
 
 // Nobody sees what another session has left of a prefix (METHODS 3.7).
 void WitnessCache::adopt(const Adoption& adoption) {
+  if (!adoption.cells.empty()) {
+    const Call& from = snapshots_.at(adoption.snapshot);
+    Call& call = calls_[adoption.call];
+    const bool own = !call.cells.empty();
+    if (!own) adopted_ += from.cells.size();
+    call.cells = from.cells;
+    call.gone = from.gone;
+    call.tables.assign(adoption.shared.begin(), adoption.shared.end());
+    return;
+  }
   calls_[adoption.call].pages.assign(adoption.pages.begin(), adoption.pages.end());
   for (const PageId page : adoption.pages) {
     adopted_ += page_tokens_;
@@ -345,6 +355,12 @@ void WitnessCache::end(const LaunchStep& launch, uint32_t offset, std::span<cons
   }
   for (size_t i = 0; i < launch.compressions.size(); ++i)
     check_kept(launch, launch.compressions[i], values->kept[i]);
+  for (const Snapshot& snapshot : launch.snapshots) {
+    const Call& of = calls_[launch.entries[snapshot.entry].call];
+    Call& taken = snapshots_[snapshot.snapshot];
+    taken.cells = of.cells;
+    taken.gone = of.gone;
+  }
 }
 
 void WitnessCache::check_kept(const LaunchStep& launch, const Compression& c, const CellsKept& kept) {

@@ -131,7 +131,8 @@ class WitnessCache final : public cpu::KvCache {
   const Format format_;
   ChoiceWitness* const choices_;
   std::map<CallId, Call> calls_;
-  std::map<uint64_t, Cell> slots_;  // holes: by page * page_tokens + slot
+  std::map<uint32_t, Call> snapshots_;  // by number: its cells, and what was gone
+  std::map<uint64_t, Cell> slots_;      // holes: by page * page_tokens + slot
   cpu::EngineAccess engine_;
   std::vector<PlanEntry> entries_;
   // By entry, then head: what was left before the step's own rows.

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -38,15 +39,23 @@ class PageChecker {
   PageChecker(uint64_t seed, Keeping keeping, const GroupShape& shape, const TokenSource* tokens)
       : seed_(seed), keeping_(keeping), shape_(shape), tokens_(tokens) {}
 
-  void adopted(const Adoption& adoption);
+  // `tokens`: the last of the pages may be partly filled (a prompt from another engine).
+  void adopted(const Adoption& adoption, uint32_t tokens);
   void granted(CallId call, uint32_t group, PageId page);
   void begins(CallId call);
   // One entry of one step ran: writes its tokens (`staged`: not to pages), then reads everything up to them.
   void wrote(const PlanEntry& entry, bool staged);
   void reads(const PlanEntry& entry, bool staged) const;
   KeptCells compressed(const PlanEntry& entry, const Compression& compression);
+  // What is left of the call can be adopted as `snapshot` from now on: nobody writes to its pages any more.
+  // Where the world has said the counts (`known` is false), the call's next entry tells whether the policy
+  // took it.
+  void snapshot(CallId call, uint32_t snapshot, bool known);
 
   void transfer_started(TransferId transfer, std::span<const PageId> source, std::span<const PageId> target);
+  // From another engine's pages: a prompt, whose last page may be partly filled, or nothing at all.
+  void receive_started(TransferId transfer, const PageChecker& from, std::span<const PageId> source,
+                       std::span<const PageId> target);
   void transfer_ended(TransferId transfer, bool arrived);
 
  private:
@@ -54,6 +63,7 @@ class PageChecker {
   struct Copy {
     std::vector<PageId> source, target;
     std::vector<Content> at_start;
+    const PageChecker* from = nullptr;  // null: this one
   };
   // One call's cells in one head group: cell i is the token of positions[i], in slot i of the table. Where
   // cells keep their places, positions[i] is i or kDead.
@@ -63,6 +73,7 @@ class PageChecker {
   };
   static constexpr uint32_t kDead = UINT32_MAX;
 
+  void continued(const Adoption& adoption);
   std::vector<Table>& tables(CallId call);
   void write(Table* table, uint32_t slot, CallId call, uint32_t position);
   // Of `candidates`, which ones stay: `count` of them, drawn.
@@ -76,6 +87,10 @@ class PageChecker {
   std::map<PageId, Content> pages_;
   std::map<CallId, std::vector<Table>> tables_;
   std::map<TransferId, Copy> copies_;
+  std::map<uint32_t, std::vector<Table>> snapshots_;
+  std::set<PageId> sealed_;                                            // of snapshots
+  std::map<CallId, std::vector<PageId>> untaken_;                      // of these, by call: perhaps not
+  std::map<std::pair<CallId, uint32_t>, std::vector<PageId>> copied_;  // by group: pages still to be copied
 };
 
 }  // namespace kvtwin::testing

@@ -28,7 +28,15 @@ struct ScriptBackend::Launch {
   std::vector<Instant> ends;
   std::vector<PlanEntry> entries;
   std::vector<PageGrant> grants;
-  std::vector<std::pair<CallId, std::vector<PageId>>> adoptions;
+  struct Adopted {
+    Adoption adoption;
+    std::vector<PageId> pages;
+    std::vector<uint32_t> cells, shared;
+
+    Adoption told() const { return {adoption.call, pages, adoption.snapshot, cells, shared}; }
+  };
+  std::vector<Adopted> adoptions;
+  std::vector<Snapshot> snapshots;
   struct Cut {
     Compression compression;
     std::vector<Compression::Forced> forced;
@@ -36,6 +44,7 @@ struct ScriptBackend::Launch {
   };
   std::vector<Cut> cuts;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
 
   uint64_t end() const { return first + ends.size(); }
 };
@@ -88,7 +97,10 @@ void ScriptBackend::submit(const Command& command) {
     const bool fails =
         draw({options_.seed, kTransferFails, raw(engine.id), id}) % 100 < options_.transfer_fails_per_100;
     transfers_.push_back({now_ + Duration{took}, engine.id, transfer->transfer, fails});
-    if (engine.checker)
+    if (engine.checker && transfer->kind == TransferKind::kReceive) {
+      engine.checker->receive_started(transfer->transfer, *engines_[raw(transfer->from)]->checker,
+                                      transfer->source, transfer->target);
+    } else if (engine.checker)
       engine.checker->transfer_started(transfer->transfer, transfer->source, transfer->target);
   }
   if (const auto* timer = std::get_if<SetTimer>(&command)) {
@@ -118,15 +130,19 @@ void ScriptBackend::launch(const LaunchStep& command) {
   launch.entries.assign(command.entries.begin(), command.entries.end());
   launch.grants.assign(command.grants.begin(), command.grants.end());
   for (const Adoption& adoption : command.adoptions) {
-    launch.adoptions.emplace_back(adoption.call,
-                                  std::vector<PageId>(adoption.pages.begin(), adoption.pages.end()));
+    launch.adoptions.push_back({adoption,
+                                {adoption.pages.begin(), adoption.pages.end()},
+                                {adoption.cells.begin(), adoption.cells.end()},
+                                {adoption.shared.begin(), adoption.shared.end()}});
   }
+  launch.snapshots.assign(command.snapshots.begin(), command.snapshots.end());
   KVT_CHECK(command.compressions.empty() || command.repeat == 1);
   for (const Compression& c : command.compressions) {
     KVT_CHECK(c.entry < command.entries.size());
     launch.cuts.push_back({c, {c.forced.begin(), c.forced.end()}, {c.keep.begin(), c.keep.end()}});
   }
   launch.formats.assign(command.formats.begin(), command.formats.end());
+  launch.ageings.assign(command.ageings.begin(), command.ageings.end());
   Instant at = engine.launches.empty() ? std::max(now_, engine.free_at) : engine.launches.back().ends.back();
   for (uint64_t step = launch.first; step < launch.first + command.repeat; ++step) {
     const bool zero =
@@ -254,11 +270,12 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
 // As run_step(), where pages have two formats.
 void ScriptBackend::check_cells(CellChecker* cells, const Launch& launch,
                                 const std::vector<PlanEntry>& entries, uint32_t offset) {
+  if (offset == 0) cells->ages(launch.ageings);
   for (uint32_t i = 0; i < entries.size(); ++i) {
     if (offset == 0 && entries[i].first) {
       std::vector<PageId> adopted;
-      for (const auto& [call, pages] : launch.adoptions) {
-        if (call == entries[i].call) adopted = pages;
+      for (const Launch::Adopted& one : launch.adoptions) {
+        if (one.adoption.call == entries[i].call) adopted = one.pages;
       }
       cells->begins(entries[i], adopted);
     }
@@ -282,7 +299,12 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
     for (const PlanEntry& entry : launch.entries) {
       if (entry.first) checker->begins(entry.call);
     }
-    for (const auto& [call, pages] : launch.adoptions) checker->adopted({call, pages});
+    for (const Launch::Adopted& one : launch.adoptions) {
+      const Adoption told = one.told();
+      const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
+                                      [&](const PlanEntry& it) { return it.call == told.call; });
+      checker->adopted(told, entry->context);
+    }
   }
   std::vector<PlanEntry> entries = launch.entries;
   for (PlanEntry& entry : entries) {
@@ -310,6 +332,12 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
       c.forced = cut.forced;
       c.keep = cut.keep;
       engine->kept.push_back(checker->compressed(entries[c.entry], c));
+    }
+    for (const Snapshot& s : launch.snapshots) {
+      const bool known = std::any_of(launch.cuts.begin(), launch.cuts.end(), [&](const Launch::Cut& cut) {
+        return cut.compression.entry == s.entry && !cut.keep.empty();
+      });
+      checker->snapshot(entries[s.entry].call, s.snapshot, known);
     }
   }
   for (const PlanEntry& entry : entries) {

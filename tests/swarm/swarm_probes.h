@@ -27,13 +27,17 @@ class ProbeObserver final : public Observer {
     bool launched = false;
     bool answered = false;
     uint32_t preempted = 0;
+    // Of a call that another engine prefilled: its KV is being fetched; its source was let go.
+    bool arrived = false, on_its_way = false, read = false;
+    size_t source_pages = 0;
   };
   struct Engine {
     uint64_t done = 0, launched = 0;  // single steps
     uint64_t last_first = 0;
     std::map<TransferId, TransferKind> transfers;
-    std::map<PageId, SessionId> writer;  // whose call a page was granted to last
-    std::set<CallId> unanswered;         // whose counts the world has yet to say
+    std::map<PageId, SessionId> writer;       // whose call a page was granted to last
+    std::map<uint32_t, SessionId> snapshots;  // by number: of the call that it was taken of last
+    std::set<CallId> unanswered;              // whose counts the world has yet to say
   };
 
   void hit(const std::string& name);
@@ -44,9 +48,11 @@ class ProbeObserver final : public Observer {
   void saw(const TransferDone& event, Engine* engine);
   void saw(const TransferFailed& event, Engine* engine);
   void saw(const Timer&, Engine*) {}
+  void saw(const PagesTaken&, Engine*) {}
   void told(const LaunchStep& command);
   void saw_compressions(const LaunchStep& command, Engine* engine);
   void saw_formats(const LaunchStep& command);
+  void saw_snapshots(const LaunchStep& command, Engine* engine);
   void told(const StartTransfer& command);
   void told(const SetTimer&) {}
   void told(const TokensEmitted&) {}
@@ -54,6 +60,8 @@ class ProbeObserver final : public Observer {
   void told(const RejectCall& command);
   void told(const DropCallState& command);
   void told(const DropSessionState&) {}
+  void told(const HandOver& command);
+  void told(const SourceRead& command);
   bool recalling(const Engine& engine) const;
 
   const std::vector<CoreConfig> configs_;
@@ -61,6 +69,7 @@ class ProbeObserver final : public Observer {
   std::vector<Engine> engines_;
   std::map<CallId, Call> calls_;
   uint64_t events_ = 0;
+  EngineId engine_now_{};
 };
 
 }  // namespace kvtwin::testing
