@@ -1,6 +1,8 @@
 #include "engine/driver.h"
 
 #include <deque>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -17,7 +19,32 @@ template <class... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 // What a Core told the Client. Answered one at a time, after all commands of the apply went out.
-using Answer = std::variant<TokensEmitted, FinishCall, RejectCall>;
+using Answer = std::variant<TokensEmitted, FinishCall, RejectCall, HandOver, SourceRead>;
+
+// A call between its engines: what the second one must be told, which the Client said long ago.
+struct Moving {
+  CallReady ready;
+  std::vector<UnitRun> identity;
+  std::vector<uint32_t> triggers;
+  std::vector<RoleRun> roles;
+  std::vector<PageId> pages;
+  bool cancelled = false;
+
+  explicit Moving(const CallReady& event)
+      : ready(event),
+        identity(event.identity.begin(), event.identity.end()),
+        triggers(event.triggers.begin(), event.triggers.end()),
+        roles(event.roles.begin(), event.roles.end()) {}
+  CallReady arrival(EngineId from) {
+    ready.identity = identity;
+    ready.triggers = triggers;
+    ready.roles = roles;
+    ready.emitted = 1;
+    ready.from = from;
+    ready.source = pages;
+    return ready;
+  }
+};
 
 class Loop {
  public:
@@ -25,11 +52,22 @@ class Loop {
       : client_(client),
         world_(world),
         observers_(observers),
-        router_(options.routing, static_cast<uint32_t>(options.engines.size())),
+        prefilling_(options.prefill_engines),
+        router_(options.routing,
+                prefilling_ > 0 ? prefilling_ : static_cast<uint32_t>(options.engines.size())),
         check_(options.check_invariants) {
+    if (prefilling_ > 0) {
+      KVT_CHECK(prefilling_ < options.engines.size());
+      decoders_.emplace(options.routing, static_cast<uint32_t>(options.engines.size()) - prefilling_,
+                        EngineId{static_cast<uint16_t>(prefilling_)});
+    }
+    cached_ = [this](EngineId engine, const CallReady& call) {
+      return cores_[raw(engine)].tokens_cached(call);
+    };
     cores_.reserve(options.engines.size());
     for (const CoreConfig& config : options.engines) {
       KVT_CHECK(raw(config.engine) == cores_.size());
+      KVT_CHECK(config.prefill_only == (raw(config.engine) < prefilling_));
       if (options.make_axes) {
         cores_.emplace_back(config, options.make_axes(config));
       } else {
@@ -54,15 +92,16 @@ class Loop {
  private:
   void take(const Event& event) {
     std::visit(Overloaded{
-                   [&](const CallReady& e) { from_outside(router_.place(e), e); },
-                   [&](const CallCancelled& e) {
-                     // It may have finished at this very instant.
-                     if (router_.is_live(e.call)) from_outside(router_.engine_of(e.call), e);
+                   [&](const CallReady& e) {
+                     if (prefilling_ > 0 && e.output_tokens > 1) moving_.emplace(e.call, e);
+                     from_outside(router_.place(e, cached_), e);
                    },
+                   [&](const CallCancelled& e) { cancel(e); },
                    [&](const SessionHint& e) { hint(e); },
                    [&](const StepDone& e) { apply(e.ends.back(), e.engine, e); },
                    [&](const TransferDone& e) { from_outside(e.engine, e); },
                    [&](const TransferFailed& e) { from_outside(e.engine, e); },
+                   [&](const PagesTaken& e) { from_outside(e.engine, e); },
                    [&](const Timer& e) {
                      if (e.engine == kClient) {
                        timer_at_ = kNever;
@@ -83,10 +122,50 @@ class Loop {
     apply(now_, engine, event);
   }
 
-  void hint(const SessionHint& hint) {
-    if (!router_.knows(hint.session)) return;  // it never sent a call
-    from_outside(router_.engine_of_session(hint.session), hint);
-    if (hint.kind == SessionHint::Kind::kSessionEnds) router_.session_ended(hint.session);
+  void cancel(const CallCancelled& event) {
+    // It may have finished at this very instant; or it is about to be placed anew.
+    if (router_.is_live(event.call)) {
+      const auto moving = moving_.find(event.call);
+      if (moving != moving_.end() && !moving->second.pages.empty()) {
+        moving->second.cancelled = true;
+      } else {
+        from_outside(router_.engine_of(event.call), event);
+      }
+    } else if (decoders_ && decoders_->is_live(event.call)) {
+      from_outside(decoders_->engine_of(event.call), event);
+    }
+  }
+
+  void hint(const SessionHint& event) {
+    hint(event, &router_);
+    if (decoders_) hint(event, &*decoders_);
+  }
+
+  void hint(const SessionHint& event, Router* router) {
+    if (!router->knows(event.session)) return;  // it never sent a call
+    from_outside(router->engine_of_session(event.session), event);
+    if (event.kind == SessionHint::Kind::kSessionEnds) {
+      router->session_ended(event.session);
+    } else {
+      router->session_returns(event.session, event.expected_gap);
+    }
+  }
+
+  // The prompt is computed: a decoding engine takes the call, and says SourceRead when it has its pages.
+  void move(const HandOver& from) {
+    const auto found = moving_.find(from.call);
+    KVT_CHECK(found != moving_.end());
+    Moving moving = std::move(found->second);
+    moving_.erase(found);
+    router_.ended(from.call);
+    const CallReady arrival = moving.arrival(from.engine);
+    from_outside(decoders_->place(arrival, cached_), arrival);
+    if (moving.cancelled) cancel({from.call});
+  }
+
+  void ended(CallId call) {
+    moving_.erase(call);
+    router_.is_live(call) ? router_.ended(call) : decoders_->ended(call);
   }
 
   void apply(Instant at, EngineId engine, const Event& event) {
@@ -103,6 +182,13 @@ class Loop {
                      [&](const TokensEmitted& c) { answers_.emplace_back(c); },
                      [&](const FinishCall& c) { answers_.emplace_back(c); },
                      [&](const RejectCall& c) { answers_.emplace_back(c); },
+                     [&](const SourceRead& c) { answers_.emplace_back(c); },
+                     [&](const HandOver& c) {
+                       const auto moving = moving_.find(c.call);
+                       KVT_CHECK(moving != moving_.end());
+                       moving->second.pages.assign(c.pages.begin(), c.pages.end());
+                       answers_.emplace_back(HandOver{c.engine, c.call, {}});
+                     },
                      [&](const auto&) { world_->submit(command); },
                  },
                  command);
@@ -114,20 +200,29 @@ class Loop {
     while (!answers_.empty()) {
       const Answer answer = answers_.front();
       answers_.pop_front();
+      if (const auto* over = std::get_if<HandOver>(&answer)) {
+        move(*over);
+        continue;
+      }
+      if (const auto* read = std::get_if<SourceRead>(&answer)) {
+        take(PagesTaken{read->from, read->call});
+        continue;
+      }
       ClientEvents& events = client_events();
       std::visit(Overloaded{
                      [&](const TokensEmitted& a) {
                        if (client_ != nullptr) client_->tokens_emitted(now_, a.call, a.tokens, &events);
                      },
                      [&](const FinishCall& a) {
-                       router_.ended(a.call);
+                       ended(a.call);
                        if (client_ != nullptr)
                          client_->call_finished(now_, a.call, a.tokens, a.cancelled, &events);
                      },
                      [&](const RejectCall& a) {
-                       router_.ended(a.call);
+                       ended(a.call);
                        if (client_ != nullptr) client_->call_rejected(now_, a.call, &events);
                      },
+                     [](const auto&) {},
                  },
                  answer);
       deliver(events);
@@ -167,13 +262,18 @@ class Loop {
       result.idle = result.idle && core.idle();
     }
     result.digest = draw({result.digest, router_.digest()});
+    if (decoders_) result.digest = draw({result.digest, decoders_->digest()});
     return result;
   }
 
   Client* const client_;
   Backend* const world_;
   const std::vector<Observer*>& observers_;
-  Router router_;
+  const uint32_t prefilling_;
+  Router router_;                   // of all engines, or of those that compute prompts
+  std::optional<Router> decoders_;  // of the others
+  Router::TokensCached cached_;
+  std::map<CallId, Moving> moving_;  // by call, where it goes on elsewhere once its prompt is computed
   std::vector<Core> cores_;
   const bool check_;
   Instant now_{};

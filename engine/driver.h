@@ -32,6 +32,9 @@ class Observer {
 
 struct RunOptions {
   RoutingKind routing = RoutingKind::kRoundRobin;
+  // Engines [0, prefill_engines) compute prompts, the others decode (commands.h, HandOver): a Router for
+  // each. 0: all engines do both. REQUIRES: fewer than engines, and CoreConfig::prefill_only says the same.
+  uint32_t prefill_engines = 0;
   std::vector<CoreConfig> engines;  // at least one; engines[i].engine == EngineId{i}
   bool check_invariants = false;    // after every apply: tests
   // What makes an engine's policies; null: the registry.
@@ -40,7 +43,7 @@ struct RunOptions {
 
 struct RunEnd {
   Instant ended_at{};
-  uint64_t digest = 0;  // Cores in engine order, then the Router
+  uint64_t digest = 0;  // Cores in engine order, then the Routers
   uint64_t events = 0;
   bool idle = false;  // every call was answered
 };

@@ -18,7 +18,9 @@ void Metrics::saw_event(Instant now, EngineId engine, const Event& event) {
   KVT_CHECK(raw(engine) < engines_.size());
   Engine& here = engines_[raw(engine)];
   tick(here, now);
-  if (const auto* call = std::get_if<CallReady>(&event)) ready(now, engine, *call);
+  if (const auto* call = std::get_if<CallReady>(&event)) {
+    call->emitted > 0 ? arrived(now, engine, *call) : ready(now, engine, *call);
+  }
   if (const auto* done = std::get_if<StepDone>(&event)) step_done(*done);
   if (const auto* done = std::get_if<TransferDone>(&event)) transfer_done(now, engine, done->transfer, false);
   if (const auto* fail = std::get_if<TransferFailed>(&event))
@@ -68,13 +70,44 @@ void Metrics::ready(Instant now, EngineId engine, const CallReady& event) {
   if (session.calls_open++ == 0) session.served_since = now;
 }
 
+// From the engine that computed its prompt: its time goes on being measured on another engine's clocks.
+void Metrics::arrived(Instant now, EngineId engine, const CallReady& event) {
+  CallRecord& call = calls_[raw(event.call)];
+  Live& live = live_[live_of_[raw(event.call)]];
+  call.engine = engine;
+  rebase(live, engines_[raw(engine)], now);
+}
+
+void Metrics::handed_over(Instant now, const HandOver& over) {
+  const Engine& engine = engines_[raw(over.engine)];
+  CallRecord& call = calls_[raw(over.call)];
+  Live& live = live_[live_of_[raw(over.call)]];
+  mark(call, live, engine, now, running_share(live));
+  live.phase = Live::Phase::kQueue;
+  live.last_token = now;
+}
+
+void Metrics::received(Instant now, Engine& here, const Transfer& transfer, bool failed) {
+  here.totals.bytes_received +=
+      failed ? 0 : transfer.pages * facts_[static_cast<size_t>(&here - engines_.data())].page_bytes;
+  const uint32_t slot = live_of_[raw(transfer.call)];
+  if (slot == kNone) return;  // cancelled meanwhile
+  mark(calls_[raw(transfer.call)], live_[slot], here, now, TimeShare::kTransfer);
+  if (failed) live_[slot].recompute_until = UINT32_MAX;
+}
+
 void Metrics::transfer_done(Instant now, EngineId engine, TransferId transfer, bool failed) {
   Engine& here = engines_[raw(engine)];
   const auto found = std::find_if(here.transfers.begin(), here.transfers.end(),
-                                  [&](const Engine::Transfer& one) { return one.id == transfer; });
+                                  [&](const Transfer& one) { return one.id == transfer; });
   KVT_CHECK(found != here.transfers.end());
   EngineTotals& totals = here.totals;
   ++(failed ? totals.transfers_failed : totals.transfers);
+  if (found->receives) {
+    received(now, here, *found, failed);
+    here.transfers.erase(found);
+    return;
+  }
   const uint64_t bytes = failed ? 0 : found->pages * facts_[raw(engine)].page_bytes;
   if (found->target == Tier::kGpu) totals.bytes_in += bytes;
   if (found->source == Tier::kGpu) totals.bytes_out += bytes;
@@ -98,14 +131,18 @@ void Metrics::saw_command(Instant now, const Command& command) {
     rejections_.push_back({reject->call, reject->reason, reject->needed, reject->limit});
     ended(now, reject->call, CallEnd::kRejected, 0);
   }
+  if (const auto* over = std::get_if<HandOver>(&command)) handed_over(now, *over);
   if (const auto* drop = std::get_if<DropCallState>(&command)) {
     if (drop->reason == DropCallState::Reason::kPreempted) preempted(now, *drop);
   }
   if (const auto* start = std::get_if<StartTransfer>(&command)) {
     Engine& engine = engines_[raw(start->engine)];
     tick(engine, now);
-    engine.transfers.push_back(
-        {start->transfer, start->source_tier, start->target_tier, start->source.size(), kNone});
+    engine.transfers.push_back({start->transfer, start->source_tier, start->target_tier, start->source.size(),
+                                kNone, start->kind == TransferKind::kReceive, start->call});
+    if (start->kind == TransferKind::kReceive) {
+      mark(calls_[raw(start->call)], live_[live_of_[raw(start->call)]], engine, now, TimeShare::kQueue);
+    }
     if (start->kind != TransferKind::kRecall) return;
     engine.transfers.back().recall = static_cast<uint32_t>(engine.recalls.size());
     engine.recalls.push_back({now, kNever});
@@ -166,6 +203,10 @@ void Metrics::mark(CallRecord& call, Live& live, const Engine& engine, Instant n
     call.share(TimeShare::kTransfer).ns += exposed;
   }
   call.share(share).ns += left;
+  rebase(live, engine, now);
+}
+
+void Metrics::rebase(Live& live, const Engine& engine, Instant now) {
   live.mark = now;
   live.host_mark = engine.totals.host;
   live.exposed_mark = engine.step_exposed;

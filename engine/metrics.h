@@ -18,6 +18,9 @@
 //   prefix reuse at first admission = tokens found in the cache / prompt tokens; re-admissions after a
 //          preemption are counted apart, because finding one's own pages again is no gain.
 //
+// A call that one engine prefills and another decodes is one call: its TTFT is the first one's, its first
+// TPOT gap contains the way between them. Until its KV is fetched it queues, then its time is transfer time.
+//
 // Attribution: the time from ready to finished is cut at admissions, step ends and preemptions, and
 // every piece goes to one of TimeShare. The shares of a call sum to its E2E exactly, in ns.
 //
@@ -116,10 +119,12 @@ struct EngineTotals {
   Duration exposed{}, hidden{};  // transfers: no step ran meanwhile, or compute waited | the rest
   uint64_t transfers = 0, transfers_failed = 0;
   uint64_t bytes_in = 0, bytes_out = 0;         // host to gpu | gpu to host
+  uint64_t bytes_received = 0;                  // KV of prompts that other engines computed
   uint32_t pages_held_peak = 0;                 // needed by calls or transfers
   uint32_t pages_resident_peak = 0;             // held or cached
   Integral pages_held_ns{};                     // pages times ns
   Integral pages_int2_held_ns{};                // of them
+  uint64_t tokens_requantised = 0;              // in all heads and layers: int4 cells that became int2
   Integral cells_ns{}, slots_ns{};              // tokens times ns, over the calls of each step
   Integral full_ns{};                           // likewise, had nothing been dropped; 0 where nothing ever is
   uint64_t reads_raw = 0, reads_effective = 0;  // tokens, of decode entries
@@ -153,18 +158,24 @@ class Metrics : public Observer {
   struct Live;
   struct Launch;
   struct Engine;
+  struct Transfer;
 
   void ready(Instant now, EngineId engine, const CallReady& event);
   void launched(Instant now, const LaunchStep& step);
   void admit(Instant now, const LaunchStep& step, const PlanEntry& entry);
   void step_done(const StepDone& done);
   void chunk_done(Engine& engine, StepId step, Instant end, const PlanEntry& entry);
+  void arrived(Instant now, EngineId engine, const CallReady& event);
+  void handed_over(Instant now, const HandOver& over);
   void transfer_done(Instant now, EngineId engine, TransferId transfer, bool failed);
   void preempted(Instant now, const DropCallState& drop);
   void ended(Instant now, CallId call, CallEnd how, uint32_t tokens);
+  void received(Instant now, Engine& here, const Transfer& transfer, bool failed);
   // Gives the time since the call's last mark to `share`, less what its steps waited for.
   void mark(CallRecord& call, Live& live, const Engine& engine, Instant now, TimeShare share);
+  static void rebase(Live& live, const Engine& engine, Instant now);
   Duration recall_wait(const Engine& engine, const LaunchStep& step, CallId call, Instant from) const;
+  void first_decoded(Instant end, CallId call);
   static void add_decode(const PlanEntry& entry, Launch* launch);
   static void add_reads(uint32_t offset, Launch* launch, EngineTotals* totals);
   void begin_grants(Engine& engine, uint64_t steps_ended, Instant at);

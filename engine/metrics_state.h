@@ -29,7 +29,7 @@ struct Metrics::Live {
   StepId admitted_step{};                // entries of earlier steps belong to an admission that was undone
   Instant mark{};                        // everything before has been attributed
   Duration host_mark{}, exposed_mark{};  // the engine's totals at `mark`
-  Instant last_token = kNever;           // of a preempted call
+  Instant last_token = kNever;           // of a call that was preempted or handed over
 };
 
 // The part of a LaunchStep that is needed when it is answered.
@@ -47,6 +47,7 @@ struct Metrics::Launch {
   uint32_t longest_grows = 0;                       // to the latter
   uint32_t grown = 0;             // of these, entries that read one more cell in each further step
   std::vector<PlanEntry> chunks;  // none if repeat > 1
+  std::vector<CallId> arrived;    // decode here for the first time; likewise
   // Pages that are set aside for later steps: offsets, ascending, > 0. An arena grows apart from the context.
   std::vector<uint32_t> slot_offsets;  // pages of context
   std::vector<uint32_t> held_offsets;  // pages of the gpu
@@ -54,15 +55,18 @@ struct Metrics::Launch {
   size_t grants_held = 0;  // of held_offsets: their step would have been launched by now, had it been single
 };
 
+struct Metrics::Transfer {
+  TransferId id{};
+  Tier source{}, target{};
+  uint64_t pages = 0;
+  uint32_t recall = kNone;
+  bool receives = false;  // the KV of `call`, from another engine
+  CallId call{};
+};
+
 struct Metrics::Engine {
   struct Recall {
     Instant start{}, done = kNever;
-  };
-  struct Transfer {
-    TransferId id{};
-    Tier source{}, target{};
-    uint64_t pages = 0;
-    uint32_t recall = kNone;
   };
   EngineTotals totals;
   std::deque<Launch> launches;  // unanswered, oldest first

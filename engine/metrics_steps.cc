@@ -62,6 +62,7 @@ void Metrics::step_done(const StepDone& done) {
     totals.steps += count;
     totals.call_steps += count * launch.entries;
     for (const PlanEntry& entry : launch.chunks) chunk_done(engine, StepId{step}, done.ends[i], entry);
+    for (const CallId call : launch.arrived) first_decoded(done.ends[i], call);
     i += count;
   }
   const uint64_t next = raw(done.step) + done.ends.size();
@@ -91,6 +92,14 @@ void Metrics::chunk_done(Engine& engine, StepId step, Instant end, const PlanEnt
   live.last_token = kNever;
 }
 
+// The first token that the decoding engine made: its distance from the one before spans both engines.
+void Metrics::first_decoded(Instant end, CallId call) {
+  const uint32_t slot = live_of_[raw(call)];
+  if (slot == kNone || live_[slot].last_token == kNever) return;
+  itl_.add(end - live_[slot].last_token, 1);
+  live_[slot].last_token = kNever;
+}
+
 void Metrics::add_decode(const PlanEntry& entry, Launch* launch) {
   launch->longest_raw = std::max(launch->longest_raw, entry.context);
   if (entry.live() >= launch->longest_effective) launch->longest_grows = entry.grows ? 1 : 0;
@@ -114,6 +123,7 @@ void Metrics::add_reads(uint32_t offset, Launch* launch, EngineTotals* totals) {
 
 void Metrics::launched(Instant now, const LaunchStep& step) {
   Engine& engine = engines_[raw(step.engine)];
+  for (const CellAgeing& ageing : step.ageings) engine.totals.tokens_requantised += ageing.count;
   // Steps of an interrupted launch that never ran give their numbers to the next one.
   while (!engine.launches.empty()) {
     Launch& last = engine.launches.back();
@@ -141,6 +151,7 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
   launch.growing_full = 0;
   launch.grown = launch.longest_raw = launch.longest_effective = launch.longest_grows = 0;
   launch.chunks.clear();
+  launch.arrived.clear();
   launch.slot_offsets.clear();
   launch.held_offsets.clear();
   launch.slots_reached = launch.grants_held = 0;
@@ -151,7 +162,8 @@ void Metrics::launched(Instant now, const LaunchStep& step) {
     launch.slots += uint64_t{div_ceil(reached, page_tokens)} * page_tokens;
     if (entry.first) admit(now, step, entry);
     if (entry.kind == EntryKind::kDecode) {
-      ++launch.decodes;
+      // A call starts with a decode only where another engine has prefilled it.
+      entry.first ? launch.arrived.push_back(entry.call) : void(++launch.decodes);
       add_decode(entry, &launch);
     } else if (entry.kind == EntryKind::kChunk) {
       launch.chunks.push_back(entry);
@@ -199,6 +211,12 @@ void Metrics::admit(Instant now, const LaunchStep& step, const PlanEntry& entry)
   const Engine& engine = engines_[raw(step.engine)];
   CallRecord& call = calls_[raw(entry.call)];
   Live& live = live_[live_of_[raw(entry.call)]];
+  if (entry.kind == EntryKind::kDecode) {
+    mark(call, live, engine, now, TimeShare::kQueue);
+    live.phase = Live::Phase::kDecode;
+    live.admitted_step = step.step;
+    return;
+  }
   const Duration recalled = recall_wait(engine, step, entry.call, live.mark);
   Duration& queue = call.share(TimeShare::kQueue);
   mark(call, live, engine, now, TimeShare::kQueue);

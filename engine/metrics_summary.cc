@@ -100,6 +100,7 @@ void add_engines(const Metrics& metrics, Summary* sum) {
     last = std::max(last, engine.last_event);
     sum->pages_gpu += metrics.facts()[i].pages_gpu;
     sum->pages_int2 += metrics.facts()[i].pages_int2;
+    sum->tokens_requantised += engine.tokens_requantised;
     sum->pages_held_peak += engine.pages_held_peak;
     sum->pages_resident_peak += engine.pages_resident_peak;
     sum->steps += engine.steps;
@@ -108,6 +109,7 @@ void add_engines(const Metrics& metrics, Summary* sum) {
     sum->transfers_failed += engine.transfers_failed;
     sum->bytes_in += engine.bytes_in;
     sum->bytes_out += engine.bytes_out;
+    sum->bytes_received += engine.bytes_received;
     sum->transfer_exposed = sum->transfer_exposed + engine.exposed;
     sum->transfer_hidden = sum->transfer_hidden + engine.hidden;
     held_ns += engine.pages_held_ns;

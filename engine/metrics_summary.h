@@ -45,10 +45,11 @@ struct Summary {
   double pages_held_mean = 0;
   uint64_t pages_int2 = 0;  // of pages_gpu
   double pages_int2_held_mean = 0;
+  uint64_t tokens_requantised = 0;
   double tail_fragmentation = 0, group_fragmentation = 0, reclaimed = 0;
   uint64_t steps = 0, call_steps = 0;
   double busy = 0;  // share of engine time in which a step ran
-  uint64_t transfers = 0, transfers_failed = 0, bytes_in = 0, bytes_out = 0;
+  uint64_t transfers = 0, transfers_failed = 0, bytes_in = 0, bytes_out = 0, bytes_received = 0;
   Duration transfer_exposed{}, transfer_hidden{};
   std::array<Integral, kTimeShares> time_ns{};  // summed over finished calls
   Integral latency_ns = 0;                      // their E2E; equals the sum of time_ns exactly

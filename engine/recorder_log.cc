@@ -167,12 +167,17 @@ class Reader {
     }
     const auto count = static_cast<uint32_t>(header.engines_size());
     if (count == 0 || count > kEnginesMax) return wrong(fmt::format("{} engines", count), "1 to 4,096");
-    if (header.routing() > static_cast<uint32_t>(RoutingKind::kSessionAffine)) {
+    if (header.routing() > static_cast<uint32_t>(kRoutingLast)) {
       return wrong(fmt::format("routing is {}", header.routing()));
     }
     log_->scenario = header.scenario();
     log_->seed = header.seed();
     log_->options.routing = static_cast<RoutingKind>(header.routing());
+    if (header.prefill_engines() >= count) {
+      return wrong(fmt::format("{} of {} engines compute prompts", header.prefill_engines(), count),
+                   "one at least must decode");
+    }
+    log_->options.prefill_engines = header.prefill_engines();
     for (const v1::EngineConfig& engine : header.engines()) {
       if (Result<void> ok = config(engine); !ok) return ok;
     }
@@ -183,6 +188,7 @@ class Reader {
   Result<void> config(const v1::EngineConfig& in) {
     CoreConfig out;
     out.engine = EngineId{static_cast<uint16_t>(log_->options.engines.size())};
+    out.prefill_only = log_->options.engines.size() < log_->options.prefill_engines;
     if (in.batch_order() > static_cast<uint32_t>(BatchOrder::kMixed) ||
         in.admission() > static_cast<uint32_t>(AdmissionKind::kFullReservation) ||
         in.page_order() > static_cast<uint32_t>(PageOrder::kOldestFirst) ||
@@ -429,6 +435,7 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
   out.set_scenario(about.scenario);
   out.set_seed(about.seed);
   out.set_routing(static_cast<uint32_t>(options.routing));
+  out.set_prefill_engines(options.prefill_engines);
   for (const CoreConfig& in : options.engines) {
     v1::EngineConfig& engine = *out.add_engines();
     engine.set_page_tokens(in.page_tokens);

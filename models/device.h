@@ -44,6 +44,7 @@ struct NodeSpec {
   Figure pcie_bytes_per_s, pcie_latency_ns, copy_overhead_h2d_ns, copy_overhead_d2h_ns;
   Figure host_memory_bytes, host_memory_bytes_per_s, nvlink_bytes_per_s, nvlink_latency_ns;
   Figure price_usd_per_hour;
+  Figure nic_bytes_per_s;
   Figure copy_row_bytes, host_sync_ns;  // of recalls inside a step (retrieval_cost.h)
 };
 

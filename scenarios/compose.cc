@@ -70,15 +70,41 @@ void load_models(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   out->gpus = scenario.values.hardware().gpus() > 0 ? scenario.values.hardware().gpus() : out->node.gpus;
 }
 
-void check_gpus(const Scenario& scenario, const Composed& out, Mistakes* mistakes) {
+// How the engines lie on nodes: an engine's GPUs are in one node.
+void place_engines(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const v1::Engines& engines = scenario.values.engines();
-  const uint64_t needed = uint64_t{engines.count()} * engines.tensor_parallel();
-  if (needed > out.gpus) {
-    mistakes->push_back({scenario.where("engines.count"),
-                         fmt::format("{} engines of {} GPUs need {} GPUs, {} has {}", engines.count(),
-                                     engines.tensor_parallel(), needed, out.node.name, out.gpus),
-                         fmt::format("--set=hardware.gpus={}, or another node (kvtwin list nodes)", needed)});
+  const uint32_t tp = engines.tensor_parallel();
+  if (tp > out->gpus) {
+    return mistakes->push_back(
+        {scenario.where("engines.tensor_parallel"),
+         fmt::format("an engine of {} GPUs does not fit into one node: {} has {}", tp, out->node.name,
+                     out->gpus),
+         fmt::format("--set=hardware.gpus={}, or another node (kvtwin list nodes)", tp)});
   }
+  const uint32_t per_node = out->gpus / tp;
+  const uint32_t needed = div_ceil(engines.count(), per_node);
+  const uint32_t nodes = scenario.values.hardware().nodes();
+  if (nodes > 0 && needed > nodes) {
+    const uint64_t gpus = uint64_t{engines.count()} * tp;
+    mistakes->push_back(
+        {scenario.where("engines.count"),
+         nodes == 1 ? fmt::format("{} engines of {} GPUs need {} GPUs, {} has {}", engines.count(), tp, gpus,
+                                  out->node.name, out->gpus)
+                    : fmt::format("{} engines of {} GPUs need {} nodes, there are {} of {} GPUs",
+                                  engines.count(), tp, needed, nodes, out->gpus),
+         nodes == 1
+             ? fmt::format(
+                   "--set=hardware.gpus={}, --set=hardware.nodes={}, or another node (kvtwin list nodes)",
+                   gpus, needed)
+             : fmt::format("--set=hardware.nodes={}", needed)});
+  }
+  EngineKind& kind = out->kinds.emplace_back();
+  kind.device = out->device;
+  kind.node = out->node;
+  kind.node_gpus = out->gpus;
+  kind.nodes = nodes > 0 ? nodes : needed;
+  kind.engines = engines.count();
+  kind.gpus_each = tp;
 }
 
 // The smallest change that makes the model fit, in the order in which one would try: more GPUs per
@@ -163,15 +189,17 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
                          "use larger pages, or less memory"});
   }
   config.pages_host = static_cast<uint32_t>(pages_host);
-  const double host_all = static_cast<double>(values.memory().host_bytes()) * values.engines().count();
+  const uint32_t together =
+      std::min(values.engines().count(), out->gpus / values.engines().tensor_parallel());
+  const double host_all = static_cast<double>(values.memory().host_bytes()) * together;
   if (out->node.host_memory_bytes.present() && host_all > out->node.host_memory_bytes.value) {
     mistakes->push_back(
         {scenario.where("memory.host_bytes"),
          fmt::format("{} engines with {:.0f} GB each need {:.0f} GB of host memory, {} has {:.0f} GB",
-                     values.engines().count(), static_cast<double>(values.memory().host_bytes()) / 1e9,
-                     host_all / 1e9, out->node.name, out->node.host_memory_bytes.value / 1e9),
+                     together, static_cast<double>(values.memory().host_bytes()) / 1e9, host_all / 1e9,
+                     out->node.name, out->node.host_memory_bytes.value / 1e9),
          fmt::format("largest that fits: --set=memory.host_bytes={:.0f}",
-                     std::floor(out->node.host_memory_bytes.value / values.engines().count()))});
+                     std::floor(out->node.host_memory_bytes.value / together))});
   }
   config.calls_max = limits.calls_max();
   config.step_tokens_max = limits.step_tokens_max();
@@ -233,6 +261,7 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   out.replicas = in.replicas();
   out.sessions_max = in.sessions_max();
   out.calls_max = in.calls_max();
+  out.hints = values.engines().routing() == "hint_aware";
   out.on_reject = kRejectPolicies.value(in.on_reject());
   out.retries_max = in.retries_max();
   return out;
@@ -292,8 +321,8 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
 }
 
 // Calls that can never run: longer than the window, or than the whole pool.
-void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
-  const CoreConfig& config = out->options.engines.front();
+void check_fit(const Scenario& scenario, size_t engine, Composed* out, Mistakes* mistakes) {
+  const CoreConfig& config = out->options.engines[engine];
   const PolicyAxes axes = make_axes(config.policies);
   const Retention retention(config, axes);
   const bool arena = axes.placement->uses_arena();
@@ -312,7 +341,7 @@ void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     count += !fits;
   }
   if (count == 0) return;
-  out->oversized_calls = static_cast<uint32_t>(count);
+  out->oversized_calls = std::max(out->oversized_calls, static_cast<uint32_t>(count));
   if (scenario.values.replay().oversized() == "reject") return;
   const bool window = config.context_tokens_max > 0 && longest > config.context_tokens_max;
   const uint64_t pages = gpu_pages + scenario.values.memory().reserved_pages();
@@ -331,7 +360,7 @@ void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
     what += fmt::format("{} its host tier holds {}", window || pages > config.pages_gpu ? " and" : ",",
                         uint64_t{config.pages_host} * config.page_tokens);
     change += fmt::format("{}--set=memory.host_bytes={}", change.empty() ? "" : " ",
-                          host_pages * out->facts.front().page_bytes);
+                          host_pages * out->facts[engine].page_bytes);
   }
   mistakes->push_back({scenario.where(window ? "model.context_window" : "memory.gpu_pages"), what,
                        fmt::format("smallest change that fits: {}; or reject and list these calls: "
@@ -339,12 +368,13 @@ void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
                                    change)});
 }
 
-void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
+std::unique_ptr<CostModel> make_cost(const Scenario& scenario, const EngineKind& kind, Composed* out,
+                                     Mistakes* mistakes) {
   const v1::Cost& cost = scenario.values.cost();
   CostModelSpec spec;
   spec.llm = out->llm;
-  spec.device = out->device;
-  spec.tp = scenario.values.engines().tensor_parallel();
+  spec.device = kind.device;
+  spec.tp = kind.gpus_each;
   spec.host.full_graph_ns = cost.host_ns_per_step();
   spec.host.planning = plan_price(scenario, out->options.engines.front().policies);
   spec.host.tables_ns = cost.group_ns() * page_groups(out->options.engines.front().policies);
@@ -356,12 +386,15 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
                                                                : captured.back();
   if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
   Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
-  if (!made) return add(mistakes, scenario.where("cost.profile"), made.error());
-  out->cost = std::move(*made);
-  out->compression = compression_work(scenario, out->llm, out->options.engines.front());
-  if (!out->compression) return;
-  out->cost =
-      std::make_unique<CompressionCost>(out->llm, out->device, *out->compression, std::move(out->cost));
+  if (!made) {
+    add(mistakes, scenario.where("cost.profile"), made.error());
+    return nullptr;
+  }
+  const bool first = &kind == &out->kinds.front();
+  const auto work = compression_work(scenario, out->llm, out->options.engines.front());
+  if (first) out->compression = work;
+  if (!work) return std::move(*made);
+  return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
 }
 
 }  // namespace
@@ -383,11 +416,13 @@ tl::expected<Composed, Mistakes> compose_engines(const Scenario& scenario) {
   Composed out;
   Mistakes mistakes;
   load_models(scenario, &out, &mistakes);
-  if (mistakes.empty()) check_gpus(scenario, out, &mistakes);
+  if (mistakes.empty()) place_engines(scenario, &out, &mistakes);
   PolicySet policies;
   if (mistakes.empty()) policies = policy_set(scenario, out.llm, &mistakes);
   if (mistakes.empty()) plan(scenario, policies, &out, &mistakes);
   if (mistakes.empty()) configure(scenario, policies, &out, &mistakes);
+  if (mistakes.empty()) out.kinds.front().memory = out.memory;
+  if (mistakes.empty()) compose_cluster(scenario, &out, &mistakes);
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
   return out;
 }
@@ -396,9 +431,15 @@ tl::expected<Composed, Mistakes> compose(const Scenario& scenario, const std::fu
   tl::expected<Composed, Mistakes> out = compose_engines(scenario);
   if (!out) return out;
   Mistakes mistakes;
-  make_cost(scenario, &*out, &mistakes);
+  for (size_t i = 0; i < out->kinds.size(); ++i) {
+    std::unique_ptr<CostModel> cost = make_cost(scenario, out->kinds[i], &*out, &mistakes);
+    (i == 0 ? out->cost : out->kinds[i].cost) = std::move(cost);
+  }
   load_trace(scenario, on_session, &*out, &mistakes);
-  if (mistakes.empty()) check_fit(scenario, &*out, &mistakes);
+  for (size_t i = 0, engine = 0; mistakes.empty() && i < out->kinds.size();
+       engine += out->kinds[i++].engines) {
+    check_fit(scenario, engine, &*out, &mistakes);
+  }
   if (!mistakes.empty()) return tl::unexpected(std::move(mistakes));
   return out;
 }

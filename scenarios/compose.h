@@ -31,6 +31,16 @@ namespace sim {
 class StepWatcher;
 }
 
+// Engines that are alike, and where they run.
+struct EngineKind {
+  DeviceSpec device;
+  NodeSpec node;
+  uint32_t node_gpus = 0, nodes = 0;  // in use or not
+  uint32_t engines = 0, gpus_each = 0;
+  MemoryPlan memory;
+  std::unique_ptr<CostModel> cost;  // of the first kind: null, it is Composed::cost
+};
+
 // Is told every token that engines sample which compute values, under either clock.
 class SampleWatcher {
  public:
@@ -44,14 +54,15 @@ struct Composed {
   LlmSpec llm;
   DeviceSpec device;
   NodeSpec node;
-  uint32_t gpus = 0;          // of the node, in use or not
+  uint32_t gpus = 0;          // of one node, in use or not
   MemoryPlan memory;          // of one GPU; no terms if it could not be planned
   bool memory_given = false;  // gpu_pages came from the scenario, not from `memory`
   RunOptions options;
   std::vector<EngineFacts> facts;  // per engine
   std::unique_ptr<ReplayClient> client;
   std::unique_ptr<TraceTokens> tokens;         // null: the trace gives no ids of the model's vocabulary
-  std::unique_ptr<CostModel> cost;             // all engines are alike and share it, and what it memoises
+  std::unique_ptr<CostModel> cost;             // engines that are alike share it, and what it memoises
+  std::vector<EngineKind> kinds;               // in engine order; what stands above is the first one's
   OutcomeLog* outcome_log = nullptr;           // where to write down what the data decided; null: nowhere
   std::vector<std::string> notes;              // sentences for the user and the result
   uint32_t oversized_calls = 0;                // that will be rejected
@@ -67,6 +78,13 @@ struct Composed {
 // `on_session` is called for every session of the trace as it is read: progress.
 tl::expected<Composed, Mistakes> compose(const Scenario& scenario,
                                          const std::function<void()>& on_session = {});
+
+// Which kind of engine `engine` is, and its place among them. REQUIRES: engine < options.engines.size().
+struct PlaceInKind {
+  size_t kind = 0;
+  uint32_t index = 0;
+};
+PlaceInKind place_in_kind(const Composed& composed, size_t engine);
 
 // The parts of compose(), for commands that need only some.
 // Model, device, node, memory and configurations; no trace, no cost model.

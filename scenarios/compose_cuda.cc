@@ -12,25 +12,44 @@
 
 #include "engine/cuda/caches.h"
 #include "engine/cuda/cuda_engine.h"
+#include "engine/cuda/retrieved.h"
+#include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
 
+Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (drops(config)) {
+    if (method != RetrievalMethod::kAll)
+      return mistake(scenario.where("policies.retrieval"),
+                     fmt::format("retrieval {} beside dropped cells is not computed by the CUDA engine",
+                                 config.policies.retrieval),
+                     "retrieval all is; or --world=cpu, or --world=sim");
+    if (const auto wrong = cuda::check_compressed(config, score_spec(scenario.values), llm))
+      return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
+                     "or --world=sim");
+  } else if (method != RetrievalMethod::kAll) {
+    if (const auto wrong =
+            cuda::check_retrieved(method, config.policies.retrieval_spec, llm, config.page_tokens))
+      return mistake(scenario.where("policies.retrieval"), "the CUDA engine does not compute it: " + *wrong,
+                     "or --world=cpu, or --world=sim");
+  }
+  return {};
+}
+
 Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   const v1::Policies& axes = scenario.values.policies();
   if (Result<void> ok = check_axes(scenario, "the CUDA engine",
                                    {{"precision", axes.precision(), {"bf16"}},
-                                    {"retrieval", axes.retrieval(), {"all"}},
+                                    {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
                                     {"partition", axes.partition(), {"uniform"}},
-                                    {"placement", axes.placement(), {"gpu", "host"}}});
+                                    {"placement", axes.placement(), {"gpu", "host", "arena"}}});
       !ok)
     return ok;
   for (const CoreConfig& config : composed.options.engines) {
-    if (!drops(config)) continue;
-    if (const auto wrong = cuda::check_compressed(config, score_spec(scenario.values), composed.llm))
-      return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
-                     "or --world=sim");
+    if (Result<void> ok = check_engine(scenario, config, composed.llm); !ok) return ok;
   }
   const uint32_t tp = scenario.values.engines().tensor_parallel();
   if (tp != 1) {
@@ -56,9 +75,12 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
 Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& config,
                                     const cuda::CudaEngineConfig& engine,
                                     const std::optional<cpu::ScorerWeights>& trained, const LlmSpec& llm) {
-  if (!drops(config)) return cuda::OwnedCache();
+  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (!drops(config) && method == RetrievalMethod::kAll) return cuda::OwnedCache();
   cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
+  if (!drops(config))
+    return cuda::make_retrieved({.method = method, .spec = config.policies.retrieval_spec}, memory, llm);
   cuda::CompressedOptions options;
   options.config = {.core = config,
                     .score = score_spec(scenario.values),

@@ -31,6 +31,10 @@ bool world_says_kept(const CoreConfig& config);
 // Of one GPU.
 uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const PolicySet& set);
 
+// Engines on other hardware behind those that `composed` has, and which of all compute prompts.
+struct Composed;
+void compose_cluster(const Scenario& scenario, Composed* composed, Mistakes* mistakes);
+
 // Pushes the scenario's trace into `sink`. What the user should know goes to *notes, which may be null.
 Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink);
 

@@ -1,5 +1,6 @@
 // The simulated world's part of the composition root, present or not.
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -113,29 +114,50 @@ SimulatedEnd::CompressionTimes compression_of(const sim::SimReport& report) {
   return out;
 }
 
+sim::PlatformSpec platform_of(const EngineKind& kind) {
+  sim::PlatformSpec out;
+  const NodeSpec& node = kind.node;
+  out.gpus = kind.node_gpus;
+  out.sockets = std::min(node.sockets > 0 ? node.sockets : 1, kind.node_gpus);
+  if (node.pcie_bytes_per_s.present()) out.pcie_gb_per_s = giga(node.pcie_bytes_per_s);
+  if (node.copy_overhead_h2d_ns.present()) out.copy_overhead_in = rounded(node.copy_overhead_h2d_ns);
+  if (node.copy_overhead_d2h_ns.present()) out.copy_overhead_out = rounded(node.copy_overhead_d2h_ns);
+  if (node.host_memory_bytes_per_s.present()) out.host_memory_gb_per_s = giga(node.host_memory_bytes_per_s);
+  if (node.nvlink_bytes_per_s.present()) out.nvlink_gb_per_s = giga(node.nvlink_bytes_per_s);
+  if (node.nic_bytes_per_s.present()) out.nic_gb_per_s = giga(node.nic_bytes_per_s);
+  return out;
+}
+
+// Nodes of all kinds, one behind the other; engines fill a node before they take the next.
+void place_on_nodes(const Composed& composed, sim::SimConfig* out) {
+  uint32_t gpus_before = 0;
+  for (const EngineKind& kind : composed.kinds) {
+    for (uint32_t node = 0; node < kind.nodes; ++node) {
+      const bool first = gpus_before == 0 && node == 0;
+      first ? void(out->node = platform_of(kind)) : out->node.further.push_back(platform_of(kind));
+    }
+    const uint32_t per_node = kind.node_gpus / kind.gpus_each;
+    for (uint32_t i = 0; i < kind.engines; ++i) {
+      sim::SimEngine& engine = out->engines.emplace_back();
+      engine.cost = kind.cost ? kind.cost.get() : composed.cost.get();
+      engine.gpu_first = gpus_before + i / per_node * kind.node_gpus + i % per_node * kind.gpus_each;
+      engine.gpus = kind.gpus_each;
+    }
+    gpus_before += kind.nodes * kind.node_gpus;
+  }
+}
+
 sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, const Retrieving& retrieving) {
   sim::SimConfig out;
-  out.node.gpus = composed.gpus;
-  out.node.sockets = composed.node.sockets > 0 ? composed.node.sockets : 1;
-  const NodeSpec& node = composed.node;
-  if (node.pcie_bytes_per_s.present()) out.node.pcie_gb_per_s = giga(node.pcie_bytes_per_s);
-  if (node.copy_overhead_h2d_ns.present()) out.node.copy_overhead_in = rounded(node.copy_overhead_h2d_ns);
-  if (node.copy_overhead_d2h_ns.present()) out.node.copy_overhead_out = rounded(node.copy_overhead_d2h_ns);
-  if (node.host_memory_bytes_per_s.present())
-    out.node.host_memory_gb_per_s = giga(node.host_memory_bytes_per_s);
-  if (node.nvlink_bytes_per_s.present()) out.node.nvlink_gb_per_s = giga(node.nvlink_bytes_per_s);
-  const uint32_t tp = scenario.values.engines().tensor_parallel();
-  for (size_t i = 0; i < composed.options.engines.size(); ++i) {
-    sim::SimEngine engine;
-    engine.cost = composed.cost.get();
+  place_on_nodes(composed, &out);
+  out.prefill_engines = composed.options.prefill_engines;
+  for (size_t i = 0; i < out.engines.size(); ++i) {
+    sim::SimEngine& engine = out.engines[i];
     engine.page_bytes = composed.facts[i].page_bytes;
     engine.first_step_host = {scenario.values.cost().first_step_host_ns()};
     engine.steps_in_flight_max = composed.options.engines[i].steps_in_flight_max;
-    engine.gpu_first = static_cast<uint32_t>(i) * tp;
-    engine.gpus = tp;
     if (!retrieving.pricers.empty()) engine.pricer = retrieving.pricers[i].get();
     engine.watcher = composed.watcher;
-    out.engines.push_back(engine);
   }
   const std::string& fidelity = scenario.values.simulation().fidelity();
   out.fidelity = fidelity == "collapsed"  ? sim::Fidelity::kCollapsed

@@ -94,7 +94,14 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
     if (fs::exists(path, ignored)) paths.push_back(path);
   };
   add_entry("llm", scenario.values.model().name());
-  add_entry("node", scenario.values.hardware().node());
+  std::vector<std::string> nodes = {scenario.values.hardware().node()};
+  for (const v1::EngineKind& kind : scenario.values.engines().further()) nodes.push_back(kind.node());
+  for (const std::string& name : nodes) {
+    add_entry("node", name);
+    const bool is_path = name.find('/') != std::string::npos || name.find(".textproto") != std::string::npos;
+    if (const auto node = Catalog().node(is_path ? scenario.file(name) : name))
+      add_entry("device", node->device);
+  }
   PathDigests own;
   if (read == nullptr) read = &own;
   for (const std::string& path : paths) {

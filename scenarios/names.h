@@ -45,9 +45,11 @@ inline constexpr NameTable<AdmissionKind, 3> kAdmissions{
       {"full_reservation", AdmissionKind::kFullReservation}}}};
 inline constexpr NameTable<PageOrder, 2> kPageOrders{
     {{{"lowest_first", PageOrder::kLowestFirst}, {"oldest_first", PageOrder::kOldestFirst}}}};
-inline constexpr NameTable<RoutingKind, 3> kRoutings{{{{"round_robin", RoutingKind::kRoundRobin},
+inline constexpr NameTable<RoutingKind, 5> kRoutings{{{{"round_robin", RoutingKind::kRoundRobin},
                                                        {"least_loaded", RoutingKind::kLeastLoaded},
-                                                       {"session_affine", RoutingKind::kSessionAffine}}}};
+                                                       {"session_affine", RoutingKind::kSessionAffine},
+                                                       {"prefix_aware", RoutingKind::kPrefixAware},
+                                                       {"hint_aware", RoutingKind::kHintAware}}}};
 inline constexpr NameTable<Ageing, 3> kAgeings{
     {{{"ignore", Ageing::kIgnore}, {"forecast", Ageing::kForecast}, {"requantise", Ageing::kRequantise}}}};
 inline constexpr NameTable<AotWeight, 2> kAotWeights{

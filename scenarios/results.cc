@@ -64,12 +64,13 @@ void fill_pages(const Summary& sum, const Composed& composed, v1::Pages* out) {
   out->set_held_mean(sum.pages_held_mean);
   out->set_gpu_int2(sum.pages_int2);
   out->set_held_mean_int2(sum.pages_int2_held_mean);
+  out->set_requantised_tokens(sum.tokens_requantised);
   out->set_tail_fragmentation(sum.tail_fragmentation);
   out->set_group_fragmentation(sum.group_fragmentation);
   out->set_reclaimed(sum.reclaimed);
   out->set_page_tokens(composed.options.engines.front().page_tokens);
   out->set_page_bytes(composed.facts.front().page_bytes);
-  out->set_host(uint64_t{composed.options.engines.front().pages_host} * composed.options.engines.size());
+  for (const CoreConfig& config : composed.options.engines) out->set_host(out->host() + config.pages_host);
 }
 
 void fill_series(const char* name, const char* unit, const Series& in, v1::RunResult* out) {
@@ -108,15 +109,6 @@ void fill_cost(const SimulatedEnd& simulated, v1::Shares* out) {
     out->add_name(name);
     out->add_share(simulated.evidence[static_cast<size_t>(evidence)]);
   }
-}
-
-void fill_transfers(const Summary& sum, v1::Transfers* out) {
-  out->set_count(sum.transfers);
-  out->set_failed(sum.transfers_failed);
-  out->set_bytes_in(sum.bytes_in);
-  out->set_bytes_out(sum.bytes_out);
-  out->set_exposed_ns(sum.transfer_exposed.ns);
-  out->set_hidden_ns(sum.transfer_hidden.ns);
 }
 
 void fill_compression(const SimulatedEnd::CompressionTimes& in, v1::CompressionTimes* out) {
@@ -184,9 +176,44 @@ void fill_reuse(const Summary& sum, v1::Reuse* out) {
   out->set_recomputed_tokens(sum.recomputed_tokens);
 }
 
+void fill_transfers(const Summary& sum, v1::Transfers* out) {
+  out->set_count(sum.transfers);
+  out->set_failed(sum.transfers_failed);
+  out->set_bytes_in(sum.bytes_in);
+  out->set_bytes_out(sum.bytes_out);
+  out->set_exposed_ns(sum.transfer_exposed.ns);
+  out->set_hidden_ns(sum.transfer_hidden.ns);
+  out->set_bytes_received(sum.bytes_received);
+}
+
+void fill_price(const Summary& sum, const Composed& composed, v1::RunResult* out) {
+  v1::Price price;
+  double usd = 0;
+  for (const EngineKind& kind : composed.kinds) {
+    const GpuPrice one = price_of(kind);
+    if (!one.known) return;
+    const uint32_t gpus = kind.engines * kind.gpus_each;
+    price.set_gpus(price.gpus() + gpus);
+    price.set_assumed(price.assumed() || one.assumed);
+    usd += one.usd_per_hour * gpus;
+  }
+  price.set_usd_per_hour(usd);
+  const double spent = usd * static_cast<double>(sum.elapsed.ns) / 3.6e12;
+  const auto output = static_cast<double>(sum.output_tokens), prompt = static_cast<double>(sum.prompt_tokens);
+  if (output > 0) price.set_usd_per_million_output_tokens(1e6 * spent / output);
+  if (output + prompt > 0) price.set_usd_per_million_tokens(1e6 * spent / (output + prompt));
+  *out->mutable_price() = price;
+}
+
 std::string instant(Instant at) { return at == kNever ? "" : fmt::format("{}", at.ns); }
 
 }  // namespace
+
+GpuPrice price_of(const EngineKind& kind) {
+  const bool whole = kind.node.price_usd_per_hour.present();
+  const Figure& figure = whole ? kind.node.price_usd_per_hour : kind.device.price_usd_per_hour;
+  return {figure.value / (whole ? kind.node.gpus : 1), figure.present(), figure.basis == Basis::kAssumed};
+}
 
 v1::RunResult make_result(const Scenario& scenario, const Composed& composed, const Metrics& metrics,
                           const SimulatedEnd& simulated, uint64_t inputs) {
@@ -227,6 +254,7 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   out.mutable_reuse()->set_kept_outcomes(simulated.kept_outcomes);
   fill_pages(sum, composed, out.mutable_pages());
   fill_transfers(sum, out.mutable_transfers());
+  fill_price(sum, composed, &out);
   fill_time(sum, out.mutable_time());
   fill_input(composed.client->report(), out.mutable_input());
   fill_cost(simulated, out.mutable_cost());

@@ -14,6 +14,13 @@
 
 namespace kvtwin {
 
+// What one GPU in use costs. A node's own price is that of all its GPUs.
+struct GpuPrice {
+  double usd_per_hour = 0;
+  bool known = false, assumed = false;
+};
+GpuPrice price_of(const EngineKind& kind);
+
 v1::RunResult make_result(const Scenario& scenario, const Composed& composed, const Metrics& metrics,
                           const SimulatedEnd& simulated, uint64_t inputs);
 

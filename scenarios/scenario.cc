@@ -98,7 +98,10 @@ void note_places(const pb::Message& message, const pb::TextFormat::ParseInfoTree
     if (field->cpp_type() != pb::FieldDescriptor::CPPTYPE_MESSAGE) continue;
     const pb::TextFormat::ParseInfoTree* below = tree.GetTreeForNested(field, index);
     if (below == nullptr) continue;
-    note_places(message.GetReflection()->GetMessage(message, field), *below, path, name + ".", places);
+    const pb::Reflection* reflection = message.GetReflection();
+    note_places(index < 0 ? reflection->GetMessage(message, field)
+                          : reflection->GetRepeatedMessage(message, field, index),
+                *below, path, name + ".", places);
   }
 }
 
@@ -280,6 +283,10 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
     const bool host = scenario.values.memory().host_bytes() > 0;
     scenario.values.mutable_policies()->set_placement(arena ? "arena" : host ? "host" : "gpu");
   }
+  for (v1::EngineKind& kind : *scenario.values.mutable_engines()->mutable_further()) {
+    if (!kind.has_count()) kind.set_count(1);
+    if (!kind.has_tensor_parallel()) kind.set_tensor_parallel(1);
+  }
   if (scenario.values.clock().empty())
     scenario.values.set_clock(scenario.values.world() != "sim" ? "wall" : "virtual");
   complete_scorer_options(scenario.values.mutable_policies());
@@ -325,6 +332,8 @@ std::string resolved_textproto(const Scenario& scenario) {
   }
   out.mutable_model()->set_name(anchor_name(out.model().name()));
   out.mutable_hardware()->set_node(anchor_name(out.hardware().node()));
+  for (v1::EngineKind& kind : *out.mutable_engines()->mutable_further())
+    kind.set_node(anchor_name(kind.node()));
   pb::TextFormat::Printer printer;
   printer.SetUseShortRepeatedPrimitives(true);
   std::string text;

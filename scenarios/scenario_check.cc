@@ -174,6 +174,19 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.choice("model.weights", values.model().weights(), {"", "bf16", "fp8", "int8", "int4", "mxfp4"});
   check.range("engines.count", values.engines().count(), 1u, 1024u);
   check.range("engines.tensor_parallel", values.engines().tensor_parallel(), 1u, 1024u);
+  check.range("hardware.nodes", values.hardware().nodes(), 0u, 1024u);
+  uint32_t engines = values.engines().count();
+  for (const v1::EngineKind& kind : values.engines().further()) {
+    check.range("engines.further.count", kind.count(), 1u, 1024u);
+    check.range("engines.further.tensor_parallel", kind.tensor_parallel(), 1u, 1024u);
+    check.required("engines.further.node", kind.node(), "further { node: \"l40s\" count: 4 }");
+    engines += kind.count();
+  }
+  if (values.engines().prefill() >= engines) {
+    check.add("engines.prefill",
+              fmt::format("{} of {} engines compute prompts", values.engines().prefill(), engines),
+              fmt::format("from 0 to {}: one at least must decode", engines - 1));
+  }
   check.choice("engines.routing", values.engines().routing(), kRoutings.names());
   check.range("memory.page_tokens", values.memory().page_tokens(), 1u, 4096u);
   check.range("memory.gpu_fraction", values.memory().gpu_fraction(), 0.01, 1.0);

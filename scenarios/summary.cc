@@ -117,15 +117,13 @@ class Table {
           percent(pages.held_mean_int2(), static_cast<double>(pages.gpu_int2())),
           grouped(pages.gpu() - pages.gpu_int2()),
           percent(pages.held_mean() - pages.held_mean_int2(), pages_4));
+      if (pages.requantised_tokens() > 0)
+        row("    requantised", "{} tokens of cached prefixes", grouped(pages.requantised_tokens()));
     }
     row("fragmentation", "tail {:.2f} %, group {:.2f} %, reclaimed {:.2f} %",
         100 * pages.tail_fragmentation(), 100 * pages.group_fragmentation(), 100 * pages.reclaimed());
-    const v1::Transfers& moved = r_.transfers();
-    row("transfers", "{}: {:.3f} GB in, {:.3f} GB out; {:.3f} s exposed, {:.3f} s hidden{}",
-        grouped(moved.count()), static_cast<double>(moved.bytes_in()) / 1e9,
-        static_cast<double>(moved.bytes_out()) / 1e9, static_cast<double>(moved.exposed_ns()) / 1e9,
-        static_cast<double>(moved.hidden_ns()) / 1e9,
-        moved.failed() > 0 ? fmt::format("; {} failed", moved.failed()) : "");
+    moved();
+    price();
     if (r_.has_attention()) {
       row("attention", "{} partition: {:.3f} of the time of even shares", r_.attention().partition(),
           r_.attention().stretch());
@@ -142,6 +140,30 @@ class Table {
     }
     for (const std::string& note : r_.notes()) row("note", "{}", note);
     out_ += '\n';
+  }
+
+  void moved() {
+    const v1::Transfers& all = r_.transfers();
+    row("transfers", "{}: {:.3f} GB in, {:.3f} GB out; {:.3f} s exposed, {:.3f} s hidden{}",
+        grouped(all.count()), static_cast<double>(all.bytes_in()) / 1e9,
+        static_cast<double>(all.bytes_out()) / 1e9, static_cast<double>(all.exposed_ns()) / 1e9,
+        static_cast<double>(all.hidden_ns()) / 1e9,
+        all.failed() > 0 ? fmt::format("; {} failed", all.failed()) : "");
+    if (all.bytes_received() > 0) {
+      row("  between engines", "{:.3f} GB of KV that others computed",
+          static_cast<double>(all.bytes_received()) / 1e9);
+    }
+  }
+
+  void price() {
+    if (r_.has_price() && r_.rates().output_tokens() > 0) {
+      const v1::Price& all = r_.price();
+      row("price",
+          "{} GPU{} at {:.2f} $ an hour in all{}: {:.3g} $ per million output tokens, {:.3g} $ per million "
+          "tokens",
+          all.gpus(), all.gpus() == 1 ? "" : "s", all.usd_per_hour(), all.assumed() ? " (assumed)" : "",
+          all.usd_per_million_output_tokens(), all.usd_per_million_tokens());
+    }
   }
 
   void retrieval() {
@@ -239,6 +261,23 @@ void put(const v1::Retrieval& all, nlohmann::ordered_json* out) {
   (*out)["retrieval_steps_expanded"] = all.steps_expanded();
 }
 
+void put(const v1::Transfers& all, nlohmann::ordered_json* out) {
+  (*out)["transfers"] = all.count();
+  (*out)["transfers_failed"] = all.failed();
+  (*out)["transfer_bytes_in"] = all.bytes_in();
+  (*out)["transfer_bytes_out"] = all.bytes_out();
+  (*out)["transfer_exposed_s"] = static_cast<double>(all.exposed_ns()) / 1e9;
+  (*out)["transfer_hidden_s"] = static_cast<double>(all.hidden_ns()) / 1e9;
+  (*out)["transfer_bytes_received"] = all.bytes_received();
+}
+
+void put(const v1::Price& all, nlohmann::ordered_json* out) {
+  (*out)["gpus"] = all.gpus();
+  (*out)["usd_per_hour"] = all.usd_per_hour();
+  (*out)["usd_per_million_output_tokens"] = all.usd_per_million_output_tokens();
+  (*out)["usd_per_million_tokens"] = all.usd_per_million_tokens();
+}
+
 nlohmann::ordered_json record(const v1::RunResult& r) {
   nlohmann::ordered_json out;
   out["schema"] = r.schema_version();
@@ -286,15 +325,11 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["gpu_pages_held_mean"] = r.pages().held_mean();
   out["gpu_pages_int2"] = r.pages().gpu_int2();
   out["gpu_pages_int2_held_mean"] = r.pages().held_mean_int2();
+  out["requantised_tokens"] = r.pages().requantised_tokens();
   out["fragmentation_tail"] = r.pages().tail_fragmentation();
   out["fragmentation_group"] = r.pages().group_fragmentation();
   out["reclaimed"] = r.pages().reclaimed();
-  out["transfers"] = r.transfers().count();
-  out["transfers_failed"] = r.transfers().failed();
-  out["transfer_bytes_in"] = r.transfers().bytes_in();
-  out["transfer_bytes_out"] = r.transfers().bytes_out();
-  out["transfer_exposed_s"] = static_cast<double>(r.transfers().exposed_ns()) / 1e9;
-  out["transfer_hidden_s"] = static_cast<double>(r.transfers().hidden_ns()) / 1e9;
+  put(r.transfers(), &out);
   out["time_queue_s"] = r.time().queue_s();
   out["time_transfer_s"] = r.time().transfer_s();
   out["time_prefill_s"] = r.time().prefill_s();
@@ -302,6 +337,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["time_decode_s"] = r.time().decode_s();
   out["time_host_s"] = r.time().host_s();
   out["time_latency_s"] = r.time().latency_s();
+  if (r.has_price()) put(r.price(), &out);
   if (r.has_retrieval()) put(r.retrieval(), &out);
   if (r.has_attention()) out["attention_stretch"] = r.attention().stretch();
   if (r.has_compression()) put(r.compression(), &out);

@@ -127,6 +127,8 @@ void Timeline::saw_command(Instant now, const Command& command) {
     if (drop->reason == DropCallState::Reason::kPreempted)
       mark("n", "preempted", raw(drop->engine), now, drop->call);
   }
+  if (const auto* over = std::get_if<HandOver>(&command))
+    mark("e", "call", raw(over->engine), now, over->call);
   if (const auto* finish = std::get_if<FinishCall>(&command))
     mark("e", "call", raw(finish->engine), now, finish->call);
 }

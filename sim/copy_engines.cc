@@ -14,15 +14,17 @@ Instant instant_of(double ns) { return {static_cast<int64_t>(std::ceil(ns - kClo
 
 }  // namespace
 
-CopyEngines::CopyEngines(const PlatformSpec& spec, const std::vector<Place>& places, SimGrid* grid, Done done)
+CopyEngines::CopyEngines(const PlatformSpec& spec, const std::vector<Place>& places, SimGrid* grid, Done done,
+                         uint32_t sources)
     : grid_(grid), done_(std::move(done)) {
   for (const Place& place : places) {
-    KVT_CHECK(place.gpus >= 1 && place.gpu_first + place.gpus <= spec.gpus);
+    KVT_CHECK(place.gpus >= 1 && place.gpu_first + place.gpus <= gpus_of(spec));
     Lanes lanes;
     for (uint32_t gpu = place.gpu_first; gpu < place.gpu_first + place.gpus; ++gpu) {
       const uint32_t socket = socket_of(spec, gpu);  // each GPU's share lies in the memory next to it
-      lanes.in.push_back(add_lane(grid->host_to_gpu(socket, gpu), spec.copy_overhead_in));
-      lanes.out.push_back(add_lane(grid->gpu_to_host(gpu, socket), spec.copy_overhead_out));
+      const PlatformSpec& node = *node_of(spec, gpu).node;
+      lanes.in.push_back(add_lane(grid->host_to_gpu(socket, gpu), node.copy_overhead_in));
+      lanes.out.push_back(add_lane(grid->gpu_to_host(gpu, socket), node.copy_overhead_out));
     }
     if (spec.disk_gb_per_s > 0) {
       const uint32_t socket = socket_of(spec, place.gpu_first);
@@ -31,7 +33,22 @@ CopyEngines::CopyEngines(const PlatformSpec& spec, const std::vector<Place>& pla
     }
     places_.push_back(std::move(lanes));
   }
+  add_ways(spec, places, sources);
   grid->on_done([this](Token token) { on_done(token); });
+}
+
+void CopyEngines::add_ways(const PlatformSpec& spec, const std::vector<Place>& places, uint32_t sources) {
+  for (uint32_t from = 0; from < sources; ++from) {
+    for (uint32_t to = sources; to < places.size(); ++to) {
+      const Place &a = places[from], &b = places[to];
+      const uint32_t parts = std::max(a.gpus, b.gpus);
+      for (uint32_t i = 0; i < parts; ++i) {
+        const uint32_t target = b.gpu_first + i * b.gpus / parts;
+        const RouteId route = grid_->gpu_to_gpu(a.gpu_first + i * a.gpus / parts, target);
+        ways_[{from, to}].push_back(add_lane(route, node_of(spec, target).node->copy_overhead_in));
+      }
+    }
+  }
 }
 
 uint32_t CopyEngines::add_lane(RouteId route, Duration overhead) {
@@ -49,8 +66,17 @@ const std::vector<uint32_t>& CopyEngines::lanes_for(uint32_t place, Tier source,
 }
 
 void CopyEngines::start(Instant now, uint32_t place, Tier source, Tier target, uint64_t bytes, uint64_t id) {
+  start_on(now, lanes_for(place, source, target), bytes, id);
+}
+
+void CopyEngines::start_between(Instant now, uint32_t from, uint32_t to, uint64_t bytes, uint64_t id) {
+  const auto way = ways_.find({from, to});
+  KVT_CHECK(way != ways_.end());
+  start_on(now, way->second, bytes, id);
+}
+
+void CopyEngines::start_on(Instant now, const std::vector<uint32_t>& lanes, uint64_t bytes, uint64_t id) {
   KVT_CHECK(bytes > 0);
-  const std::vector<uint32_t>& lanes = lanes_for(place, source, target);
   KVT_CHECK(!lanes.empty());
   if (transfers_free_.empty()) {
     transfers_free_.push_back(static_cast<uint32_t>(transfers_.size()));

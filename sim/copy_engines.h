@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "engine/base/units.h"
@@ -34,11 +36,17 @@ class CopyEngines {
   // `done(at, id)` is called in SimGrid's kernel when copies `id` have all ended.
   using Done = std::function<void(Instant at, uint64_t id)>;
 
-  // REQUIRES: every place lies on the node of `grid`, whose spec is `spec`.
-  CopyEngines(const PlatformSpec& spec, const std::vector<Place>& places, SimGrid* grid, Done done);
+  // The first `sources` places send to all others, GPU to GPU; 0: nobody does.
+  // REQUIRES: every place lies on the nodes of `grid`, whose spec is `spec`, and there is a way from each
+  // source to each other place.
+  CopyEngines(const PlatformSpec& spec, const std::vector<Place>& places, SimGrid* grid, Done done,
+              uint32_t sources = 0);
 
   // Starts, or queues, the copies of one transfer of engine `place`. REQUIRES: bytes > 0; `id` not in use.
   void start(Instant now, uint32_t place, Tier source, Tier target, uint64_t bytes, uint64_t id);
+  // The same from the GPUs of engine `from` to those of engine `to`. An engine with fewer GPUs serves several
+  // of the other's.
+  void start_between(Instant now, uint32_t from, uint32_t to, uint64_t bytes, uint64_t id);
   bool busy() const { return transfers_left_ > 0; }
   // Takes over grid's on_done(); who shares it passes on the tokens that are ours.
   void on_done(Token token) { finished(static_cast<uint32_t>(token)); }
@@ -65,6 +73,8 @@ class CopyEngines {
   };
 
   uint32_t add_lane(RouteId route, Duration overhead);
+  void add_ways(const PlatformSpec& spec, const std::vector<Place>& places, uint32_t sources);
+  void start_on(Instant now, const std::vector<uint32_t>& lanes, uint64_t bytes, uint64_t id);
   const std::vector<uint32_t>& lanes_for(uint32_t place, Tier source, Tier target) const;
   void start_front(Instant now, uint32_t lane);
   void issue(Instant now, uint32_t lane);
@@ -74,6 +84,7 @@ class CopyEngines {
   const Done done_;
   std::vector<Lane> lanes_;
   std::vector<Lanes> places_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> ways_;  // lanes, by (from, to)
   std::vector<Transfer> transfers_;
   std::vector<uint32_t> transfers_free_;
   uint64_t transfers_left_ = 0;

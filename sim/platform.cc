@@ -1,5 +1,6 @@
 #include "sim/platform.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -18,6 +19,16 @@ std::string bad_rate(const char* name, double value, bool may_be_zero) {
 }  // namespace
 
 Result<void> validate_platform(const PlatformSpec& spec) {
+  for (const PlatformSpec& node : spec.further) {
+    if (!node.further.empty() || node.disk_gb_per_s > 0)
+      return mistake("node", "a further node has further ones or a disk", "only the first may");
+    if (Result<void> ok = validate_platform(node); !ok) return ok;
+  }
+  if (uint64_t all = 0; std::any_of(spec.further.begin(), spec.further.end(), [&](const PlatformSpec& node) {
+        return (all += node.gpus) + spec.gpus > 4096;
+      })) {
+    return mistake("node", "the cluster has more than 4096 GPUs", "up to 4096 would be right");
+  }
   if (spec.gpus == 0 || spec.gpus > 4096) {
     return mistake("node", "gpus is " + std::to_string(spec.gpus), "1 to 4096 would be right");
   }
@@ -38,10 +49,55 @@ Result<void> validate_platform(const PlatformSpec& spec) {
         bad_rate("host_memory_gb_per_s", spec.host_memory_gb_per_s, false),
         bad_rate("socket_link_gb_per_s", spec.socket_link_gb_per_s, spec.sockets == 1),
         bad_rate("nvlink_gb_per_s", spec.nvlink_gb_per_s, true),
+        bad_rate("nic_gb_per_s", spec.nic_gb_per_s, true),
         bad_rate("disk_gb_per_s", spec.disk_gb_per_s, true)}) {
     if (!what.empty()) return mistake("node", what, "0.001 to 1,000,000 GB/s would be right");
   }
   return {};
+}
+
+std::vector<NodePlace> nodes_of(const PlatformSpec& cluster) {
+  std::vector<NodePlace> out = {{&cluster, 0, 0, 0}};
+  for (const PlatformSpec& node : cluster.further) {
+    const NodePlace& before = out.back();
+    out.push_back({&node, before.index + 1, before.gpu_first + before.node->gpus,
+                   before.socket_first + before.node->sockets});
+  }
+  return out;
+}
+
+uint32_t gpus_of(const PlatformSpec& cluster) {
+  uint32_t gpus = cluster.gpus;
+  for (const PlatformSpec& node : cluster.further) gpus += node.gpus;
+  return gpus;
+}
+
+uint32_t sockets_of(const PlatformSpec& cluster) {
+  uint32_t sockets = cluster.sockets;
+  for (const PlatformSpec& node : cluster.further) sockets += node.sockets;
+  return sockets;
+}
+
+NodePlace node_of(const PlatformSpec& cluster, uint32_t gpu) {
+  NodePlace place{&cluster, 0, 0, 0};
+  for (const PlatformSpec& node : cluster.further) {
+    if (gpu < place.gpu_first + place.node->gpus) break;
+    place = {&node, place.index + 1, place.gpu_first + place.node->gpus,
+             place.socket_first + place.node->sockets};
+  }
+  return place;
+}
+
+uint32_t socket_of(const PlatformSpec& cluster, uint32_t gpu) {
+  const NodePlace place = node_of(cluster, gpu);
+  const uint64_t inside = gpu - place.gpu_first;
+  return place.socket_first + static_cast<uint32_t>(inside * place.node->sockets / place.node->gpus);
+}
+
+double gpu_path_gb_per_s(const PlatformSpec& cluster, uint32_t source, uint32_t target) {
+  const NodePlace from = node_of(cluster, source), to = node_of(cluster, target);
+  if (from.index != to.index) return std::min(from.node->nic_gb_per_s, to.node->nic_gb_per_s);
+  return from.node->nvlink_gb_per_s > 0 ? from.node->nvlink_gb_per_s : from.node->pcie_gb_per_s;
 }
 
 Duration copy_time(uint64_t bytes, double gb_per_s) {

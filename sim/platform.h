@@ -7,6 +7,7 @@
 #define KVTWIN_SIM_PLATFORM_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/base/result.h"
 #include "engine/base/units.h"
@@ -23,14 +24,33 @@ struct PlatformSpec {
   double socket_link_gb_per_s = 60;   // between sockets, in each direction; unused with one socket
   double nvlink_gb_per_s = 0;         // of each GPU, in each direction; 0: none
   double disk_gb_per_s = 0;           // of the node, in each direction; 0: no disk tier
+  double nic_gb_per_s = 0;            // of each GPU, to other nodes, in each direction; 0: none
+  // More nodes of a cluster, perhaps of other kinds. GPUs and sockets are numbered on from node to node.
+  // These have no further ones, and no disk.
+  std::vector<PlatformSpec> further{};
 };
 
 // Every mistake names its field.
 Result<void> validate_platform(const PlatformSpec& spec);
 
-constexpr uint32_t socket_of(const PlatformSpec& spec, uint32_t gpu) {
-  return static_cast<uint32_t>(uint64_t{gpu} * spec.sockets / spec.gpus);
-}
+// Of the whole cluster.
+uint32_t gpus_of(const PlatformSpec& cluster);
+uint32_t sockets_of(const PlatformSpec& cluster);
+
+// The node that a GPU is in: itself, its place, and the numbers of its first GPU and socket.
+struct NodePlace {
+  const PlatformSpec* node = nullptr;
+  uint32_t index = 0, gpu_first = 0, socket_first = 0;
+};
+// REQUIRES: gpu < gpus_of(cluster).
+NodePlace node_of(const PlatformSpec& cluster, uint32_t gpu);
+// Places of all nodes.
+std::vector<NodePlace> nodes_of(const PlatformSpec& cluster);
+uint32_t socket_of(const PlatformSpec& cluster, uint32_t gpu);
+
+// What a copy from GPU to GPU gets if it is alone: NVLink within a node, PCIe where there is none, and
+// network cards between nodes. 0: there is no way.
+double gpu_path_gb_per_s(const PlatformSpec& cluster, uint32_t source, uint32_t target);
 
 // How long a copy of `bytes` takes on a path of its own, in whole nanoseconds, overhead apart.
 Duration copy_time(uint64_t bytes, double gb_per_s);

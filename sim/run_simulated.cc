@@ -8,6 +8,7 @@ RunEnd run_simulated(const SimConfig& config, const RunOptions& options, Client*
                      const std::vector<Observer*>& observers, SimReport* report) {
   KVT_CHECK(config.engines.size() == options.engines.size());
   SimConfig own = config;
+  own.prefill_engines = options.prefill_engines;
   for (size_t i = 0; i < own.engines.size(); ++i) {
     own.engines[i].steps_in_flight_max = options.engines[i].steps_in_flight_max;
   }

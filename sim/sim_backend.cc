@@ -123,7 +123,8 @@ class Expander final : public StepRunner {
         }
       }
       if (demands.size() < 2) continue;
-      most = std::max(most, predicted_utilisation(demands, config_.node.host_memory_gb_per_s));
+      most = std::max(most,
+                      predicted_utilisation(demands, node_of(config_.node, gpu).node->host_memory_gb_per_s));
     }
     return most;
   }
@@ -145,8 +146,9 @@ class SimBackend final : public Backend {
   explicit SimBackend(const SimConfig& config)
       : config_(config),
         grid_(config.node),
-        copies_(config.node, places_of(config), &grid_,
-                [this](Instant at, uint64_t id) { transfer_ended(at, id); }),
+        copies_(
+            config.node, places_of(config), &grid_,
+            [this](Instant at, uint64_t id) { transfer_ended(at, id); }, config.prefill_engines),
         expander_(config, &clocks_, &grid_,
                   [this](uint32_t engine, Ticks took, Ticks exposed) { step_ended(engine, took, exposed); }) {
     grid_.on_done([this](Token token) {
@@ -237,6 +239,9 @@ class SimBackend final : public Backend {
     const uint64_t id = ids_free_.back();
     ids_free_.pop_back();
     running_[id] = done;
+    if (command.kind == TransferKind::kReceive) {
+      return copies_.start_between(now_, raw(command.from), raw(command.engine), bytes, id);
+    }
     copies_.start(now_, raw(command.engine), command.source_tier, command.target_tier, bytes, id);
   }
 
@@ -311,6 +316,31 @@ class SimBackend final : public Backend {
 
 }  // namespace
 
+// KV can go from every engine that computes prompts to every one that decodes.
+static Result<void> validate_ways(const SimConfig& config) {
+  if (config.prefill_engines == 0) return {};
+  if (config.prefill_engines >= config.engines.size()) {
+    return mistake("prefill_engines", "is " + std::to_string(config.prefill_engines),
+                   "fewer than there are engines would be right");
+  }
+  for (size_t to = config.prefill_engines; to < config.engines.size(); ++to) {
+    for (size_t from = 0; from < config.prefill_engines; ++from) {
+      const SimEngine &a = config.engines[from], &b = config.engines[to];
+      if (a.page_bytes != b.page_bytes) {
+        return mistake("engines[" + std::to_string(to) + "]",
+                       "a page has " + std::to_string(b.page_bytes) + " bytes, and " +
+                           std::to_string(a.page_bytes) + " on engines[" + std::to_string(from) + "]",
+                       "pages are handed over whole: equal sizes would be right");
+      }
+      if (gpu_path_gb_per_s(config.node, a.gpu_first, b.gpu_first) > 0) continue;
+      return mistake("engines[" + std::to_string(to) + "]",
+                     "there is no way for KV from engines[" + std::to_string(from) + "]",
+                     "one node, or network cards (nic_bytes_per_s) in both, would be right");
+    }
+  }
+  return {};
+}
+
 Result<void> validate_sim_config(const SimConfig& config) {
   if (const auto node = validate_platform(config.node); !node) return node;
   if (config.engines.empty()) return mistake("engines", "there are none", "at least one would be right");
@@ -330,14 +360,14 @@ Result<void> validate_sim_config(const SimConfig& config) {
       return mistake(where, "page_bytes is " + std::to_string(engine.page_bytes),
                      "at most 1 TiB would be right");
     }
-    if (engine.gpus == 0 || uint64_t{engine.gpu_first} + engine.gpus > config.node.gpus) {
+    if (engine.gpus == 0 || uint64_t{engine.gpu_first} + engine.gpus > gpus_of(config.node)) {
       return mistake(where,
                      "GPUs " + std::to_string(engine.gpu_first) + " to " +
                          std::to_string(uint64_t{engine.gpu_first} + engine.gpus) + " (not included)",
-                     "the node has " + std::to_string(config.node.gpus));
+                     "the node has " + std::to_string(gpus_of(config.node)));
     }
   }
-  return {};
+  return validate_ways(config);
 }
 
 SimReport simulate(const SimConfig& config, const std::function<void(Backend*)>& body) {

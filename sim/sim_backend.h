@@ -28,7 +28,7 @@ struct SimEngine {
   // What compressions keep, where no `source` says so: asked as a step is launched (kept_backend.h), so that
   // the clock need not be lazy for its sake. null: nothing, or `source` answers that too (combined_source.h).
   OutcomeSource* retention = nullptr;
-  StepWatcher* watcher = nullptr;    // of its steps that a pricer prices; null: nobody
+  StepWatcher* watcher = nullptr;  // of its steps that a pricer prices; null: nobody
   // How attention is cut into thread blocks, where heads differ in length; null: as the cost model has it.
   // Engines may share one; it is not used beside a pricer.
   PartitionPrice* partition = nullptr;
@@ -47,6 +47,7 @@ struct SimConfig {
   PlatformSpec node;
   std::vector<SimEngine> engines;  // in engine order
   Fidelity fidelity = Fidelity::kAuto;
+  uint32_t prefill_engines = 0;  // RunOptions has the same: the others fetch KV from these
 };
 
 // Every mistake names its field.

@@ -73,6 +73,8 @@ struct SimGrid::State {
 
   void build();
   void build_routes();
+  void build_node(const NodePlace& place, std::vector<const sg4::SplitDuplexLink*>* nics);
+  const sg4::SplitDuplexLink* split(const std::string& name, double gb_per_s);
   void connect(sg4::Host* source, sg4::Host* target, const std::vector<sg4::LinkInRoute>& links);
   RouteId route(sg4::Host* source, sg4::Host* target, double gb_per_s);
   Slot* slot(Token token);
@@ -85,9 +87,9 @@ SimGrid::State* SimGrid::State::current = nullptr;
 
 void SimGrid::State::build() {
   zone = sg4::create_full_zone("node");
-  for (uint32_t i = 0; i < spec.gpus; ++i)
+  for (uint32_t i = 0; i < gpus_of(spec); ++i)
     gpus.push_back(zone->create_host("gpu" + std::to_string(i), 1.0)->seal());
-  for (uint32_t i = 0; i < spec.sockets; ++i) {
+  for (uint32_t i = 0; i < sockets_of(spec); ++i) {
     memories.push_back(zone->create_host("memory" + std::to_string(i), 1.0)->seal());
   }
   if (spec.disk_gb_per_s > 0) disk = zone->create_host("disk", 1.0)->seal();
@@ -95,47 +97,61 @@ void SimGrid::State::build() {
   zone->seal();  // explicitly: SimGrid seals by itself only for the first engine of a process
 }
 
-void SimGrid::State::build_routes() {
+const sg4::SplitDuplexLink* SimGrid::State::split(const std::string& name, double gb_per_s) {
   // All latencies are 0, because SimGrid divides a link in proportion to 1 / latency. What a copy costs
   // beside its bytes is a delay before it (sim/copy_engines.h).
-  const auto split = [&](const std::string& name, double gb_per_s) {
-    auto* link = zone->create_split_duplex_link(name, gb_per_s * 1e9);
-    link->set_latency(0)->seal();
-    return link;
-  };
-  std::vector<sg4::Link*> memory_links;
-  for (uint32_t i = 0; i < spec.sockets; ++i) {
-    auto* link = zone->create_link("memory" + std::to_string(i), spec.host_memory_gb_per_s * 1e9);
-    link->set_latency(0)->seal();
-    memory_links.push_back(link);
-  }
-  std::vector<const sg4::SplitDuplexLink*> socket_links(spec.sockets, nullptr);
-  if (spec.sockets > 1) {
-    for (uint32_t i = 0; i < spec.sockets; ++i) {
-      socket_links[i] = split("socket" + std::to_string(i), spec.socket_link_gb_per_s);
+  auto* link = zone->create_split_duplex_link(name, gb_per_s * 1e9);
+  link->set_latency(0)->seal();
+  return link;
+}
+
+void SimGrid::State::build_routes() {
+  std::vector<const sg4::SplitDuplexLink*> nics(gpus.size(), nullptr);
+  const std::vector<NodePlace> nodes = nodes_of(spec);
+  for (const NodePlace& place : nodes) build_node(place, &nics);
+  for (uint32_t i = 0; i < gpus.size(); ++i) {
+    for (uint32_t j = 0; j < i; ++j) {
+      if (nics[i] == nullptr || nics[j] == nullptr || node_of(spec, i).index == node_of(spec, j).index)
+        continue;
+      connect(gpus[i], gpus[j], {{nics[i], Up::UP}, {nics[j], Up::DOWN}});
     }
   }
-  std::vector<const sg4::SplitDuplexLink*> nvlinks;
-  for (uint32_t i = 0; i < spec.gpus; ++i) {
-    const auto* pcie = split("pcie" + std::to_string(i), spec.pcie_gb_per_s);
-    for (uint32_t s = 0; s < spec.sockets; ++s) {
+}
+
+// Links and routes inside one node, and the cards that lead out of it.
+void SimGrid::State::build_node(const NodePlace& place, std::vector<const sg4::SplitDuplexLink*>* nics) {
+  const PlatformSpec& node = *place.node;
+  const uint32_t socket_end = place.socket_first + node.sockets, gpu_end = place.gpu_first + node.gpus;
+  std::map<uint32_t, sg4::Link*> memory_links;
+  std::map<uint32_t, const sg4::SplitDuplexLink*> socket_links, pcies, nvlinks;
+  for (uint32_t i = place.socket_first; i < socket_end; ++i) {
+    auto* link = zone->create_link("memory" + std::to_string(i), node.host_memory_gb_per_s * 1e9);
+    link->set_latency(0)->seal();
+    memory_links[i] = link;
+    if (node.sockets > 1) socket_links[i] = split("socket" + std::to_string(i), node.socket_link_gb_per_s);
+  }
+  for (uint32_t i = place.gpu_first; i < gpu_end; ++i) {
+    pcies[i] = split("pcie" + std::to_string(i), node.pcie_gb_per_s);
+    for (uint32_t s = place.socket_first; s < socket_end; ++s) {
       std::vector<sg4::LinkInRoute> links{sg4::LinkInRoute(memory_links[s])};
       if (const uint32_t home = socket_of(spec, i); home != s) {
         links.emplace_back(socket_links[s], Up::UP);
         links.emplace_back(socket_links[home], Up::DOWN);
       }
-      links.emplace_back(pcie, Up::UP);
+      links.emplace_back(pcies[i], Up::UP);
       connect(memories[s], gpus[i], links);
     }
-    if (spec.nvlink_gb_per_s <= 0) continue;
-    nvlinks.push_back(split("nvlink" + std::to_string(i), spec.nvlink_gb_per_s));
-    for (uint32_t j = 0; j < i; ++j) {
-      connect(gpus[i], gpus[j], {{nvlinks[i], Up::UP}, {nvlinks[j], Up::DOWN}});
+    if (node.nic_gb_per_s > 0) (*nics)[i] = split("nic" + std::to_string(i), node.nic_gb_per_s);
+    if (node.nvlink_gb_per_s > 0) nvlinks[i] = split("nvlink" + std::to_string(i), node.nvlink_gb_per_s);
+    for (uint32_t j = place.gpu_first; j < i; ++j) {
+      // A PCIe link is UP from the host to the GPU.
+      node.nvlink_gb_per_s > 0 ? connect(gpus[i], gpus[j], {{nvlinks[i], Up::UP}, {nvlinks[j], Up::DOWN}})
+                               : connect(gpus[i], gpus[j], {{pcies[i], Up::DOWN}, {pcies[j], Up::UP}});
     }
   }
-  if (disk == nullptr) return;
-  const auto* disk_link = split("disk", spec.disk_gb_per_s);
-  for (uint32_t s = 0; s < spec.sockets; ++s) {
+  if (place.index > 0 || disk == nullptr) return;
+  const auto* disk_link = split("disk", node.disk_gb_per_s);
+  for (uint32_t s = 0; s < node.sockets; ++s) {
     connect(disk, memories[s], {{disk_link, Up::UP}, sg4::LinkInRoute(memory_links[s])});
   }
 }
@@ -217,8 +233,9 @@ SimGrid::~SimGrid() {
 
 RouteId SimGrid::host_to_gpu(uint32_t socket, uint32_t gpu) {
   State& s = *state_;
-  double rate = std::min(s.spec.pcie_gb_per_s, s.spec.host_memory_gb_per_s);
-  if (socket_of(s.spec, gpu) != socket) rate = std::min(rate, s.spec.socket_link_gb_per_s);
+  const PlatformSpec& node = *node_of(s.spec, gpu).node;
+  double rate = std::min(node.pcie_gb_per_s, node.host_memory_gb_per_s);
+  if (socket_of(s.spec, gpu) != socket) rate = std::min(rate, node.socket_link_gb_per_s);
   return s.route(s.memories.at(socket), s.gpus.at(gpu), rate);
 }
 
@@ -230,8 +247,9 @@ RouteId SimGrid::gpu_to_host(uint32_t gpu, uint32_t socket) {
 
 RouteId SimGrid::gpu_to_gpu(uint32_t source, uint32_t target) {
   State& s = *state_;
-  KVT_CHECK(s.spec.nvlink_gb_per_s > 0 && source != target);
-  return s.route(s.gpus.at(source), s.gpus.at(target), s.spec.nvlink_gb_per_s);
+  const double rate = gpu_path_gb_per_s(s.spec, source, target);
+  KVT_CHECK(rate > 0 && source != target);
+  return s.route(s.gpus.at(source), s.gpus.at(target), rate);
 }
 
 RouteId SimGrid::host_to_disk(uint32_t socket) {

@@ -33,7 +33,7 @@ class SimGrid {
   // Paths between places. Asking twice for the same path is free. Before run() only.
   RouteId host_to_gpu(uint32_t socket, uint32_t gpu);
   RouteId gpu_to_host(uint32_t gpu, uint32_t socket);
-  RouteId gpu_to_gpu(uint32_t source, uint32_t target);  // REQUIRES: nvlink_gb_per_s > 0
+  RouteId gpu_to_gpu(uint32_t source, uint32_t target);  // REQUIRES: there is a way (platform.h)
   RouteId host_to_disk(uint32_t socket);                 // REQUIRES: disk_gb_per_s > 0
   RouteId disk_to_host(uint32_t socket);
   // What a copy alone on this path gets: the slowest link.

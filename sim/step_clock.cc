@@ -49,6 +49,7 @@ StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
         break;
     }
   }
+  for (const CellAgeing& ageing : command.ageings) shape.requantised += ageing.count;
   shape.tokens = command.tokens;
   shape.tokens_padded = command.tokens_padded;
   shape.chunks = *chunks;

@@ -128,6 +128,11 @@ void ReplayClient::send(const Due& due, ClientEvents* events) {
 
   const size_t begin = runs_.size();
   uint32_t known = 0;
+  if (options_.hints && self.last_end >= 0) {
+    self.gaps += due.at - self.last_end;
+    ++self.gap_count;
+    self.last_end = -1;
+  }
   for (uint32_t i = 0; i < node.run_count; ++i) {
     const TableRun& run = table_.runs[node.run_first + i];
     runs_.push_back({space(run.scope, due.instance), run.first, run.count});
@@ -178,9 +183,22 @@ void ReplayClient::call_finished(Instant now, CallId call, uint32_t, bool cancel
   KVT_CHECK(live(sent.instance).nodes[sent.node].phase == Phase::kRunning);
   begin_answer(now, events);
   ++(cancelled ? report_.calls_aborted : report_.calls_finished);
+  if (options_.hints) note_end(sent.instance, now.ns);
   complete(sent.instance, sent.node, now.ns, events);
+  if (options_.hints) say_what_follows(sent.instance, events);
   drain(now, events);
   end_answer(events);
+}
+
+void ReplayClient::note_end(uint32_t instance, int64_t at) { live(instance).last_end = at; }
+
+// An agent's framework knows that it is in the middle of its work, and how long its pauses were so far; not
+// how long the next one will be.
+void ReplayClient::say_what_follows(uint32_t instance, ClientEvents* events) {
+  if (slot_of_[instance] == UINT32_MAX) return;  // that was the last: the end was said
+  const Live& self = live(instance);
+  const int64_t gap = self.gap_count > 0 ? std::max<int64_t>(0, self.gaps / self.gap_count) : 0;
+  events->push_back(SessionHint{SessionId{instance}, SessionHint::Kind::kNextCallExpected, {gap}});
 }
 
 void ReplayClient::call_rejected(Instant now, CallId call, ClientEvents* events) {

@@ -125,6 +125,9 @@ class ReplayClient final : public Client {
     uint32_t open = 0;  // nodes that are not over
     bool failed = false;
     bool known = false;  // a call was sent
+    // For hints: when the last call ended (-1: another was sent since), and the pauses before calls so far.
+    int64_t last_end = -1, gaps = 0;
+    uint32_t gap_count = 0;
   };
   enum class DueKind : uint8_t { kRelease, kComplete };
   struct Due {
@@ -156,6 +159,8 @@ class ReplayClient final : public Client {
   void complete(uint32_t instance, uint32_t node, int64_t at, ClientEvents* events);
   void close(uint32_t instance, int64_t at, ClientEvents* events);
   void fail(uint32_t instance, uint32_t node, int64_t at, ClientEvents* events);
+  void note_end(uint32_t instance, int64_t at);
+  void say_what_follows(uint32_t instance, ClientEvents* events);
   void begin_answer(Instant now, ClientEvents* events);
   void end_answer(ClientEvents* events);
   uint64_t space(RunScope scope, uint32_t instance) const;

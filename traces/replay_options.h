@@ -51,6 +51,7 @@ struct ReplayOptions {
   uint32_t replicas = 1;          // clones with re-salted identities
   uint64_t sessions_max = 0;      // only the first so many sessions of the file; 0: all
   uint64_t calls_max = 0;         // only the first so many calls of the file; 0: all
+  bool hints = false;             // says after each call whether and when the session's next one is expected
   RejectPolicy on_reject = RejectPolicy::kFailSession;
   uint32_t retries_max = 3;
   Duration retry_backoff{1'000'000'000};  // doubles with each attempt; drawn from [1/2, 1] of that

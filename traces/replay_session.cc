@@ -27,6 +27,8 @@ void ReplayClient::start(uint32_t instance, int64_t at, ClientEvents* events) {
   self.open = session.node_count;
   self.failed = false;
   self.known = false;
+  self.last_end = -1;
+  self.gaps = self.gap_count = 0;
   for (uint32_t index = 0; index < session.node_count; ++index) {
     const TableNode& node = table_.nodes[session.node_first + index];
     NodeState& state = self.nodes[index];

@@ -23,6 +23,7 @@ struct CpuBackend::Launch {
         grants(from.grants.begin(), from.grants.end()),
         compressions(from.compressions.begin(), from.compressions.end()),
         formats(from.formats.begin(), from.formats.end()),
+        ageings(from.ageings.begin(), from.ageings.end()),
         snapshots(from.snapshots.begin(), from.snapshots.end()) {
     for (const Adoption& adoption : from.adoptions) {
       adopted.emplace_back(adoption.pages.begin(), adoption.pages.end());
@@ -43,6 +44,7 @@ struct CpuBackend::Launch {
     command.adoptions = adoptions;
     command.compressions = compressions;
     command.formats = formats;
+    command.ageings = ageings;
     command.snapshots = snapshots;
     steps = from.repeat;
   }
@@ -56,6 +58,7 @@ struct CpuBackend::Launch {
   std::vector<Adoption> adoptions;
   std::vector<Compression> compressions;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
   std::vector<Snapshot> snapshots;
   std::deque<std::vector<PageId>> adopted;
   std::deque<std::vector<uint32_t>> adopted_cells, adopted_shared;

@@ -103,6 +103,16 @@ struct CellRun {
   bool four = false;
 };
 
+// Ageing (TriAxialKV, METHODS 4.6): the int4 cells of positions [position, position + count) in `source` are
+// packed again, as the next cells of the int2 page `target`. Runs of one target follow one another and fill
+// it. Whoever adopts those positions from now on finds them there; no running call has them.
+struct CellAgeing {
+  PageId source{};
+  PageId target{};
+  uint32_t position = 0;
+  uint32_t count = 0;
+};
+
 // What the calls of a step hold once its first single step has ended, where layouts drop cells; for metrics.
 // A cell is one token in all heads of one group.
 struct HeldCells {
@@ -131,10 +141,15 @@ struct LaunchStep {
   HeldCells held{};
   // Of chunks, by entry, where formats go by tag; decoded cells get 4 bits.
   std::span<const CellRun> formats{};
+  std::span<const CellAgeing> ageings{};  // in order, before anything else of the first single step
   std::span<const Snapshot> snapshots{};  // ascending by entry; each of a compressed chunk
 };
 
-enum class TransferKind : uint8_t { kRecall, kDemote };
+enum class TransferKind : uint8_t {
+  kRecall,
+  kDemote,
+  kReceive,  // gpu pages of another engine, `from`: the prompt of `call`, which was computed there
+};
 
 // Copy pages between tiers, in this order. Both sides are reserved until TransferDone/TransferFailed.
 struct StartTransfer {
@@ -145,6 +160,8 @@ struct StartTransfer {
   Tier target_tier{};
   std::span<const PageId> source;
   std::span<const PageId> target;
+  EngineId from{};  // kReceive: whose pages `source` are
+  CallId call{};    // kReceive
 };
 
 struct SetTimer {
@@ -191,8 +208,24 @@ struct DropSessionState {
   SessionId session{};
 };
 
+// Prefill and decode on engines of their own. To the driver: the prompt of `call` is computed and its first
+// token exists; its KV lies in `pages`, by position, until PagesTaken (events.h). The driver tells a decoding
+// engine (CallReady with `from`), which fetches what it lacks by a transfer (kReceive).
+struct HandOver {
+  EngineId engine{};
+  CallId call{};
+  std::span<const PageId> pages;
+};
+
+// To the driver, from the decoding engine: pages of `call` on `from` are not needed any longer.
+struct SourceRead {
+  EngineId engine{};
+  CallId call{};
+  EngineId from{};
+};
+
 using Command = std::variant<LaunchStep, StartTransfer, SetTimer, TokensEmitted, FinishCall, RejectCall,
-                             DropCallState, DropSessionState>;
+                             DropCallState, DropSessionState, HandOver, SourceRead>;
 
 }  // namespace kvtwin
 

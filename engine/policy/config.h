@@ -76,6 +76,7 @@ struct CoreConfig {
   PageOrder page_order = PageOrder::kLowestFirst;
   PreemptionKind preemption = PreemptionKind::kRecompute;
   bool prefix_cache = true;
+  bool prefill_only = false;  // hands every call over once its first token exists (commands.h, HandOver)
   std::string prefix_eviction = "lru";
   uint32_t evict_batch_pages = 64;   // evict at least this many at once when any are needed
   uint32_t clean_pages_target = 0;   // host tier: keep so many gpu pages free or copied to the host

@@ -27,7 +27,8 @@ std::unique_ptr<SnapshotCache> make_snapshots(const CoreConfig& c, const Retenti
 
 std::unique_ptr<DualPool> make_dual_pool(const CoreConfig& c, const PolicyAxes& axes) {
   if (!axes.precision->by_tag()) return nullptr;
-  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens);
+  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens,
+                                    c.policies.precision_spec.ageing == Ageing::kRequantise);
 }
 
 }  // namespace
@@ -43,7 +44,16 @@ void Core::apply(Instant now, const Event& event, std::vector<Command>* commands
 }
 
 bool Core::idle() const {
-  return state_->calls_live == 0 && state_->launches.empty() && state_->transfers_live == 0;
+  return state_->calls_live == 0 && state_->launches.empty() && state_->transfers_live == 0 &&
+         state_->handed_over.empty();
+}
+
+uint32_t Core::tokens_cached(const CallReady& call) const {
+  const State& s = *state_;
+  const auto name_space = s.axes.identity->name_space(call.session);
+  if (!s.config.prefix_cache || !name_space.has_value()) return 0;
+  const uint32_t page = s.config.page_tokens;
+  return s.index.find_on_gpu(*name_space, call.identity, call.prompt_tokens / page) * page;
 }
 
 uint64_t Core::digest() const { return draw({state_->digest, state_->done}); }
@@ -91,6 +101,10 @@ void Core::State::on(const CallReady& event) {
   call.session = event.session;
   call.prompt = event.prompt_tokens;
   call.output = event.output_tokens;
+  if (config.prefill_only && event.output_tokens > 1) {
+    call.output = 1;
+    call.hands_over = true;
+  }
   call.identity.assign(event.identity.begin(), event.identity.end());
   call.triggers.assign(event.triggers.begin(), event.triggers.end());
   if (dual) {
@@ -114,6 +128,7 @@ void Core::State::on(const CallReady& event) {
     call.pages_known = cached ? static_cast<uint32_t>(units / page_units) : 0;
   }
   call.phase = CallState::Phase::kWaiting;
+  if (event.emitted > 0) begin_arrival(event, &call);
   if (raw(event.call) >= slots.size()) slots.resize(raw(event.call) + 1, UINT32_MAX);
   slots[raw(event.call)] = slot;
   waiting.push_back(slot);
@@ -137,6 +152,7 @@ bool Core::State::reject(const CallReady& event) {
   const auto refuse = [&](Reason reason, uint64_t needed, uint64_t limit) {
     note({kRejected, raw(event.call), static_cast<uint64_t>(reason)});
     out->push_back(RejectCall{config.engine, event.call, reason, needed, limit});
+    if (event.emitted > 0) out->push_back(SourceRead{config.engine, event.call, event.from});
     return true;
   };
   if (event.prompt_tokens == 0) return refuse(Reason::kPromptEmpty, 1, 0);
@@ -147,7 +163,9 @@ bool Core::State::reject(const CallReady& event) {
     return refuse(Reason::kLargerThanPool, div_ceil(tokens, uint64_t{config.page_tokens}), config.pages_gpu);
   }
   if (dual) return false;
-  // What the call can come to need, the worst of all the moments at which it might be preempted.
+  // What the call can come to need, the worst of all the moments at which it might be preempted. Where it
+  // will be handed over, the output counts too: decoding engines are alike as a rule, and nothing is computed
+  // in vain.
   PagesNeeded pages = pages_needed(config, event.prompt_tokens, event.output_tokens);
   if (tokens <= UINT32_MAX && !arena) {
     pages.gpu = retention.pages_needed(event.prompt_tokens, event.output_tokens);
@@ -185,8 +203,10 @@ void Core::State::end_call(Slot slot) {
   cleaning_barred = false;
   if (call.phase == CallState::Phase::kWaiting) {
     waiting.erase(std::find(waiting.begin(), waiting.end(), slot));
+    if (call.arrives) drop_source(&call);
   } else if (call.phase == CallState::Phase::kRecalling) {
     --recalling;  // the transfer goes on without it
+    reserved_total -= call.reserved;
   } else if (call.phase == CallState::Phase::kRunning) {
     running.erase(std::find(running.begin(), running.end(), slot));
     let_go(&call, false);
@@ -266,6 +286,7 @@ Slot Core::State::take_slot() {
   fresh.host_pages = std::move(call.host_pages);
   fresh.identity = std::move(call.identity);
   fresh.triggers = std::move(call.triggers);
+  fresh.source = std::move(call.source);
   fresh.tables = std::move(call.tables);
   fresh.page_dead = std::move(call.page_dead);
   fresh.page_dead.clear();
@@ -380,10 +401,11 @@ void Core::State::check_invariants() const {
   uint64_t gpu_in_flight = 0, host_in_flight = 0, waits = 0;
   for (const TransferState& transfer : transfers) {
     if (!transfer.live) continue;
-    if (transfer.kind == TransferKind::kRecall) gpu_in_flight += transfer.target.size();
+    if (transfer.kind != TransferKind::kDemote) gpu_in_flight += transfer.target.size();
     if (transfer.kind == TransferKind::kDemote) host_in_flight += transfer.target.size();
     waits += transfer.waiting.size();
   }
+  pages_own += pages_handed_over();
   KVT_CHECK(live == calls_live);
   KVT_CHECK(cells == cells_held);
   KVT_CHECK(held == pages_running);

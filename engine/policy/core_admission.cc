@@ -28,6 +28,7 @@ void Core::State::begin_retention(CallState* call) {
 
 Core::State::Admitted Core::State::admit(Slot slot) {
   CallState& call = calls[slot];
+  if (call.arrives) return receive_first(slot);
   if (arena) return admit_to_arena(slot) ? Admitted::kYes : Admitted::kBlocked;
   if (dual) return admit_to_pools(slot);
   if (snapshots) return admit_from_snapshot(slot);
@@ -158,6 +159,8 @@ void Core::State::finish_transfer(TransferId id, bool arrived) {
       index.clean_failed(transfer.lease, transfer.target);
       cleaning_barred = true;
     }
+  } else if (transfer.kind == TransferKind::kReceive) {
+    finish_receive(transfer, arrived);
   } else {
     if (arrived) {
       index.recalled(transfer.lease, transfer.first, transfer.target);
@@ -204,8 +207,13 @@ TransferState& Core::State::transfer_of(TransferId id) {
 
 void Core::State::submit_transfer(const TransferState& transfer, Tier source, Tier target) {
   note({kTransfer, raw(transfer.id), digest_of(transfer.source), digest_of(transfer.target)});
-  out->push_back(StartTransfer{config.engine, transfer.id, transfer.kind, source, target, transfer.source,
-                               transfer.target});
+  StartTransfer command{config.engine, transfer.id,     transfer.kind,  source,
+                        target,        transfer.source, transfer.target};
+  if (transfer.kind == TransferKind::kReceive) {
+    command.from = transfer.from;
+    command.call = transfer.waiting.front().second;
+  }
+  out->push_back(command);
 }
 
 }  // namespace kvtwin

@@ -17,6 +17,7 @@ void Core::State::launch_planned() {
   launch.clear(launched);
   for (size_t i = 0; i < planned.size(); ++i) commit_entry(i, &launch);
   launch.adopted.swap(adopted);
+  launch.ageings.swap(ageings);
   launch.adopted_counts.swap(adopted_counts);
   for (const Planned& entry : planned) add_adoption(entry, &launch);
   size_t keep = 0, forced = 0;
@@ -46,7 +47,7 @@ void Core::State::launch_planned() {
   note_launch(launch, tokens);
   out->push_back(LaunchStep{config.engine, StepId{launch.first}, repeat, tokens, padded(tokens),
                             launch.entries, launch.grants, launch.adoptions, launch.compressions, held,
-                            launch.formats, launch.snapshots});
+                            launch.formats, launch.ageings, launch.snapshots});
 }
 
 void Core::State::add_adoption(const Planned& entry, Launch* launch) {
@@ -179,6 +180,9 @@ void Core::State::note_launch(const Launch& launch, uint32_t tokens) {
     uint64_t hash = c.keep.size();
     for (const uint32_t keep : c.keep) hash = hash * 0x9e3779b97f4a7c15u + keep + 1;
     note({kCompressed, launch.first, raw(launch.members[c.entry].call), c.begin, c.end, hash});
+  }
+  for (const CellAgeing& ageing : launch.ageings) {
+    note({kAged, launch.first, raw(ageing.source), raw(ageing.target), ageing.position, ageing.count});
   }
   for (const Adoption& adoption : launch.adoptions) {
     note({kAdopted, launch.first, raw(adoption.call), digest_of(adoption.pages)});

@@ -160,6 +160,7 @@ void Core::State::preempt_last() {
   note({kPreempted, launched, raw(call.id)});
   let_go(&call, true);
   call.kv = 0;
+  call.arrived_now = false;
   call.phase = CallState::Phase::kWaiting;
   waiting.push_front(slot);
   preempted_now = true;
@@ -175,7 +176,10 @@ void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
     bits.insert(bits.end(), entry_bits.begin(), entry_bits.end());
     entry.bits_end = bits.size();
   }
-  if (snapshots) {
+  if (call.arrived_now) {
+    adopt_arrived(&call, granted_before);
+    entry.adopted_end = adopted.size();
+  } else if (snapshots) {
     adopted.insert(adopted.end(), adopting.begin(), adopting.end());
     adopted_counts.insert(adopted_counts.end(), adopting_counts.begin(), adopting_counts.end());
     adopting.clear();

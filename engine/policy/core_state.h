@@ -38,6 +38,9 @@ struct CallState {
   bool recall_barred = false;  // a recall failed: compute instead
   bool insert_barred = false;  // the index holds the same tokens from elsewhere
   bool admitted_now = false;   // its next entry is the first since admission
+  bool hands_over = false;     // once its first token exists (core_handover.cc)
+  bool arrives = false;        // its KV is on another engine and is to be fetched
+  bool arrived_now = false;    // it was, and no entry of it has been planned since
   uint32_t prompt = 0;
   uint32_t output = 0;
   uint32_t kv = 0;
@@ -54,6 +57,8 @@ struct CallState {
   std::vector<PageId> pages;       // its own, behind the lease, by position; kNoPage: a hole
   bool in_arena = false;           // its prompt is complete: `pages` is an arena (core_arena.cc)
   std::vector<PageId> host_pages;  // placement arena: one for every page of its context
+  EngineId from{};                 // arrives: whose pages `source` are
+  std::vector<PageId> source;
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
 
@@ -111,6 +116,7 @@ struct Launch {
   std::vector<uint32_t> keep;
   std::vector<Compression::Forced> forced;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
   std::vector<uint32_t> adopted_counts;  // of snapshots: cells, then shared pages, by group
   std::vector<Snapshot> snapshots;
 
@@ -127,6 +133,7 @@ struct Launch {
     keep.clear();
     forced.clear();
     formats.clear();
+    ageings.clear();
     adopted_counts.clear();
     snapshots.clear();
   }
@@ -140,7 +147,16 @@ struct TransferState {
   std::vector<PageId> source;
   std::vector<PageId> target;
   std::vector<std::pair<Slot, CallId>> waiting;  // calls that wait for it
+  EngineId from{};                               // kReceive
   bool live = false;
+};
+
+// What a call that was handed over left behind, until PagesTaken.
+struct HeldPages {
+  CallId call{};
+  Lease lease;
+  std::vector<PageId> own;  // behind the lease
+  std::vector<PageId> all;
 };
 
 struct Core::State {
@@ -157,6 +173,7 @@ struct Core::State {
   void on(const TransferDone& event);
   void on(const TransferFailed& event);
   void on(const Timer& event);
+  void on(const PagesTaken& event);  // core_handover.cc
   bool reject(const CallReady& event);
   void end_call(Slot slot);
   void drop_surplus_sessions();
@@ -278,6 +295,7 @@ struct Core::State {
   // core_formats.cc
   bool larger_than_pools(const CallReady& event);
   Admitted admit_to_pools(Slot slot);
+  void age_prefix(const CallState& call, const Lease& prefix, uint32_t pages_2_wanted);
   bool grow_cells(CallState* call, uint32_t tokens);
   void extend_cells(CallState* call, uint32_t tokens);
   void shrink_cells(CallState* call, uint32_t tokens);
@@ -294,6 +312,14 @@ struct Core::State {
   }
   static DualPool::Frames frames_of(const CallState& call) { return {call.pages, call.lease.pages}; }
 
+  // core_handover.cc
+  void hand_over(Slot slot);
+  void begin_arrival(const CallReady& event, CallState* call);
+  Admitted receive_first(Slot slot);
+  void finish_receive(const TransferState& transfer, bool arrived);
+  void drop_source(CallState* call);
+  void adopt_arrived(CallState* call, size_t granted_before);
+  uint64_t pages_handed_over() const;
   // core_snapshots.cc
   uint64_t tail_pages(uint32_t tokens) const;
   uint64_t tails_ahead(const CallState& call, uint32_t tokens) const;
@@ -333,7 +359,10 @@ struct Core::State {
     kKept,
     kShrunk,
     kSessionDropped,
-    kSnapshot
+    kHandedOver,
+    kTaken,
+    kSnapshot,
+    kAged
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -375,6 +404,7 @@ struct Core::State {
   uint64_t done = 0;
   uint64_t preempted_until = 0;  // steps before this may still write pages of preempted calls
 
+  std::deque<HeldPages> handed_over;
   std::vector<TransferState> transfers;
   uint64_t transfer_next = 0;
   uint32_t transfers_live = 0;
@@ -402,6 +432,8 @@ struct Core::State {
   std::vector<PageId> spare_pages;
   std::vector<BitRun> bits, entry_bits;               // of the step being planned, and scratch
   std::vector<PageId> newly_taken, frames, adopting;  // scratch
+  std::vector<CellAgeing> ageings;                    // that the next launch tells
+  std::vector<uint8_t> alone;                         // scratch
   std::vector<uint32_t> adopting_counts;              // scratch
 
   uint64_t reserved_total = 0;

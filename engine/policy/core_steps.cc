@@ -63,7 +63,13 @@ void Core::State::close_launch() {
     const bool complete = call.emitted == call.output && (call.output > 0 || call.kv >= call.prompt);
     if (call.launches == 0 && (call.ending || complete)) ended.push_back(member.slot);
   }
-  for (const Slot slot : ended) end_call(slot);
+  for (const Slot slot : ended) {
+    const CallState& call = calls[slot];
+    const bool hands_over = call.hands_over && !call.ending;
+    // Preempted behind its last step: what it would hand over is computed again first.
+    if (hands_over && (call.phase != CallState::Phase::kRunning || call.kv < call.prompt)) continue;
+    hands_over ? hand_over(slot) : end_call(slot);
+  }
 }
 
 // Something from outside is about to be told. The world completes the step that runs, and with two in

@@ -32,6 +32,17 @@ struct CallReady {
   // asks.
   std::span<const RoleRun> roles{};
   uint32_t turn = 0;  // of the call; roles' turns are at most this
+  // Handed over by another engine (commands.h): `emitted` output tokens exist, and the KV of the prompt lies
+  // in these pages of `from`, in order of position. 0: the call is new.
+  uint32_t emitted = 0;
+  EngineId from{};
+  std::span<const PageId> source{};
+};
+
+// The pages of a call that this engine handed over have been read, or nobody wants them any more.
+struct PagesTaken {
+  EngineId engine{};
+  CallId call{};
 };
 
 // The client no longer wants the call. The call ends at the next step boundary; FinishCall answers.
@@ -93,8 +104,8 @@ struct Timer {
 // The Client is addressed like an engine where only worlds look (timers).
 constexpr EngineId kClient{UINT16_MAX};
 
-using Event =
-    std::variant<CallReady, CallCancelled, SessionHint, StepDone, TransferDone, TransferFailed, Timer>;
+using Event = std::variant<CallReady, CallCancelled, SessionHint, StepDone, TransferDone, TransferFailed,
+                           Timer, PagesTaken>;
 
 }  // namespace kvtwin
 

@@ -50,6 +50,24 @@ Match PrefixIndex::acquire(uint64_t name_space, std::span<const UnitRun> identit
   return match;
 }
 
+uint32_t PrefixIndex::find_on_gpu(uint64_t name_space, std::span<const UnitRun> identity,
+                                  uint32_t pages_max) const {
+  Cursor cursor{identity};
+  uint32_t at = 0, pages = 0;
+  while (pages < pages_max && has_units(cursor, units_per_page_)) {
+    const uint32_t child = find_child(at, name_space, hash_first_page(at, name_space, cursor), cursor);
+    if (child == 0) break;
+    const Node& node = nodes_[child];
+    const uint32_t matched = std::min(match_units(node, cursor) / units_per_page_, pages_max - pages);
+    const auto on_gpu = std::min(matched, static_cast<uint32_t>(node.gpu.size()));
+    pages += on_gpu;
+    if (on_gpu < node.pages) break;
+    advance(&cursor, uint64_t{matched} * units_per_page_);
+    at = child;
+  }
+  return pages;
+}
+
 void PrefixIndex::release(const Lease& lease, bool used) {
   const uint64_t stamp = used ? tick() : 0;
   for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {

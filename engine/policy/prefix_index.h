@@ -69,6 +69,8 @@ class PrefixIndex {
   // Protects the longest cached prefix of `identity`, at most pages_max pages. Splits a node where the
   // match ends inside it.
   Match acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max);
+  // Pages of the longest prefix of `identity` that is all on the gpu, at most pages_max. Touches nothing.
+  uint32_t find_on_gpu(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max) const;
   // Ends a lease. `used`: the path counts as used now; otherwise it keeps its age.
   void release(const Lease& lease, bool used);
 

@@ -226,9 +226,10 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
     return "page_order OLDEST_FIRST is one queue of pages, precision triaxial has two pools; set page_order: "
            "LOWEST_FIRST";
   }
-  if (spec.ageing == Ageing::kRequantise) {
-    return "precision_options.ageing requantise is not run by the engine core yet; use forecast, which gives "
-           "tokens the bits of the tag that they will have, or ignore";
+  if (spec.ageing == Ageing::kRequantise && !config.prefix_cache) {
+    return "precision_options.ageing requantise works on cached prefixes when a turn starts, and "
+           "prefix_cache "
+           "is false; set prefix_cache: true, or precision_options.ageing: ignore";
   }
   if (config.prefix_cache && axes.identity->shares_across_sessions() && !bits_are_prefix_closed(spec)) {
     return "precision_options.tag_map gives bits by the age of a turn, so a prefix's bits depend on what "

@@ -9,26 +9,76 @@
 #include <thread>
 #include <vector>
 
+#include "models/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/sweep/halving.h"
 #include "scenarios/sweep/index.h"
 #include "scenarios/sweep/pool.h"
 #include "scenarios/sweep/slurm.h"
 #include "scenarios/sweep/sweep.h"
+#include "traces/proto/sweep.pb.h"
 
 namespace kvtwin {
 namespace {
 
 struct SweepArguments {
   std::string scenario, out, format = "table", shard = "0/1", sampler;
-  std::string columns = "calls_per_s,output_tokens_per_s,ttft_p99_ms,tpot_p95_ms,preemptions";
+  std::string columns;
   std::vector<std::string> sets, vary;
   std::string halve, rungs, launcher = "local";
   std::vector<std::string> sbatch;
-  uint32_t samples = 0, jobs = 0, keep_one_of = 3, tasks = 0;
-  uint64_t seed = 1;
+  uint32_t samples = 0, jobs = 0, keep_one_of = 0, tasks = 0;
+  uint64_t seed = 0;
   bool quiet = false, dry = false;
 };
+
+constexpr std::string_view kSweepFile = ".sweep.textproto";
+
+// A sweep's file stands for the words that it holds; what the command line says is added, and wins.
+Result<void> read_sweep_file(SweepArguments* arguments) {
+  if (!arguments->scenario.ends_with(kSweepFile)) {
+    if (arguments->vary.empty())
+      return mistake("kvtwin sweep", "--vary is missing",
+                     "as in --vary=limits.calls_max=4..64*2, or a FILE.sweep.textproto");
+    return {};
+  }
+  const std::string path = arguments->scenario;
+  const Result<std::string> text = read_text_file(path);
+  if (!text) return tl::unexpected<Mistake>(text.error());
+  v1::Sweep file;
+  if (Result<void> ok = parse_textproto(*text, path, &file); !ok) return ok;
+  if (file.scenario().empty())
+    return mistake(path, "scenario is missing",
+                   "write, for example, scenario: \"coding_agents_small.textproto\"");
+  const auto before = [](const auto& in, std::vector<std::string>* out) {
+    out->insert(out->begin(), in.begin(), in.end());
+  };
+  before(file.vary(), &arguments->vary);
+  before(file.set(), &arguments->sets);
+  if (arguments->vary.empty())
+    return mistake(path, "nothing varies", "write, for example, vary: \"limits.calls_max=4..64*2\"");
+  arguments->scenario =
+      (std::filesystem::path(path).parent_path() / file.scenario()).lexically_normal().string();
+  const auto take = [](const std::string& in, std::string* out) {
+    if (out->empty()) *out = in;
+  };
+  take(file.sampler() == "grid" ? "" : file.sampler(), &arguments->sampler);
+  take(file.halve(), &arguments->halve);
+  take(file.rungs(), &arguments->rungs);
+  if (arguments->samples == 0) arguments->samples = file.samples();
+  if (arguments->seed == 0) arguments->seed = file.seed();
+  if (arguments->keep_one_of == 0) arguments->keep_one_of = file.keep_one_of();
+  if (arguments->columns.empty()) arguments->columns = fmt::format("{}", fmt::join(file.columns(), ","));
+  return {};
+}
+
+// What neither says.
+void take_defaults(SweepArguments* arguments) {
+  if (arguments->columns.empty())
+    arguments->columns = "calls_per_s,output_tokens_per_s,ttft_p99_ms,tpot_p95_ms,preemptions";
+  if (arguments->seed == 0) arguments->seed = 1;
+  if (arguments->keep_one_of == 0) arguments->keep_one_of = 3;
+}
 
 // "120 of 1,000 points, 3 failed, about 340 s left": one rewritten line on a terminal, a line per 10 %
 // elsewhere.
@@ -188,7 +238,9 @@ int sweep_on_slurm(const SweepArguments& arguments, const SweepSpec& spec, Outpu
   return say_rows(arguments, spec, *rows, format);
 }
 
-int sweep(const SweepArguments& arguments) {
+int sweep(SweepArguments arguments) {
+  if (const Result<void> ok = read_sweep_file(&arguments); !ok) return complain(ok.error());
+  take_defaults(&arguments);
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
   const Result<Shard> shard = parse_shard(arguments.shard);
@@ -224,7 +276,7 @@ void add_sweep_command(CLI::App& app, int* status) {
     return command->add_option(name, *into)->expected(1)->allow_extra_args(false)->take_all();
   };
   command->add_option("SCENARIO", arguments->scenario)->required();
-  repeated("--vary", &arguments->vary)->required();
+  repeated("--vary", &arguments->vary);
   repeated("--set", &arguments->sets);
   command->add_option("--out", arguments->out)->required();
   command->add_option("--samples", arguments->samples);

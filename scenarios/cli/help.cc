@@ -8,6 +8,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin run     scenarios/coding_agents_small.textproto   run one scenario; print what happened
   kvtwin replay  out/run-3f0c                              same log, same decisions?
   kvtwin sweep   SCENARIO --vary=limits.calls_max=16..256*2 --out=out/sweep   run it at many points
+  kvtwin plan    SCENARIO --slo='ttft_p99<2s' --load=replay.population=1..500 --need=200   what is enough?
   kvtwin report  out/run-3f0c out/sweep --out=report.html  one page with plots, no network needed
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
@@ -149,7 +150,8 @@ constexpr char kSweep[] =
 
   kvtwin sweep scenarios/coding_agents_small.textproto --vary=limits.calls_max=4..64*2 --vary=seed=1,2,3 --out=out/sweep
 
-  SCENARIO              a .textproto file
+  SCENARIO              a .textproto file; or FILE.sweep.textproto, which says all of this itself
+                        (traces/proto/sweep.proto), and to which the command line adds
   --vary=FIELD=VALUES   one axis; may be repeated. 1,2,5 these; 1..8*2 = 1,2,4,8; 1..7+3 = 1,4,7;
                         sampled: 1..8 evenly (whole numbers if both ends are), 0.01..10* on a logarithmic scale
   --out=DIR             points/KEY holds each result, KEY being the fingerprint of its inputs; index.sqlite all
@@ -171,6 +173,29 @@ constexpr char kSweep[] =
   --quiet               no progress on stderr
 
 A point that fails is a row with its error, and runs again next time. Exit status 1 if there is one.
+)";
+
+constexpr char kPlan[] =
+    R"(The cheapest configuration that keeps what is promised, its margin, and what breaks first.
+
+  kvtwin plan SCENARIO --slo='ttft_p99<2s' --slo='tpot_p95<40ms' --load=replay.population=1..1000 --need=200
+              --vary=hardware.node=h200,h100 --vary=engines.count=1..8*2 --set=hardware.nodes=0
+
+  SCENARIO              scenario file
+  --slo=PROMISE         ttft_p99<2s, tpot_p95<40ms, session_p90<10min, e2e_mean<1min, itl_p99<100ms;
+                        goodput>=95% with conditions of each call: ttft<2s, tpot<40ms, e2e<30s;
+                        or any figure of kvtwin run --format=jsonl: output_tokens_per_s>1000. Repeatable: all hold
+  --load=FIELD=LOW..HIGH  what there is to do: replay.population, replay.sessions_per_s, ...
+  --need=LOAD           at which the promises must hold
+  --vary=FIELD=VALUES   a choice, as in kvtwin sweep: lists and steps. Repeatable: every combination
+  --set=FIELD=VALUE     of all candidates
+  --loss=FIELD=VALUE:PERCENT  what a choice costs in quality, where you know it; for the Pareto front
+  --seeds=N             the answer must hold with so many (3)
+  --allow-roofline      also where kernels were not measured; else such candidates are refused
+  --out=DIR             runs are kept there and found again (out/plan)
+  --jobs=N --format=table|json|jsonl --quiet
+
+Exit status 1 if no candidate holds.
 )";
 
 constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing else.
@@ -199,6 +224,7 @@ std::string help_text(const std::string& command) {
   if (command == "explain") return kExplain;
   if (command == "inspect-policy") return kInspectPolicy;
   if (command == "sweep") return kSweep;
+  if (command == "plan") return kPlan;
   if (command == "report") return kReport;
   if (command == "list") return kList;
   return "";

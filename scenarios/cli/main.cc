@@ -129,6 +129,7 @@ int run_main(const std::vector<std::string>& words) {
 #ifdef KVTWIN_HAVE_SQLITE
   add_sweep_command(app, &status);
 #endif
+  add_plan_command(app, &status);
   add_trace_command(app, &status);
   add_model_command(app, &status);
   add_calibrate_command(app, &status);

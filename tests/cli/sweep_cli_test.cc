@@ -206,3 +206,48 @@ TEST_CASE("sweep: halving runs all points cheaply, and the best in full") {
   CHECK(out.said("replay.sessions_max=6: 1 of 3 points go on"));
   CHECK(points_done(folder) == 9 + 3 + 1);
 }
+
+TEST_CASE("sweep: a file says what the command line would") {
+  Folder folder;
+  std::ofstream(folder.file("s.sweep.textproto"))
+      << "scenario: \"" << kScenario << "\"\nvary: \"limits.calls_max=4,8\"\nset: \"replay.sessions_max=2\"\n"
+      << "samples: 0 columns: \"steps\"\n";
+  const auto sweep = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"sweep", folder.file("s.sweep.textproto"), "--out=" + folder.file("f")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_kvtwin(folder, words);
+  };
+  const Outcome by_file = sweep({"--format=jsonl"});
+  REQUIRE_MESSAGE(by_file.status == 0, by_file.err);
+  const Outcome by_words = run_kvtwin(
+      folder, words_of(folder, {"--vary=limits.calls_max=4,8", "--set=replay.sessions_max=2", "--format=jsonl"}));
+  CHECK(by_file.out == by_words.out);
+  CHECK(sweep({"--vary=seed=1,2", "--format=jsonl"}).err.find("4 points") != std::string::npos);
+  std::ofstream(folder.file("s.sweep.textproto")) << "scenario: \"x\"\nvari: \"a=1\"\n";
+  CHECK(sweep({}).said("s.sweep.textproto:2:"));
+  CHECK(run_kvtwin(folder, {"sweep", kScenario, "--out=" + folder.file("g")}).said("--vary is missing"));
+}
+
+TEST_CASE("sweep: a changed default, price or rate makes new points; what is only written out does not") {
+  Folder folder;
+  const auto keys = [&](std::vector<std::string> more) {
+    more.push_back("--vary=limits.calls_max=4");
+    more.push_back("--dry-run");
+    more.push_back("--format=jsonl");
+    const Outcome out = run_kvtwin(folder, words_of(folder, more));
+    const auto rows = lines_of(out.out);
+    REQUIRE_MESSAGE(rows.size() == 1, out.err);
+    return rows[0]["key"].get<std::string>();
+  };
+  const std::string as_it_is = keys({});
+  CHECK(keys({"--set=limits.evict_batch_pages=64"}) == as_it_is);  // the default
+  CHECK(keys({"--set=limits.evict_batch_pages=65"}) != as_it_is);
+  CHECK(keys({"--set=engines.prefill=0"}) == as_it_is);
+  CHECK(keys({"--set=name=other"}) == as_it_is);
+  fs::copy(std::string(KVTWIN_SOURCE_DIR) + "/models", folder.file("models"), fs::copy_options::recursive);
+  setenv("KVTWIN_MODELS", folder.file("models").c_str(), 1);
+  CHECK(keys({}) == as_it_is);
+  std::ofstream(folder.file("models/device/h200.textproto"), std::ios::app) << "# another price\n";
+  CHECK(keys({}) != as_it_is);
+  unsetenv("KVTWIN_MODELS");
+}

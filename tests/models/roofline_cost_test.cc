@@ -232,5 +232,23 @@ TEST_CASE("roofline: every model prices on every device, host time is passed thr
   CHECK_FALSE(make_cost_model(wrong));
 }
 
+TEST_CASE("roofline: tensor parallelism of four, by hand") {
+  DeviceSpec d = ideal(device("h200"));
+  const Figure fixed{10'000, Basis::kMeasured, "test"}, rate{300e9, Basis::kMeasured, "test"};
+  d.all_reduce = {{4, fixed, rate}};
+  RooflineCost model(llm("llama-3.1-8b"), d, 4, {});
+  double gemm = 0, reduce = 0;
+  for (const StepPart& op : model.ops(decodes(1, 0))) {
+    const double us = 1e3 * ms(op.times * op.each);
+    if (op.kind == PartKind::kGemm) gemm += us;
+    if (op.kind == PartKind::kAllReduce) reduce += us;
+  }
+  // A quarter of each layer's 4096 * (6144 + 4096 + 28672 + 14336) weights: 109.05 MB, times 32, at 4.8 TB/s.
+  CHECK(gemm == doctest::Approx(727.0).epsilon(0.003));
+  // Two of a row of 8,192 B in each of 32 layers: 10 us + 2 * 3/4 * 8,192 B / 300 GB/s = 10.041 us. And the
+  // logits: half an all-reduce of 256,512 B, 10 us + 2 * 3/4 * 128,256 B / 300 GB/s = 10.641 us.
+  CHECK(reduce == doctest::Approx(64 * 10.04096 + 10.64128).epsilon(1e-5));
+}
+
 }  // namespace
 }  // namespace kvtwin

@@ -89,3 +89,41 @@ TEST_CASE("router: the digest tells two placements apart, and repeats") {
   CHECK(digest(RoutingKind::kRoundRobin) == digest(RoutingKind::kRoundRobin));
   CHECK(digest(RoutingKind::kRoundRobin) != digest(RoutingKind::kSessionAffine));
 }
+
+TEST_CASE("router: prefix aware weighs what is cached against what is still to come") {
+  Router router(RoutingKind::kPrefixAware, 3);
+  const auto cached = [](EngineId engine, const CallReady& ready) {
+    return ready.session == SessionId{7} && raw(engine) == 2 ? 800u : 0u;
+  };
+  CHECK(raw(router.place(call(0, 7, 1000, 100), cached)) == 2);  // 1000, 1000, 200 tokens to come
+  CHECK(raw(router.place(call(1, 7, 1000, 100), cached)) == 0);  // 1000, 1000, 1100 + 200
+  CHECK(raw(router.place(call(2, 7, 1000, 100), cached)) == 1);  // 2100, 1000, 1300
+  CHECK(raw(router.place(call(3, 7, 1000, 100), cached)) == 2);  // 2100, 2100, 1300
+  router.ended(CallId{1});
+  CHECK(raw(router.place(call(4, 8, 500, 0), cached)) == 0);  // nothing cached: the idle one
+  CHECK(raw(router.place(call(5, 9, 500, 0))) == 0);          // nobody to ask: the load decides
+}
+
+TEST_CASE("router: hint aware keeps who comes back soon, and counts its context meanwhile") {
+  Router router(RoutingKind::kHintAware, 2);
+  CHECK(placed(router, 0, 1, 1000, 100) == 0);
+  router.ended(CallId{0});
+  router.session_returns(SessionId{1}, {5'000'000'000});
+  CHECK(placed(router, 1, 2, 300, 0) == 1);   // 1100 are expected on the other
+  CHECK(placed(router, 2, 1, 1200, 0) == 0);  // back, although 1 has less load
+  router.ended(CallId{2});
+  router.session_returns(SessionId{1}, Router::kHintHorizon + Duration{1});
+  CHECK(placed(router, 3, 3, 200, 0) == 0);  // away for long: nobody waits for it
+  CHECK(placed(router, 4, 1, 50, 0) == 0);   // 200, 300: wherever load is least
+  router.session_returns(SessionId{1}, {1});
+  router.session_ended(SessionId{1});
+  CHECK(placed(router, 5, 1, 1, 0) == 0);  // 250, 300: what was expected is not counted any more
+}
+
+TEST_CASE("router: engines may be numbered from another on") {
+  Router router(RoutingKind::kRoundRobin, 2, EngineId{3});
+  CHECK(placed(router, 0) == 3);
+  CHECK(placed(router, 1) == 4);
+  CHECK(placed(router, 2) == 3);
+  CHECK(router.engine_of_session(SessionId{0}) == EngineId{3});
+}

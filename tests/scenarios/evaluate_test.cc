@@ -23,7 +23,7 @@ TEST_CASE("wilson: textbook intervals") {
 std::vector<std::string> sets(const std::string& policies, uint32_t cells, double prompt) {
   const std::string text =
       "model { name: \"llama-3.1-8b\" }\nhardware { node: \"h200\" }\n"
-      "trace { path: \"../tests/scenarios/scenario_test.cc\" format: \"azure\" }\npolicies { " +
+      "trace { path: \"methods/tiny/calls.csv\" format: \"azure\" }\npolicies { " +
       policies + " }\n";
   const auto scenario = parse_scenario(text, KVTWIN_SOURCE_DIR "/scenarios/test.textproto", {});
   REQUIRE_MESSAGE(scenario, scenario.error().front().text());

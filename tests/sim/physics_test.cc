@@ -21,6 +21,7 @@ struct Move {
   uint16_t engine = 0;
   bool in = true;
   uint64_t bytes = 0;
+  int from = -1;  // an engine whose KV it fetches
 };
 
 // Pages of one byte would need spans of gigabytes: a move of b bytes is one page of b bytes, so all moves
@@ -44,7 +45,13 @@ std::string ends_of(const sim::SimConfig& config, const std::vector<Move>& moves
       const auto start = [&](size_t i) {
         const Tier from = moves[i].in ? Tier::kHost : Tier::kGpu, to = moves[i].in ? Tier::kGpu : Tier::kHost;
         const std::span<const PageId> pages(&page, moves[i].bytes > 0 ? 1 : 0);
-        world->submit(StartTransfer{EngineId{moves[i].engine}, TransferId{i}, {}, from, to, pages, pages});
+        StartTransfer command{EngineId{moves[i].engine}, TransferId{i}, {}, from, to, pages, pages};
+        if (moves[i].from >= 0) {
+          command.kind = TransferKind::kReceive;
+          command.source_tier = Tier::kGpu;
+          command.from = EngineId{static_cast<uint16_t>(moves[i].from)};
+        }
+        world->submit(command);
       };
       const size_t timers = chain ? 1 : moves.size();
       for (size_t i = 0; i < timers; ++i) world->submit(SetTimer{kClient, TimerId{i}, {moves[i].at_ns}});
@@ -205,6 +212,38 @@ TEST_CASE(
     CHECK(log.find(line) != std::string::npos);
   }
   CHECK(log.ends_with("40 450 7"));
+}
+
+TEST_CASE("physics: KV goes from GPU to GPU over NVLink, over PCIe, and between nodes over network cards") {
+  ToyCost cost(1, false, 0);
+  sim::SimConfig config = node(3, 100'000'000, &cost);
+  config.prefill_engines = 1;
+  config.node.gpus = 2;
+  config.node.pcie_gb_per_s = 50;
+  config.node.nvlink_gb_per_s = 400;
+  config.node.nic_gb_per_s = 40;
+  config.node.copy_overhead_in = {5'000};
+  config.node.further = {config.node};
+  config.node.further[0].nic_gb_per_s = 25;
+  config.engines[2].gpu_first = 3;
+  const std::vector<Move> near = {{.engine = 1, .bytes = 1, .from = 0}},
+                          far = {{.engine = 2, .bytes = 1, .from = 0}};
+  CHECK(ends_of(config, near) == "e1 #0 255000\n");  // 100 MB / 400 GB/s + 5 us
+  CHECK(ends_of(config, far) == "e2 #0 4005000\n");  // the slower card: 25 GB/s
+  // Both at once: the sender's NVLink and card are links of their own.
+  CHECK(ends_of(config, {near[0], far[0]}) == "e1 #0 255000\ne2 #1 4005000\n");
+  config.node.nvlink_gb_per_s = 0;
+  CHECK(ends_of(config, near) == "e1 #0 2005000\n");  // PCIe, past host memory
+  // An engine of two GPUs receives half on each, from the one GPU of the sender: its link is shared.
+  config.engines.resize(2);
+  config.engines[1] = {.cost = &cost, .page_bytes = 100'000'000, .gpu_first = 2, .gpus = 2};
+  // 50 MB at 20 GB/s each.
+  CHECK(ends_of(config, near) == "e1 #0 2505000\n");
+  config.node.nic_gb_per_s = 0;
+  CHECK(validate_sim_config(config).error().what == "there is no way for KV from engines[0]");
+  config.node.nic_gb_per_s = 40;
+  config.engines[1].page_bytes = 1;
+  CHECK(validate_sim_config(config).error().what.find("a page has 1 bytes") == 0);
 }
 
 TEST_CASE("physics: kernels that overlap on one GPU share it, those on two GPUs do not") {

@@ -24,6 +24,7 @@ std::string text_of(const StepDone& e) {
 }
 std::string text_of(const TransferDone& e) { return fmt::format("arrived t{}", raw(e.transfer) + 1); }
 std::string text_of(const TransferFailed& e) { return fmt::format("failed t{}", raw(e.transfer) + 1); }
+std::string text_of(const PagesTaken& e) { return fmt::format("taken r{}", raw(e.call)); }
 std::string text_of(const Timer& e) { return fmt::format("timer {}", raw(e.timer)); }
 
 std::string text_of(const LaunchStep& c) {
@@ -41,8 +42,8 @@ std::string text_of(const LaunchStep& c) {
   return text;
 }
 std::string text_of(const StartTransfer& c) {
-  return fmt::format("{} t{} {}", c.kind == TransferKind::kRecall ? "recall" : "demote", raw(c.transfer) + 1,
-                     c.source.size());
+  static constexpr const char* kKinds[] = {"recall", "demote", "receive"};
+  return fmt::format("{} t{} {}", kKinds[static_cast<size_t>(c.kind)], raw(c.transfer) + 1, c.source.size());
 }
 std::string text_of(const SetTimer&) { return "timer"; }
 std::string text_of(const TokensEmitted& c) { return fmt::format("told r{}:{}", raw(c.call), c.tokens); }
@@ -58,6 +59,8 @@ std::string text_of(const DropCallState& c) {
   const bool preempted = c.reason == DropCallState::Reason::kPreempted;
   return fmt::format("{} r{}", preempted ? "preempt" : "drop", raw(c.call));
 }
+std::string text_of(const HandOver& c) { return fmt::format("over r{} {}", raw(c.call), c.pages.size()); }
+std::string text_of(const SourceRead& c) { return fmt::format("read r{}", raw(c.call)); }
 std::string text_of(const DropSessionState& c) { return fmt::format("forget {}", raw(c.session)); }
 
 }  // namespace

@@ -61,7 +61,7 @@ void PageChecker::snapshot(CallId call, uint32_t snapshot, bool known) {
   }
 }
 
-void PageChecker::adopted(const Adoption& adoption) {
+void PageChecker::adopted(const Adoption& adoption, uint32_t tokens) {
   if (!adoption.cells.empty()) return continued(adoption);
   KVT_CHECK(keeping_ == Keeping::kAll || keeping_ == Keeping::kHoles);
   Table& table = tables(adoption.call)[0];
@@ -70,13 +70,14 @@ void PageChecker::adopted(const Adoption& adoption) {
   // What was dropped of a page travels with it.
   for (const PageId page : table.pages) {
     const auto content = pages_.find(page);  // written in this very step: not there yet, and whole
-    for (uint32_t slot = 0; slot < shape_.page_tokens; ++slot) {
+    for (uint32_t slot = 0; slot < shape_.page_tokens && table.positions.size() < tokens; ++slot) {
       const bool dead =
           page == kNoPage || (keeping_ == Keeping::kHoles && content->second.at(slot) == kTombstone);
       KVT_CHECK(!dead || keeping_ == Keeping::kHoles);
       table.positions.push_back(dead ? kDead : static_cast<uint32_t>(table.positions.size()));
     }
   }
+  KVT_CHECK(table.positions.size() == tokens);
 }
 
 void PageChecker::write(Table* table, uint32_t slot, CallId call, uint32_t position) {
@@ -214,12 +215,28 @@ void PageChecker::transfer_started(TransferId transfer, std::span<const PageId> 
   }
 }
 
+void PageChecker::receive_started(TransferId transfer, const PageChecker& from,
+                                  std::span<const PageId> source, std::span<const PageId> target) {
+  KVT_CHECK(!copies_.contains(transfer));
+  KVT_CHECK(source.size() == target.size());
+  Copy& copy = copies_[transfer];
+  copy.from = &from;
+  copy.source.assign(source.begin(), source.end());
+  copy.target.assign(target.begin(), target.end());
+  for (size_t i = 0; i < source.size(); ++i) {
+    copy.at_start.push_back(from.pages_.at(source[i]));
+    KVT_CHECK(!copy.at_start[i].empty());  // what is handed over has been computed
+    KVT_CHECK(i + 1 == source.size() || copy.at_start[i].size() == shape_.page_tokens);
+  }
+}
+
 void PageChecker::transfer_ended(TransferId transfer, bool arrived) {
   const auto entry = copies_.find(transfer);
   KVT_CHECK(entry != copies_.end());
   const Copy& copy = entry->second;
   for (size_t i = 0; i < copy.source.size(); ++i) {
-    KVT_CHECK(pages_[copy.source[i]] == copy.at_start[i]);  // nobody wrote to it meanwhile
+    const auto& origin = copy.from == nullptr ? pages_ : copy.from->pages_;
+    KVT_CHECK(origin.at(copy.source[i]) == copy.at_start[i]);  // nobody wrote to it meanwhile
     pages_[copy.target[i]] = arrived ? copy.at_start[i] : Content{};
   }
   copies_.erase(entry);

@@ -39,7 +39,8 @@ class PageChecker {
   PageChecker(uint64_t seed, Keeping keeping, const GroupShape& shape, const TokenSource* tokens)
       : seed_(seed), keeping_(keeping), shape_(shape), tokens_(tokens) {}
 
-  void adopted(const Adoption& adoption);
+  // `tokens`: the last of the pages may be partly filled (a prompt from another engine).
+  void adopted(const Adoption& adoption, uint32_t tokens);
   void granted(CallId call, uint32_t group, PageId page);
   void begins(CallId call);
   // One entry of one step ran: writes its tokens (`staged`: not to pages), then reads everything up to them.
@@ -52,6 +53,9 @@ class PageChecker {
   void snapshot(CallId call, uint32_t snapshot, bool known);
 
   void transfer_started(TransferId transfer, std::span<const PageId> source, std::span<const PageId> target);
+  // From another engine's pages: a prompt, whose last page may be partly filled, or nothing at all.
+  void receive_started(TransferId transfer, const PageChecker& from, std::span<const PageId> source,
+                       std::span<const PageId> target);
   void transfer_ended(TransferId transfer, bool arrived);
 
  private:
@@ -59,6 +63,7 @@ class PageChecker {
   struct Copy {
     std::vector<PageId> source, target;
     std::vector<Content> at_start;
+    const PageChecker* from = nullptr;  // null: this one
   };
   // One call's cells in one head group: cell i is the token of positions[i], in slot i of the table. Where
   // cells keep their places, positions[i] is i or kDead.

@@ -44,6 +44,7 @@ struct ScriptBackend::Launch {
   };
   std::vector<Cut> cuts;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
 
   uint64_t end() const { return first + ends.size(); }
 };
@@ -96,7 +97,10 @@ void ScriptBackend::submit(const Command& command) {
     const bool fails =
         draw({options_.seed, kTransferFails, raw(engine.id), id}) % 100 < options_.transfer_fails_per_100;
     transfers_.push_back({now_ + Duration{took}, engine.id, transfer->transfer, fails});
-    if (engine.checker)
+    if (engine.checker && transfer->kind == TransferKind::kReceive) {
+      engine.checker->receive_started(transfer->transfer, *engines_[raw(transfer->from)]->checker,
+                                      transfer->source, transfer->target);
+    } else if (engine.checker)
       engine.checker->transfer_started(transfer->transfer, transfer->source, transfer->target);
   }
   if (const auto* timer = std::get_if<SetTimer>(&command)) {
@@ -138,6 +142,7 @@ void ScriptBackend::launch(const LaunchStep& command) {
     launch.cuts.push_back({c, {c.forced.begin(), c.forced.end()}, {c.keep.begin(), c.keep.end()}});
   }
   launch.formats.assign(command.formats.begin(), command.formats.end());
+  launch.ageings.assign(command.ageings.begin(), command.ageings.end());
   Instant at = engine.launches.empty() ? std::max(now_, engine.free_at) : engine.launches.back().ends.back();
   for (uint64_t step = launch.first; step < launch.first + command.repeat; ++step) {
     const bool zero =
@@ -265,6 +270,7 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
 // As run_step(), where pages have two formats.
 void ScriptBackend::check_cells(CellChecker* cells, const Launch& launch,
                                 const std::vector<PlanEntry>& entries, uint32_t offset) {
+  if (offset == 0) cells->ages(launch.ageings);
   for (uint32_t i = 0; i < entries.size(); ++i) {
     if (offset == 0 && entries[i].first) {
       std::vector<PageId> adopted;
@@ -293,7 +299,12 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
     for (const PlanEntry& entry : launch.entries) {
       if (entry.first) checker->begins(entry.call);
     }
-    for (const Launch::Adopted& one : launch.adoptions) checker->adopted(one.told());
+    for (const Launch::Adopted& one : launch.adoptions) {
+      const Adoption told = one.told();
+      const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
+                                      [&](const PlanEntry& it) { return it.call == told.call; });
+      checker->adopted(told, entry->context);
+    }
   }
   std::vector<PlanEntry> entries = launch.entries;
   for (PlanEntry& entry : entries) {

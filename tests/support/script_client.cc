@@ -200,7 +200,7 @@ void ScriptClient::call_rejected(Instant now, CallId id, ClientEvents* events) {
   const uint32_t call = raw(id);
   KVT_CHECK(sent_[call]);
   KVT_CHECK(answers_[call].kind == Answer::Kind::kNone);
-  KVT_CHECK(told_[call] == 0);
+  KVT_CHECK(told_[call] == 0 || (options_.late_rejects && told_[call] == 1));
   answers_[call] = {now, 0, Answer::Kind::kRejected};
   next_call(now, call, events);
 }

@@ -29,6 +29,7 @@ struct ScriptClientOptions {
   uint32_t cancels_per_100 = 0;
   uint32_t spawns_per_100 = 0;  // calls that start the next idle session when a token appears
   bool early_ends = false;      // the world may sample end-of-sequence
+  bool late_rejects = false;    // by an engine with less memory, once another has computed the prompt
   bool roles = false;           // prompts say what their tokens are
 };
 

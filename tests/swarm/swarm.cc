@@ -165,10 +165,37 @@ void draw_formats(CoreConfig* config, Prng* prng) {
       prng->chance(1, 6) ? (prng->chance(1, 2) ? 0 : kAllTags) : draw({prng->range(0, 1 << 20)});
   if (prng->chance(1, 3)) spec.four_bit_tags |= draw({prng->range(0, 1 << 20)});
   spec.four_bit_tags &= kAllTags;
-  if (set.identity == "shared" && !bits_are_prefix_closed(spec)) spec.ageing = Ageing::kForecast;
+  if (set.identity == "shared" && !bits_are_prefix_closed(spec))
+    spec.ageing = Ageing::kForecast;
+  else if (config->prefix_cache && prng->chance(1, 2))
+    spec.ageing = Ageing::kRequantise;
   config->pages_gpu = number(prng, 2, prng->chance(1, 2) ? 12 : 60);
   config->pages_int2 = number(prng, 0, config->pages_gpu - 1);
   config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu - config->pages_int2 - 1);
+}
+
+// Engines that are not alike; some compute prompts, the others decode.
+void draw_cluster(const CoreConfig& common, Prng* prng, RunOptions* out) {
+  out->routing = one_of({RoutingKind::kRoundRobin, RoutingKind::kLeastLoaded, RoutingKind::kSessionAffine,
+                         RoutingKind::kPrefixAware, RoutingKind::kPrefixAware, RoutingKind::kHintAware},
+                        prng);
+  const uint32_t engines = number(prng, 2, 5);
+  if (prng->chance(4, 5)) out->prefill_engines = number(prng, 1, engines - 1);
+  for (uint16_t i = 0; i < engines; ++i) {
+    CoreConfig config = common;
+    config.capture_sizes.clear();
+    config.chunk_tokens_max = config.watermark_pages = 0;
+    draw_scheduling(&config, prng);
+    config.steps_in_flight_max = common.steps_in_flight_max;
+    config.context_tokens_max = common.context_tokens_max;
+    config.pages_gpu = number(prng, 2, prng->chance(1, 3) ? 8 : 64);
+    config.watermark_pages = std::min(config.watermark_pages, config.pages_gpu / 2);
+    config.clean_pages_target = std::min(config.clean_pages_target, config.pages_gpu);
+    config.engine = EngineId{i};
+    config.prefill_only = i < out->prefill_engines;
+    KVT_CHECK(!validate_core_config(config).has_value());
+    out->engines.push_back(config);
+  }
 }
 
 // Compressed prefixes: whole chunks, of any number of units.
@@ -209,13 +236,18 @@ Setting draw_setting(uint64_t seed) {
   CoreConfig config;
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
+  const bool cluster = seed >= kClusterSeeds;
+  if (cluster && config.policies.placement == "arena") {
+    config.policies = PolicySet{};
+    config.pages_host = 0;
+  }
   const bool formats = seed >= kFormatSeeds && seed < kSnapshotSeeds;
   if (formats) {
     draw_formats(&config, &prng);
     const auto wrong = validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
-  } else if (seed >= kRetentionSeeds) {
+  } else if (seed >= kRetentionSeeds && !cluster) {
     const bool snapshots = seed >= kSnapshotSeeds;
     const Moment moment = snapshots ? draw_snapshots(&config, &prng) : draw_retention(&config, &prng);
     if (!snapshots) draw_chunk(&config, &prng);
@@ -231,7 +263,8 @@ Setting draw_setting(uint64_t seed) {
       one_of({RoutingKind::kRoundRobin, RoutingKind::kLeastLoaded, RoutingKind::kSessionAffine}, &prng);
   setting.run.check_invariants = true;
   const uint32_t engines = prng.chance(2, 3) ? 1 : number(&prng, 2, 3);
-  for (uint16_t i = 0; i < engines; ++i) {
+  if (cluster) draw_cluster(config, &prng, &setting.run);
+  for (uint16_t i = 0; i < engines && !cluster; ++i) {
     config.engine = EngineId{i};
     setting.run.engines.push_back(config);
   }
@@ -241,6 +274,7 @@ Setting draw_setting(uint64_t seed) {
   client.sessions = number(&prng, 1, 8);
   client.calls_per_session = number(&prng, 1, 6);
   client.unit_tokens = config.unit_tokens;
+  client.late_rejects = setting.run.prefill_engines > 0;
   client.roles = formats;
   client.prompt_tokens_max = std::min(number(&prng, 1, room / (prng.chance(1, 3) ? 1 : 4) + 1), 300u);
   client.output_tokens_max = prng.chance(1, 8) ? 250 : number(&prng, 1, 40);
@@ -344,7 +378,10 @@ void print_swarm(uint64_t seed, bool folded) {
       c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max, static_cast<int>(c.batch_order),
       static_cast<int>(c.admission), c.watermark_pages, static_cast<int>(c.page_order), c.prefix_cache,
       c.prefix_eviction, c.policies.identity, c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
-  if (seed >= kFormatSeeds && seed < kSnapshotSeeds) {
+  if (seed >= kClusterSeeds) {
+    fmt::print("{} of the engines compute prompts, routing {}\n", setting.run.prefill_engines,
+               static_cast<int>(setting.run.routing));
+  } else if (seed >= kFormatSeeds && seed < kSnapshotSeeds) {
     fmt::print("{} of the pages are int2, 4-bit tags {:x}, ageing {}\n", c.pages_int2,
                c.policies.precision_spec.four_bit_tags, static_cast<int>(c.policies.precision_spec.ageing));
   } else if (seed >= kRetentionSeeds) {

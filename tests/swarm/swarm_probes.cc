@@ -25,11 +25,24 @@ Probes format_probes() {
   Probes probes;
   for (const char* name :
        {"a group filled an int2 page", "2-bit cells spilled to int4", "a prompt's end flushed what waited",
-        "a prefix in pages of two formats was adopted", "a call was preempted", "a call was preempted twice",
-        "a stretch got pages ahead", "a stretch was cut by an arrival", "end-of-sequence ended a stretch",
-        "cancelled with two steps in flight", "a prefix from a call of the same step",
-        "a prefix from another session", "no page free and none to evict", "rejected: larger than the pool",
+        "a prefix in pages of two formats was adopted", "a prefix was requantised", "a call was preempted",
+        "a call was preempted twice", "a stretch got pages ahead", "a stretch was cut by an arrival",
+        "end-of-sequence ended a stretch", "cancelled with two steps in flight",
+        "a prefix from a call of the same step", "a prefix from another session",
+        "no page free and none to evict", "rejected: larger than the pool",
         "a preempted call found its prefix again"}) {
+    probes[name] = 0;
+  }
+  return probes;
+}
+
+Probes cluster_probes() {
+  Probes probes;
+  for (const char* name :
+       {"a call was handed over", "a prompt arrived", "a prompt did not arrive",
+        "all of a prompt was there already", "part of a prompt was there already",
+        "cancelled while its prompt was on its way", "an arrived call was preempted", "a call was preempted",
+        "a recall arrived", "a stretch was cut by an arrival", "rejected: larger than the pool"}) {
     probes[name] = 0;
   }
   return probes;
@@ -54,6 +67,7 @@ Probes snapshot_probes() {
 
 Probes all_probes(uint64_t last) {
   Probes probes;
+  if (last >= kClusterSeeds) return cluster_probes();
   if (last >= kSnapshotSeeds) return snapshot_probes();
   if (last >= kFormatSeeds) return format_probes();
   if (last >= kRetentionSeeds) return retention_probes();
@@ -110,11 +124,18 @@ bool ProbeObserver::recalling(const Engine& engine) const {
 void ProbeObserver::saw_event(Instant, EngineId engine, const Event& event) {
   constexpr uint64_t kTooMany = 3'000'000;
   KVT_CHECK(++events_ < kTooMany);  // it goes on for ever
+  engine_now_ = engine;
   std::visit([&](const auto& e) { saw(e, &engines_[raw(engine)]); }, event);
 }
 
 void ProbeObserver::saw(const CallReady& event, Engine* engine) {
-  calls_[event.call] = {event.session, false, false, 0};
+  Call& here = calls_[event.call];
+  here = {.session = event.session};
+  if (event.emitted > 0) {
+    here.arrived = true;
+    here.source_pages = event.source.size();
+    KVT_CHECK(!configs_[raw(engine_now_)].prefill_only);
+  }
   if (event.output_tokens == 0) hit("a call of no output");
   if (engine->launched > std::max(engine->done + 2, engine->last_first + 1))
     hit("a stretch was cut by an arrival");
@@ -128,6 +149,7 @@ void ProbeObserver::saw(const CallReady& event, Engine* engine) {
 
 void ProbeObserver::saw(const CallCancelled& event, Engine* engine) {
   const Call& call = calls_.at(event.call);
+  if (call.on_its_way) hit("cancelled while its prompt was on its way");
   if (call.answered) {
     hit("cancelled after its answer");
   } else if (call.launched) {
@@ -156,14 +178,14 @@ void ProbeObserver::saw(const StepDone& event, Engine* engine) {
 }
 
 void ProbeObserver::saw(const TransferDone& event, Engine* engine) {
-  const bool recall = engine->transfers.at(event.transfer) == TransferKind::kRecall;
-  hit(recall ? "a recall arrived" : "a demotion arrived");
+  static constexpr const char* kNames[] = {"a recall arrived", "a demotion arrived", "a prompt arrived"};
+  hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   engine->transfers.erase(event.transfer);
 }
 
 void ProbeObserver::saw(const TransferFailed& event, Engine* engine) {
-  const bool recall = engine->transfers.at(event.transfer) == TransferKind::kRecall;
-  hit(recall ? "a recall failed" : "a demotion failed");
+  static constexpr const char* kNames[] = {"a recall failed", "a demotion failed", "a prompt did not arrive"};
+  hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   engine->transfers.erase(event.transfer);
 }
 
@@ -279,6 +301,7 @@ void ProbeObserver::saw_formats(const LaunchStep& c) {
     if (pages_2[entry] > 0) hit("a group filled an int2 page");
     if (cells / config.page_tokens > pages_2[entry]) hit("2-bit cells spilled to int4");
   }
+  if (!c.ageings.empty()) hit("a prefix was requantised");
   for (const Adoption& adoption : c.adoptions) {
     const auto narrow = std::count_if(adoption.pages.begin(), adoption.pages.end(), is_int2);
     const auto ends = std::count(adoption.pages.begin(), adoption.pages.end(), kNoPage);
@@ -291,6 +314,25 @@ void ProbeObserver::told(const StartTransfer& c) {
   Engine& engine = engines_[raw(c.engine)];
   if (c.kind == TransferKind::kRecall && recalling(engine)) hit("two recalls at once");
   engine.transfers[c.transfer] = c.kind;
+  if (c.kind != TransferKind::kReceive) return;
+  Call& call = calls_.at(c.call);
+  KVT_CHECK(call.arrived && !call.launched);
+  if (c.source.empty()) hit("all of a prompt was there already");
+  if (c.source.size() < call.source_pages && !c.source.empty()) hit("part of a prompt was there already");
+  call.on_its_way = true;
+}
+
+void ProbeObserver::told(const HandOver& c) {
+  hit("a call was handed over");
+  KVT_CHECK(configs_[raw(c.engine)].prefill_only);
+}
+
+// Read once, and not before it was handed over.
+void ProbeObserver::told(const SourceRead& c) {
+  Call& call = calls_.at(c.call);
+  KVT_CHECK(call.arrived && !call.read);
+  call.read = true;
+  call.on_its_way = false;
 }
 
 void ProbeObserver::told(const FinishCall& c) { calls_.at(c.call).answered = true; }
@@ -313,6 +355,7 @@ void ProbeObserver::told(const RejectCall& c) {
 void ProbeObserver::told(const DropCallState& c) {
   if (c.reason != DropCallState::Reason::kPreempted) return;
   hit("a call was preempted");
+  if (calls_.at(c.call).arrived) hit("an arrived call was preempted");
   if (configs_[raw(c.engine)].policies.placement == "arena") hit("a call with an arena was preempted");
   if (++calls_.at(c.call).preempted == 2) hit("a call was preempted twice");
   if (!engines_[raw(c.engine)].transfers.empty()) hit("a preemption while a transfer was under way");

@@ -27,6 +27,9 @@ class ProbeObserver final : public Observer {
     bool launched = false;
     bool answered = false;
     uint32_t preempted = 0;
+    // Of a call that another engine prefilled: its KV is being fetched; its source was let go.
+    bool arrived = false, on_its_way = false, read = false;
+    size_t source_pages = 0;
   };
   struct Engine {
     uint64_t done = 0, launched = 0;  // single steps
@@ -45,6 +48,7 @@ class ProbeObserver final : public Observer {
   void saw(const TransferDone& event, Engine* engine);
   void saw(const TransferFailed& event, Engine* engine);
   void saw(const Timer&, Engine*) {}
+  void saw(const PagesTaken&, Engine*) {}
   void told(const LaunchStep& command);
   void saw_compressions(const LaunchStep& command, Engine* engine);
   void saw_formats(const LaunchStep& command);
@@ -56,6 +60,8 @@ class ProbeObserver final : public Observer {
   void told(const RejectCall& command);
   void told(const DropCallState& command);
   void told(const DropSessionState&) {}
+  void told(const HandOver& command);
+  void told(const SourceRead& command);
   bool recalling(const Engine& engine) const;
 
   const std::vector<CoreConfig> configs_;
@@ -63,6 +69,7 @@ class ProbeObserver final : public Observer {
   std::vector<Engine> engines_;
   std::map<CallId, Call> calls_;
   uint64_t events_ = 0;
+  EngineId engine_now_{};
 };
 
 }  // namespace kvtwin::testing

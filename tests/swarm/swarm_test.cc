@@ -39,3 +39,15 @@ TEST_CASE("X-3 X-4 X-5 swarm: calls that go on from compressed prefixes") {
     for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
   }
 }
+
+// Every call is served once, a page is adopted only after its transfer ended (the checker knows what is in
+// each), a source is let go once, and routers decide the same however the world folds its steps.
+TEST_CASE("X-3 X-4 swarm: engines that are not alike, prompts and decodes apart, all routers") {
+  Probes probes = all_probes(kClusterSeeds);
+  for (uint64_t seed = kClusterSeeds; seed < kClusterSeeds + 400; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+  for (const auto& [name, count] : probes) CHECK_MESSAGE(count > 0, name);
+}

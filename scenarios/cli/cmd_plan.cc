@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "scenarios/cli/cli.h"
+#include "scenarios/compose.h"
+#include "scenarios/plan/plan.h"
+#include "scenarios/sweep/pool.h"
+
+namespace kvtwin {
+namespace {
+
+struct PlanArguments {
+  std::string scenario, out = "out/plan", format = "table", load;
+  std::vector<std::string> slos, vary, sets, losses;
+  double need = 0;
+  uint32_t jobs = 0, seeds = 3;
+  bool allow_roofline = false, quiet = false;
+};
+
+Result<PlanSpec> spec_of(const PlanArguments& arguments) {
+  PlanSpec spec;
+  spec.sweep.scenario = arguments.scenario;
+  spec.sweep.sets = arguments.sets;
+  for (const std::string& vary : arguments.vary) {
+    Result<Axis> axis = parse_axis(vary);
+    if (!axis) return tl::unexpected<Mistake>(axis.error());
+    spec.sweep.axes.push_back(std::move(*axis));
+  }
+  Result<LoadAxis> load = parse_load(arguments.load);
+  if (!load) return tl::unexpected<Mistake>(load.error());
+  spec.load = std::move(*load);
+  Result<std::vector<Slo>> slos = parse_slos(arguments.slos);
+  if (!slos) return tl::unexpected<Mistake>(slos.error());
+  spec.slos = std::move(*slos);
+  for (const std::string& text : arguments.losses) {
+    Result<KnownLoss> loss = parse_loss(text);
+    if (!loss) return tl::unexpected<Mistake>(loss.error());
+    spec.losses.push_back(std::move(*loss));
+  }
+  if (arguments.seeds == 0) return mistake("--seeds", "is 0", "1 at least");
+  spec.need = arguments.need;
+  spec.seeds = arguments.seeds;
+  spec.allow_roofline = arguments.allow_roofline;
+  return spec;
+}
+
+int plan(const PlanArguments& arguments) {
+  const Result<OutputFormat> format = parse_format(arguments.format);
+  if (!format) return complain(format.error());
+  if (*format == OutputFormat::kCsv)
+    return complain(Mistake{"--format", "a plan is no table of figures", "table, json or jsonl"});
+  const Result<PlanSpec> spec = spec_of(arguments);
+  if (!spec) return complain(spec.error());
+  if (!can_simulate()) {
+    return complain(Mistake{arguments.scenario, "this build has no simulated world",
+                            "install libsimgrid-dev and configure again"},
+                    kExitNoBackend);
+  }
+  PlanRun how;
+  how.dir = arguments.out;
+  how.program = own_program();
+  how.at_once = arguments.jobs > 0 ? arguments.jobs : std::max(1u, std::thread::hardware_concurrency());
+  how.warn = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+  const bool shown = !arguments.quiet && isatty(STDERR_FILENO) == 1;
+  if (shown) how.progress = [](uint64_t ran) { fmt::print(stderr, "\r\033[Kplan: {} runs", ran); };
+  const Result<Plan> made = make_plan(*spec, how);
+  if (shown) fmt::print(stderr, "\r\033[K");
+  if (!made) return complain(made.error());
+  fmt::print("{}", format_plan(*spec, *made, *format));
+  if (!arguments.quiet)
+    fmt::print(stderr, "{} candidates, {} runs now; in {}\n", made->candidates.size(), made->runs,
+               arguments.out);
+  return made->best ? kExitDone : kExitNo;
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, int* status) {
+  CLI::App* const command = app.add_subcommand("plan", "the cheapest configuration that keeps its promises");
+  command->set_help_flag();
+  const auto arguments = std::make_shared<PlanArguments>();
+  const auto repeated = [&](const char* name, std::vector<std::string>* into) {
+    return command->add_option(name, *into)->expected(1)->allow_extra_args(false)->take_all();
+  };
+  command->add_option("SCENARIO", arguments->scenario)->required();
+  repeated("--slo", &arguments->slos)->required();
+  command->add_option("--load", arguments->load)->required();
+  command->add_option("--need", arguments->need)->required();
+  repeated("--vary", &arguments->vary);
+  repeated("--set", &arguments->sets);
+  repeated("--loss", &arguments->losses);
+  command->add_option("--seeds", arguments->seeds);
+  command->add_option("--out", arguments->out);
+  command->add_option("--jobs", arguments->jobs);
+  command->add_option("--format", arguments->format);
+  command->add_flag("--allow-roofline", arguments->allow_roofline);
+  command->add_flag("--quiet", arguments->quiet);
+  command->callback([arguments, status] { *status = plan(*arguments); });
+}
+
+}  // namespace kvtwin

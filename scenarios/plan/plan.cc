@@ -1,0 +1,392 @@
+#include "scenarios/plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <tuple>
+
+#include "scenarios/compose.h"
+#include "scenarios/results.h"
+
+namespace kvtwin {
+namespace {
+
+// How far prices may be off, by what they rest on. models/README.md: interpolated tables 6 % on prefill
+// steps, the H200's roofline 9 % on its kernels. Where the fractions of a roofline are another device's, and
+// beyond tables, nobody has measured it: 30 % is assumed.
+constexpr double kErrorMeasured = 0.03, kErrorInterpolated = 0.06, kErrorRoofline = 0.09,
+                 kErrorUnmeasured = 0.3;
+// So little of the step time may be unmeasured and still count as measured.
+constexpr double kMeasuredEnough = 0.995;
+constexpr uint32_t kStepsDownMax = 6;
+
+struct Ask {
+  size_t candidate = 0;
+  double load = 0;
+  uint32_t seed = 0;  // counts from the scenario's
+};
+
+std::string written(const LoadAxis& axis, double load) {
+  return axis.whole ? fmt::format("{:.0f}", load) : fmt::format("{:.4g}", load);
+}
+
+// Runs asks as points of a sweep whose last two axes are load and seed.
+class Runner {
+ public:
+  Runner(const PlanSpec& spec, const PlanRun& how, uint64_t first_seed)
+      : spec_(spec), how_(how), sweep_(spec.sweep), first_seed_(first_seed) {
+    sweep_.axes.push_back({.field = spec.load.field, .values = {}});
+    sweep_.axes.push_back({.field = "seed", .values = {}});
+  }
+
+  Result<std::vector<LoadRun>> run(const std::vector<Candidate>& candidates, const std::vector<Ask>& asks) {
+    std::vector<SweepPoint> points;
+    for (const Ask& ask : asks) {
+      SweepPoint point = candidates[ask.candidate].values;
+      point.push_back(written(spec_.load, ask.load));
+      point.push_back(std::to_string(first_seed_ + ask.seed));
+      points.push_back(std::move(point));
+    }
+    Result<std::vector<SweepRow>> rows = plan_points(sweep_, points, how_.dir, how_.warn);
+    if (!rows) return tl::unexpected<Mistake>(rows.error());
+    const SweepRun settings{{}, how_.at_once, how_.program};
+    Result<void> ran = run_sweep(sweep_, how_.dir, settings, &*rows, [&](const SweepRow&) {
+      ++runs_;
+      if (how_.progress) how_.progress(runs_);
+    });
+    if (!ran) return tl::unexpected<Mistake>(ran.error());
+    std::vector<LoadRun> out;
+    for (size_t i = 0; i < asks.size(); ++i) out.push_back(read((*rows)[i], asks[i].load));
+    return out;
+  }
+  uint64_t runs() const { return runs_; }
+
+ private:
+  LoadRun read(const SweepRow& row, double load) const {
+    LoadRun out;
+    out.load = load;
+    out.ran = row.state == PointState::kDone;
+    out.error = row.error;
+    if (!out.ran) return out;
+    for (const auto& [name, text] : row.metrics) {
+      double value = 0;
+      if (std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc{})
+        out.figures[name] = value;
+    }
+    std::string calls;
+    const bool needs_calls = std::any_of(spec_.slos.begin(), spec_.slos.end(),
+                                         [](const Slo& slo) { return slo.kind == Slo::Kind::kGoodput; });
+    if (needs_calls) {
+      std::ostringstream text;
+      text << std::ifstream(how_.dir + "/points/" + row.key + "/calls.csv").rdbuf();
+      calls = text.str();
+    }
+    out.values = judge(spec_.slos, out.figures, calls);
+    const auto wanting = [&](const char* name) {
+      const auto found = out.figures.find(name);
+      return found != out.figures.end() && found->second > 0;
+    };
+    // A call that was refused, or is open when all is over, keeps nothing.
+    out.kept = !wanting("calls_rejected") && !wanting("calls_open") &&
+               std::all_of(out.values.begin(), out.values.end(), [](const SloValue& v) { return v.kept; });
+    return out;
+  }
+
+  const PlanSpec& spec_;
+  const PlanRun& how_;
+  SweepSpec sweep_;
+  const uint64_t first_seed_;
+  uint64_t runs_ = 0;
+};
+
+void price(const Composed& composed, Candidate* candidate) {
+  candidate->price_known = true;
+  for (const EngineKind& kind : composed.kinds) {
+    const GpuPrice one = price_of(kind);
+    candidate->gpus += kind.engines * kind.gpus_each;
+    candidate->price_known = candidate->price_known && one.known;
+    candidate->price_assumed = candidate->price_assumed || one.assumed;
+    candidate->usd_per_hour += one.usd_per_hour * kind.engines * kind.gpus_each;
+  }
+}
+
+Candidate make_candidate(const PlanSpec& spec, const SweepPoint& values) {
+  Candidate out;
+  out.values = values;
+  std::vector<std::string> sets = spec.sweep.sets;
+  for (size_t a = 0; a < values.size(); ++a) {
+    sets.push_back(spec.sweep.axes[a].field + "=" + values[a]);
+    out.name += (a > 0 ? " " : "") + sets.back();
+    for (const KnownLoss& loss : spec.losses) {
+      if (loss.field == spec.sweep.axes[a].field && loss.value == values[a])
+        out.loss = out.loss.value_or(0) + loss.percent;
+    }
+  }
+  if (out.name.empty()) out.name = "as it is";
+  sets.push_back(fmt::format("{}={}", spec.load.field, written(spec.load, spec.need)));
+  const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.sweep.scenario, sets);
+  if (!scenario) {
+    out.refused = scenario.error().front().text();
+    return out;
+  }
+  const tl::expected<Composed, Mistakes> composed = compose_engines(*scenario);
+  if (!composed) {
+    out.refused = composed.error().front().text();
+    return out;
+  }
+  price(*composed, &out);
+  const auto assumed = [](const EngineKind& kind) {
+    return kind.device.gemm_fraction.basis == Basis::kAssumed;
+  };
+  const bool foreign = std::any_of(composed->kinds.begin(), composed->kinds.end(), assumed);
+  out.model_error = foreign ? kErrorUnmeasured : kErrorRoofline;  // of its rooflines, until it has run
+  return out;
+}
+
+// The candidate has run: what do its prices rest on?
+void weigh_evidence(const PlanSpec& spec, Candidate* candidate) {
+  const auto share = [&](const char* name) {
+    const auto found = candidate->at_need.figures.find(name);
+    return found == candidate->at_need.figures.end() ? 0.0 : found->second;
+  };
+  const double measured = share("cost_measured"), interpolated = share("cost_interpolated");
+  if (measured + interpolated < kMeasuredEnough && !spec.allow_roofline) {
+    candidate->refused = fmt::format(
+        "{:.0f} % of its step time is outside what was measured; give tables (cost.profile), or "
+        "--allow-roofline",
+        100 * (1 - measured - interpolated));
+  }
+  candidate->model_error = kErrorMeasured * measured + kErrorInterpolated * interpolated +
+                           candidate->model_error * share("cost_roofline") +
+                           kErrorUnmeasured * share("cost_extrapolated");
+}
+
+// Bisection of one candidate's load, an ask at a time.
+class Search {
+ public:
+  Search(const PlanSpec& spec, const Candidate& candidate) : axis_(spec.load), resolution_(spec.resolution) {
+    (candidate.at_need.kept ? low_ : high_) = spec.need;
+  }
+
+  // The next load to try; nothing when the capacity is known well enough.
+  std::optional<double> next() const {
+    if (!high_)
+      return *low_ >= axis_.high ? std::nullopt : std::optional(std::min(axis_.high, rounded(*low_ * 2)));
+    if (!low_) {
+      if (*high_ <= axis_.low) return std::nullopt;
+      return std::max(axis_.low, rounded(*high_ / 2));
+    }
+    const double gap = *high_ - *low_;
+    if (gap <= (axis_.whole ? std::max(1.0, resolution_ * *low_) : resolution_ * *low_)) return std::nullopt;
+    const double middle = rounded((*low_ + *high_) / 2);
+    if (middle <= *low_ || middle >= *high_) return std::nullopt;
+    return middle;
+  }
+  void take(double load, bool kept) { (kept ? low_ : high_) = load; }
+
+ private:
+  double rounded(double load) const { return axis_.whole ? std::floor(load) : load; }
+  const LoadAxis& axis_;
+  const double resolution_;
+  std::optional<double> low_, high_;
+};
+
+void note_run(const LoadRun& run, Candidate* candidate) {
+  if (run.kept && run.load >= candidate->held.load) candidate->held = run;
+  if (!run.kept && (candidate->broken.load == 0 || run.load <= candidate->broken.load))
+    candidate->broken = run;
+}
+
+Result<void> run_at_need(const PlanSpec& spec, Runner* runner, std::vector<Candidate>* candidates) {
+  std::vector<Ask> asks;
+  for (size_t i = 0; i < candidates->size(); ++i) {
+    if ((*candidates)[i].refused.empty()) asks.push_back({i, spec.need, 0});
+  }
+  Result<std::vector<LoadRun>> runs = runner->run(*candidates, asks);
+  if (!runs) return tl::unexpected<Mistake>(runs.error());
+  for (size_t i = 0; i < asks.size(); ++i) {
+    Candidate& candidate = (*candidates)[asks[i].candidate];
+    candidate.at_need = (*runs)[i];
+    if (!candidate.at_need.ran) {
+      candidate.refused = candidate.at_need.error;
+      continue;
+    }
+    for (size_t s = 0; s < spec.slos.size(); ++s) {
+      if (candidate.at_need.values[s].known) continue;
+      return mistake("--slo=" + spec.slos[s].text, fmt::format("results have no \"{}\"", spec.slos[s].figure),
+                     "kvtwin run --format=jsonl names all figures");
+    }
+    candidate.seeds_tried = 1;
+    candidate.seeds_held = candidate.at_need.kept;
+    weigh_evidence(spec, &candidate);
+    note_run(candidate.at_need, &candidate);
+  }
+  return {};
+}
+
+Result<void> find_capacities(const PlanSpec& spec, Runner* runner, std::vector<Candidate>* candidates) {
+  std::vector<std::optional<Search>> searches(candidates->size());
+  for (size_t i = 0; i < candidates->size(); ++i) {
+    if ((*candidates)[i].refused.empty()) searches[i].emplace(spec, (*candidates)[i]);
+  }
+  for (;;) {
+    std::vector<Ask> asks;
+    for (size_t i = 0; i < searches.size(); ++i) {
+      const std::optional<double> load = searches[i] ? searches[i]->next() : std::nullopt;
+      if (load) asks.push_back({i, *load, 0});
+    }
+    if (asks.empty()) return {};
+    const Result<std::vector<LoadRun>> runs = runner->run(*candidates, asks);
+    if (!runs) return tl::unexpected<Mistake>(runs.error());
+    for (size_t i = 0; i < asks.size(); ++i) {
+      searches[asks[i].candidate]->take(asks[i].load, (*runs)[i].kept);
+      note_run((*runs)[i], &(*candidates)[asks[i].candidate]);
+    }
+  }
+}
+
+// Other seeds than the first.
+Result<bool> holds_with_seeds(const PlanSpec& spec, Runner* runner, const std::vector<Candidate>& candidates,
+                              size_t candidate, double load, uint32_t* held) {
+  std::vector<Ask> asks;
+  for (uint32_t seed = 1; seed < spec.seeds; ++seed) asks.push_back({candidate, load, seed});
+  const Result<std::vector<LoadRun>> runs = runner->run(candidates, asks);
+  if (!runs) return tl::unexpected<Mistake>(runs.error());
+  *held = static_cast<uint32_t>(
+      std::count_if(runs->begin(), runs->end(), [](const LoadRun& r) { return r.kept; }));
+  return *held == asks.size();
+}
+
+// The cheapest that holds with every seed, and the load up to which it does.
+Result<void> choose(const PlanSpec& spec, Runner* runner, Plan* plan) {
+  std::vector<Candidate>& all = plan->candidates;
+  for (size_t i = 0; i < all.size() && !plan->best; ++i) {
+    if (!all[i].refused.empty() || !all[i].at_need.kept) continue;
+    uint32_t held = 0;
+    const Result<bool> holds = holds_with_seeds(spec, runner, all, i, spec.need, &held);
+    if (!holds) return tl::unexpected<Mistake>(holds.error());
+    all[i].seeds_tried = spec.seeds;
+    all[i].seeds_held = held + 1;
+    if (*holds) plan->best = i;
+  }
+  if (!plan->best) return {};
+  Candidate& best = all[*plan->best];
+  best.held_all_seeds = spec.need;
+  double load = best.held.load;
+  for (uint32_t step = 0; step < kStepsDownMax && load > spec.need; ++step) {
+    uint32_t held = 0;
+    const Result<bool> holds = holds_with_seeds(spec, runner, all, *plan->best, load, &held);
+    if (!holds) return tl::unexpected<Mistake>(holds.error());
+    if (*holds) {
+      best.held_all_seeds = load;
+      break;
+    }
+    load -= spec.resolution * best.held.load;
+    if (spec.load.whole) load = std::floor(load);
+  }
+  return {};
+}
+
+// Price, first promise's use at the load asked for, loss: who is not beaten in all three by one other.
+void mark_front(Plan* plan) {
+  const auto of = [](const Candidate& c) {
+    double use = 0;
+    for (const SloValue& value : c.at_need.values) use = std::max(use, value.use);
+    return std::tuple(c.usd_per_hour, use, c.loss.value_or(0));
+  };
+  for (Candidate& one : plan->candidates) {
+    if (!one.holds()) continue;
+    const auto [price_one, use_one, loss_one] = of(one);
+    one.on_front = std::none_of(plan->candidates.begin(), plan->candidates.end(),
+                                [&, p = price_one, u = use_one, l = loss_one](const Candidate& other) {
+                                  if (!other.holds() || &other == &one) return false;
+                                  const auto [price_other, use_other, loss_other] = of(other);
+                                  const bool no_worse = price_other <= p && use_other <= u && loss_other <= l;
+                                  return no_worse && (price_other < p || use_other < u || loss_other < l);
+                                });
+  }
+}
+
+Result<double> number(std::string_view text, const std::string& where) {
+  double value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed == std::errc{} && end == text.data() + text.size() && std::isfinite(value)) return value;
+  return mistake(where, fmt::format("\"{}\" is no number", text), "as in replay.population=1..1000");
+}
+
+}  // namespace
+
+Result<LoadAxis> parse_load(std::string_view text) {
+  const std::string where = fmt::format("--load={}", text);
+  const size_t equals = text.find('='), dots = text.find("..");
+  if (equals == std::string_view::npos || equals == 0 || dots == std::string_view::npos || dots < equals)
+    return mistake(where, "is no FIELD=LOW..HIGH", "as in --load=replay.population=1..1000");
+  const Result<double> low = number(text.substr(equals + 1, dots - equals - 1), where);
+  const Result<double> high = number(text.substr(dots + 2), where);
+  if (!low) return tl::unexpected<Mistake>(low.error());
+  if (!high) return tl::unexpected<Mistake>(high.error());
+  if (*low <= 0 || *high < *low)
+    return mistake(where, fmt::format("the load goes from {} to {}", *low, *high), "up, and from above 0");
+  const bool whole = text.substr(equals).find_first_of("eE") == std::string_view::npos &&
+                     std::floor(*low) == *low && std::floor(*high) == *high &&
+                     text.substr(equals + 1, dots - equals - 1).find('.') == std::string_view::npos &&
+                     text.substr(dots + 2).find('.') == std::string_view::npos;
+  return LoadAxis{std::string(text.substr(0, equals)), *low, *high, whole};
+}
+
+Result<KnownLoss> parse_loss(std::string_view text) {
+  const std::string where = fmt::format("--loss={}", text);
+  const size_t equals = text.find('='), colon = text.rfind(':');
+  if (equals == std::string_view::npos || equals == 0 || colon == std::string_view::npos || colon < equals)
+    return mistake(where, "is no FIELD=VALUE:PERCENT", "as in --loss=policies.precision=int4:0.4");
+  const Result<double> percent = number(text.substr(colon + 1), where);
+  if (!percent) return tl::unexpected<Mistake>(percent.error());
+  return KnownLoss{std::string(text.substr(0, equals)),
+                   std::string(text.substr(equals + 1, colon - equals - 1)), *percent};
+}
+
+Result<Plan> make_plan(const PlanSpec& spec, const PlanRun& how) {
+  for (const Axis& axis : spec.sweep.axes) {
+    if (axis.sampled())
+      return mistake("--vary=" + axis.field, "is a range to sample from",
+                     "a plan takes lists and steps: 1..8*2");
+    if (axis.field == spec.load.field || axis.field == "seed")
+      return mistake("--vary=" + axis.field, "is the load, or the seed", "the plan varies these itself");
+  }
+  if (spec.need < spec.load.low || spec.need > spec.load.high)
+    return mistake("--need",
+                   fmt::format("{} is outside the load's {} to {}", spec.need, spec.load.low, spec.load.high),
+                   "a load inside, or a wider --load");
+  // What is wrong with the scenario itself is wrong with every candidate.
+  const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.sweep.scenario, spec.sweep.sets);
+  const uint64_t seed = scenario ? scenario->values.seed() : 42;
+  const Result<std::vector<SweepPoint>> points = sweep_points(spec.sweep.axes, {});
+  if (!points) return tl::unexpected<Mistake>(points.error());
+  Plan plan;
+  for (const SweepPoint& point : *points) plan.candidates.push_back(make_candidate(spec, point));
+  if (std::none_of(plan.candidates.begin(), plan.candidates.end(),
+                   [](const Candidate& c) { return c.refused.empty(); })) {
+    return mistake(spec.sweep.scenario, "no candidate can run: " + plan.candidates.front().refused);
+  }
+  std::stable_sort(plan.candidates.begin(), plan.candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     return std::tuple(!a.refused.empty(), a.usd_per_hour, a.gpus) <
+                            std::tuple(!b.refused.empty(), b.usd_per_hour, b.gpus);
+                   });
+  Runner runner(spec, how, seed);
+  if (Result<void> ok = run_at_need(spec, &runner, &plan.candidates); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = find_capacities(spec, &runner, &plan.candidates); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = choose(spec, &runner, &plan); !ok) return tl::unexpected<Mistake>(ok.error());
+  mark_front(&plan);
+  plan.runs = runner.runs();
+  return plan;
+}
+
+}  // namespace kvtwin

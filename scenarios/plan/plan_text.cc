@@ -1,0 +1,255 @@
+// A plan in words: what limits, and the answer.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "scenarios/plan/plan.h"
+
+namespace kvtwin {
+namespace {
+
+double figure(const LoadRun& run, const char* name) {
+  const auto found = run.figures.find(name);
+  return found == run.figures.end() ? 0 : found->second;
+}
+
+// The promise that is used most.
+const Slo* tightest(const std::vector<Slo>& slos, const LoadRun& run) {
+  const Slo* found = nullptr;
+  double most = -1;
+  for (size_t i = 0; i < slos.size() && i < run.values.size(); ++i) {
+    if (slos[i].kind == Slo::Kind::kOfEachCall || run.values[i].use <= most) continue;
+    most = run.values[i].use;
+    found = &slos[i];
+  }
+  return found;
+}
+
+std::string load_text(const PlanSpec& spec, double load) {
+  return spec.load.whole ? fmt::format("{:.0f}", load) : fmt::format("{:.4g}", load);
+}
+
+std::string last_word(const std::string& field) { return field.substr(field.rfind('.') + 1); }
+
+std::string broken_text(const PlanSpec& spec, const Candidate& c) {
+  if (!c.refused.empty()) return c.refused;
+  if (c.broken.load == 0) return fmt::format("nothing breaks up to {}", load_text(spec, spec.load.high));
+  if (!c.broken.ran) return fmt::format("fails at {}: {}", load_text(spec, c.broken.load), c.broken.error);
+  if (figure(c.broken, "calls_rejected") > 0)
+    return fmt::format("at {} {:.0f} calls are rejected", load_text(spec, c.broken.load),
+                       figure(c.broken, "calls_rejected"));
+  const Slo* slo = tightest(spec.slos, c.broken);
+  if (slo == nullptr) return "";
+  return fmt::format("{} breaks at {}: {}", slo->text, load_text(spec, c.broken.load),
+                     cause_of(*slo, c.broken));
+}
+
+std::string price_text(const Candidate& c) {
+  return c.price_known ? fmt::format("{:.2f} $/h{}", c.usd_per_hour, c.price_assumed ? " (assumed)" : "")
+                       : "no price known";
+}
+
+class Answer {
+ public:
+  Answer(const PlanSpec& spec, const Plan& plan) : spec_(spec), plan_(plan) {}
+
+  std::string text() {
+    plan_.best ? best(plan_.candidates[*plan_.best]) : nothing();
+    cheaper();
+    table();
+    return std::move(out_);
+  }
+
+ private:
+  template <typename... Args>
+  void print(fmt::format_string<Args...> pattern, Args&&... args) {
+    fmt::format_to(std::back_inserter(out_), pattern, std::forward<Args>(args)...);
+  }
+
+  void best(const Candidate& c) {
+    const double held = c.held_all_seeds;
+    print(
+        "{} holds {} = {} ({} asked, margin {:.0f} %) with {} seed{}: {} GPU{}, {}, {:.3g} $ per million "
+        "output tokens.\n",
+        c.name, last_word(spec_.load.field), load_text(spec_, held), load_text(spec_, spec_.need),
+        100 * (held / spec_.need - 1), c.seeds_tried, c.seeds_tried == 1 ? "" : "s", c.gpus,
+        c.gpus == 1 ? "" : "s", price_text(c), figure(c.at_need, "usd_per_million_output_tokens"));
+    print("At {}:", load_text(spec_, spec_.need));
+    const char* comma = "";
+    for (size_t i = 0; i < spec_.slos.size(); ++i) {
+      if (spec_.slos[i].kind == Slo::Kind::kOfEachCall) continue;
+      print("{} {} at {:.0f} % of its limit", comma, spec_.slos[i].text, 100 * c.at_need.values[i].use);
+      comma = ",";
+    }
+    print(".\nBeyond: {}.", broken_text(spec_, c));
+    const std::vector<Use> uses = uses_of(spec_.slos, c.held);
+    const Slo* breaks = c.broken.ran ? tightest(spec_.slos, c.broken) : nullptr;
+    const auto next = std::find_if(uses.begin(), uses.end(), [&](const Use& use) {
+      return breaks == nullptr || use.name != breaks->text;
+    });
+    if (next != uses.end())
+      print(" Next limit: {}, {:.0f} % used at {}.", next->name, 100 * next->use,
+            load_text(spec_, c.held.load));
+    out_ += '\n';
+    trust(c);
+  }
+
+  // To first order every latency grows with the time of steps.
+  void trust(const Candidate& c) {
+    double use = 0;
+    for (const SloValue& value : c.at_need.values) use = std::max(use, value.use);
+    const double slack = use > 0 ? 1 / use - 1 : 0;
+    print(
+        "Step times may be {:.0f} % off ({:.0f} % measured or interpolated, {:.0f} % roofline, {:.0f} % "
+        "extrapolated); "
+        "the answer stands up to {:.0f} %{}.\n",
+        100 * c.model_error,
+        100 * (figure(c.at_need, "cost_measured") + figure(c.at_need, "cost_interpolated")),
+        100 * figure(c.at_need, "cost_roofline"), 100 * figure(c.at_need, "cost_extrapolated"), 100 * slack,
+        slack >= c.model_error ? "" : ": it is likely, not certain");
+  }
+
+  void nothing() {
+    print("No candidate holds {} = {}.\n", last_word(spec_.load.field), load_text(spec_, spec_.need));
+    const Candidate* most = nullptr;
+    for (const Candidate& c : plan_.candidates) {
+      if (c.refused.empty() && (most == nullptr || c.held.load > most->held.load)) most = &c;
+    }
+    if (most != nullptr)
+      print("The most is {} by {}; {}.\n", load_text(spec_, most->held.load), most->name,
+            broken_text(spec_, *most));
+  }
+
+  void cheaper() {
+    const size_t end = plan_.best.value_or(plan_.candidates.size());
+    for (size_t i = 0; i < end; ++i) {
+      const Candidate& c = plan_.candidates[i];
+      if (!c.refused.empty()) continue;
+      if (c.at_need.kept) {
+        print("{} ({}) holds with {} of {} seeds only.\n", c.name, price_text(c), c.seeds_held,
+              c.seeds_tried);
+      } else {
+        print("{} ({}) fails: {}.\n", c.name, price_text(c), broken_text(spec_, c));
+      }
+    }
+    out_ += '\n';
+  }
+
+  void table() {
+    size_t width = 9;
+    for (const Candidate& c : plan_.candidates) width = std::max(width, c.name.size());
+    print("{:<{}} {:>5} {:>8} {:>6} {:>9} {:>8} {:>6} {:>6}  {}\n", "candidate", width, "gpus", "$/h",
+          "holds", "up to", "$/M out", "loss", "front", "what breaks");
+    for (const Candidate& c : plan_.candidates) {
+      const bool tried = c.refused.empty();
+      print("{:<{}} {:>5} {:>8.2f} {:>6} {:>9} {:>8} {:>6} {:>6}  {}\n", c.name, width, c.gpus,
+            c.usd_per_hour,
+            !tried      ? "-"
+            : c.holds() ? "yes"
+                        : "no",
+            tried ? load_text(spec_, c.held.load) : "-",
+            tried ? fmt::format("{:.3g}", figure(c.at_need, "usd_per_million_output_tokens")) : "-",
+            c.loss ? fmt::format("{:.1f} %", *c.loss) : "?", c.on_front ? "*" : "", broken_text(spec_, c));
+    }
+  }
+
+  const PlanSpec& spec_;
+  const Plan& plan_;
+  std::string out_;
+};
+
+nlohmann::ordered_json json_of(const PlanSpec& spec, const Candidate& c) {
+  nlohmann::ordered_json out;
+  out["name"] = c.name;
+  for (size_t a = 0; a < c.values.size(); ++a) out["choices"][spec.sweep.axes[a].field] = c.values[a];
+  out["refused"] = c.refused;
+  out["gpus"] = c.gpus;
+  out["usd_per_hour"] = c.usd_per_hour;
+  out["price_assumed"] = c.price_assumed;
+  if (!c.refused.empty()) return out;
+  out["holds"] = c.holds();
+  out["up_to"] = c.held.load;
+  out["breaks_at"] = c.broken.load;
+  out["breaks"] = broken_text(spec, c);
+  out["usd_per_million_output_tokens"] = figure(c.at_need, "usd_per_million_output_tokens");
+  out["seeds_held"] = c.seeds_held;
+  out["seeds_tried"] = c.seeds_tried;
+  if (c.loss) out["loss_percent"] = *c.loss;
+  out["on_front"] = c.on_front;
+  out["model_error"] = c.model_error;
+  for (size_t i = 0; i < spec.slos.size(); ++i) {
+    if (spec.slos[i].kind == Slo::Kind::kOfEachCall) continue;
+    out["slos"][spec.slos[i].text] = {{"value", c.at_need.values[i].value}, {"use", c.at_need.values[i].use}};
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Use> uses_of(const std::vector<Slo>& slos, const LoadRun& run) {
+  std::vector<Use> uses;
+  for (size_t i = 0; i < slos.size() && i < run.values.size(); ++i) {
+    if (slos[i].kind != Slo::Kind::kOfEachCall) uses.push_back({slos[i].text, run.values[i].use});
+  }
+  if (figure(run, "gpu_pages") > 0)
+    uses.push_back({"KV pages", figure(run, "gpu_pages_held_mean") / figure(run, "gpu_pages")});
+  uses.push_back({"GPU time", figure(run, "busy")});
+  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.use > b.use; });
+  return uses;
+}
+
+std::string cause_of(const Slo& slo, const LoadRun& run) {
+  const bool first = slo.figure.starts_with("ttft"),
+             later = slo.figure.starts_with("tpot") || slo.figure.starts_with("itl");
+  struct Part {
+    const char* name;
+    const char* words;
+    bool of_first, of_later;
+  };
+  constexpr std::array<Part, 6> kParts{
+      {{"time_queue_s", "queueing", true, false},
+       {"time_transfer_s", "copies of KV between memories", true, true},
+       {"time_prefill_s", "prefill arithmetic", true, false},
+       {"time_recompute_s", "prefill again after preemptions: KV memory", true, true},
+       {"time_decode_s", "decode steps: reading weights and KV, beside others' prefill", false, true},
+       {"time_host_s", "host time", true, true}}};
+  const Part* most = nullptr;
+  double all = 0;
+  for (const Part& part : kParts) {
+    if ((first && !part.of_first) || (later && !part.of_later)) continue;
+    all += figure(run, part.name);
+    if (most == nullptr || figure(run, part.name) > figure(run, most->name)) most = &part;
+  }
+  const double share = all > 0 ? 100 * figure(run, most->name) / all : 0;
+  std::string words = most->words;
+  if (words == "queueing") {
+    const bool memory = figure(run, "preemptions") > 0 ||
+                        figure(run, "gpu_pages_held_peak") >= 0.98 * figure(run, "gpu_pages");
+    const bool prefill = figure(run, "time_prefill_s") > figure(run, "time_decode_s");
+    words += memory    ? " for KV memory"
+             : prefill ? " for GPU time, most of it prefill"
+                       : " for GPU time, most of it decode";
+  }
+  return fmt::format("{} ({:.0f} % of that time)", words, share);
+}
+
+std::string format_plan(const PlanSpec& spec, const Plan& plan, OutputFormat format) {
+  if (format == OutputFormat::kTable) return Answer(spec, plan).text();
+  nlohmann::ordered_json out;
+  out["load"] = spec.load.field;
+  out["need"] = spec.need;
+  if (plan.best) {
+    out["best"] = plan.candidates[*plan.best].name;
+    out["holds_up_to"] = plan.candidates[*plan.best].held_all_seeds;
+  }
+  for (const Candidate& candidate : plan.candidates) out["candidates"].push_back(json_of(spec, candidate));
+  return out.dump(format == OutputFormat::kJson ? 2 : -1, ' ', false,
+                  nlohmann::json::error_handler_t::replace) +
+         "\n";
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,107 @@
+// Clusters as their user meets them: engines of several kinds, prompts and decodes apart, prices.
+
+#include <fstream>
+#include <sstream>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::string kScenario = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/coding_agents_small.textproto";
+
+std::string run_line(const Folder& folder, std::vector<std::string> sets, int status = 0) {
+  std::vector<std::string> words = {"run", kScenario, "--no-write", "--quiet", "--format=jsonl"};
+  for (const std::string& set : sets) words.push_back("--set=" + set);
+  const Outcome run = run_kvtwin(folder, words);
+  CHECK_MESSAGE(run.status == status, run.err);
+  return status == 0 ? run.out : run.err;
+}
+
+}  // namespace
+
+TEST_CASE("cluster: prompts and decodes apart: every call once, tokens conserved, recorded and replayed") {
+  const Folder folder;
+  const std::vector<std::string> sets = {"hardware.node=h200-x8", "engines.count=5", "engines.prefill=2",
+                                         "engines.routing=prefix_aware"};
+  const std::string together = run_line(folder, {}), apart = run_line(folder, sets);
+  for (const char* conserved : {"calls", "calls_finished", "prompt_tokens", "output_tokens", "sessions"}) {
+    CHECK(json_number(apart, conserved) == json_number(together, conserved));
+  }
+  CHECK(json_number(apart, "calls_open") == 0);
+  CHECK(json_number(apart, "transfer_bytes_received") > 0);
+  CHECK(json_number(together, "transfer_bytes_received") == 0);
+  // What each call waited for still sums to its latency.
+  const double parts = json_number(apart, "time_queue_s") + json_number(apart, "time_transfer_s") +
+                       json_number(apart, "time_prefill_s") + json_number(apart, "time_recompute_s") +
+                       json_number(apart, "time_decode_s") + json_number(apart, "time_host_s");
+  CHECK(parts == doctest::Approx(json_number(apart, "time_latency_s")).epsilon(1e-9));
+  std::vector<std::string> words = {"run", kScenario, "--record", "--quiet", "--out=" + folder.file("r")};
+  for (const std::string& set : sets) words.push_back("--set=" + set);
+  const Outcome recorded = run_kvtwin(folder, words);
+  REQUIRE_MESSAGE(recorded.status == 0, recorded.err);
+  CHECK(recorded.out.find("decisions=" + after(apart, "\"decisions\":\"").substr(0, 16)) != std::string::npos);
+  const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("r")});
+  CHECK_MESSAGE(replayed.status == 0, replayed.err);
+}
+
+TEST_CASE("cluster: folding changes nothing where prompts and decodes are apart") {
+  const Folder folder;
+  const auto sets = [](const char* fold) {
+    return std::vector<std::string>{"hardware.node=h200-x8", "engines.count=4", "engines.prefill=1",
+                                    "engines.routing=hint_aware", std::string("simulation.fold=") + fold};
+  };
+  const std::string folded = run_line(folder, sets("true")), single = run_line(folder, sets("false"));
+  for (const char* figure : {"ttft_mean_ms", "tpot_p99_ms", "itl_p99_ms", "session_makespan_mean_ms", "steps"}) {
+    CHECK(json_number(folded, figure) == json_number(single, figure));
+  }
+}
+
+TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
+  const Folder folder;
+  std::ifstream in(kScenario);
+  std::stringstream text;
+  text << in.rdbuf();
+  const std::string path = folder.file("mixed.textproto");
+  std::string mixed = text.str();
+  const std::string trace = "../traces/data/";
+  if (const size_t at = mixed.find(trace); at != std::string::npos)
+    mixed.replace(at, trace.size(), std::string(KVTWIN_SOURCE_DIR) + "/traces/data/");
+  std::ofstream(path) << mixed << "\nengines { further { node: \"l40s\" count: 2 } further { node: \"h200-x8\" "
+                                  "tensor_parallel: 2 } }\n";
+  const Outcome run = run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--format=jsonl"});
+  REQUIRE_MESSAGE(run.status == 0, run.err);
+  CHECK(json_number(run.out, "gpus") == 1 + 2 + 2);
+  const std::string one = run_line(folder, {});
+  CHECK(json_number(run.out, "gpu_pages") > json_number(one, "gpu_pages"));
+  CHECK(json_number(run.out, "calls_finished") == json_number(one, "calls_finished"));
+  // An hour's price times the hours that it ran, over its million tokens.
+  const double spent = json_number(one, "usd_per_hour") * json_number(one, "elapsed_s") / 3600;
+  CHECK(json_number(one, "usd_per_million_output_tokens") ==
+        doctest::Approx(1e6 * spent / json_number(one, "output_tokens")));
+  CHECK(json_number(one, "usd_per_million_tokens") ==
+        doctest::Approx(1e6 * spent / (json_number(one, "output_tokens") + json_number(one, "prompt_tokens"))));
+  // Without a way between nodes nothing can be handed over.
+  const Outcome apart = run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--set=engines.prefill=1"});
+  CHECK(apart.status == 2);
+  CHECK(apart.said("there is no way for KV from engines[0]"));
+}
+
+TEST_CASE("cluster: what cannot be is refused by name, with the way out") {
+  const Folder folder;
+  const auto said = [&](std::vector<std::string> sets, const std::string& part) {
+    const std::string err = run_line(folder, std::move(sets), 2);
+    CHECK_MESSAGE(err.find(part) != std::string::npos, err);
+  };
+  said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=2"}, "2 of 2 engines compute prompts");
+  said({"hardware.node=h200-x8", "engines.count=9"}, "9 engines of 1 GPUs need 9 GPUs, h200-x8 has 8");
+  said({"hardware.node=h200-x8", "hardware.nodes=2", "engines.count=17"}, "need 3 nodes, there are 2 of 8 GPUs");
+  said({"hardware.node=h200-x8", "engines.tensor_parallel=16", "hardware.nodes=4"},
+       "an engine of 16 GPUs does not fit into one node");
+  said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "policies.precision=kivi_int2",
+        "memory.page_tokens=32"},
+       "precision \"kivi_int2\" does not go with handing KV over");
+  said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "world=cpu"}, "world \"cpu\"");
+  said({"engines.routing=prefix_aweare"}, "did you mean \"prefix_aware\"");
+}

@@ -1,0 +1,107 @@
+// kvtwin plan as its user meets it, and beside brute force.
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+const std::string kScenario = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/coding_agents_small.textproto";
+// Without pauses, so that the population is what the GPUs see.
+const std::vector<std::string> kCommon = {"--set=replay.arrivals=fixed_population",
+                                          "--set=replay.mode=closed_loop",
+                                          "--set=replay.think_cap_s=1",
+                                          "--set=replay.tool_scale=0",
+                                          "--set=hardware.nodes=0",
+                                          "--set=replay.replicas=2"};
+
+std::vector<std::string> words_of(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), kCommon.begin(), kCommon.end());
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+double ttft_p90(const Folder& folder, const std::string& node, const std::string& count, int population) {
+  const Outcome run =
+      run_kvtwin(folder, words_of({"run", kScenario, "--no-write", "--quiet", "--format=jsonl"},
+                                  {"--set=hardware.node=" + node, "--set=engines.count=" + count,
+                                   "--set=replay.population=" + std::to_string(population)}));
+  REQUIRE_MESSAGE(run.status == 0, run.err);
+  return json_number(run.out, "ttft_p90_ms");
+}
+
+}  // namespace
+
+TEST_CASE("plan: agrees with brute force on a coarse grid of loads") {
+  const Folder folder;
+  const std::vector<int> loads = {2, 4, 8, 16, 32};
+  const Outcome plan = run_kvtwin(
+      folder, words_of({"plan", kScenario, "--quiet", "--format=json", "--allow-roofline", "--seeds=1"},
+                       {"--vary=hardware.node=h200,l40s", "--vary=engines.count=1,2", "--slo=ttft_p90<1500ms",
+                        "--load=replay.population=1..32", "--need=8", "--out=" + folder.file("p")}));
+  REQUIRE_MESSAGE((plan.status == 0 || plan.status == 1), plan.err);
+  const Json answer = Json::parse(plan.out);
+  REQUIRE(answer["candidates"].size() == 4);
+  std::string cheapest;
+  double price = 1e9;
+  for (const Json& candidate : answer["candidates"]) {
+    const std::string node = candidate["choices"]["hardware.node"],
+                      count = candidate["choices"]["engines.count"];
+    CAPTURE(candidate["name"]);
+    double held = 0, broken = 1e9;
+    bool at_need = false;
+    for (const int load : loads) {
+      const bool kept = ttft_p90(folder, node, count, load) <= 1500;
+      if (load == 8) at_need = kept;
+      if (kept && load < broken) held = load;
+      if (!kept && load < broken) broken = load;
+    }
+    CHECK(candidate["holds"] == at_need);
+    // The plan's border lies between the last load of the grid that holds and the first that does not.
+    CHECK(candidate["up_to"].get<double>() >= held);
+    CHECK(candidate["up_to"].get<double>() < broken);
+    if (at_need && candidate["usd_per_hour"] < price) {
+      price = candidate["usd_per_hour"];
+      cheapest = candidate["name"];
+    }
+  }
+  REQUIRE(!cheapest.empty());
+  CHECK(answer["best"] == cheapest);
+  // Again: everything is found.
+  const Outcome again = run_kvtwin(
+      folder, words_of({"plan", kScenario, "--allow-roofline", "--seeds=1"},
+                       {"--vary=hardware.node=h200,l40s", "--vary=engines.count=1,2", "--slo=ttft_p90<1500ms",
+                        "--load=replay.population=1..32", "--need=8", "--out=" + folder.file("p")}));
+  CHECK(again.said(" 0 runs now"));
+  CHECK(again.out.find(cheapest + " holds population = ") != std::string::npos);
+}
+
+TEST_CASE("plan: refuses what nobody measured, and says what is wrong") {
+  const Folder folder;
+  const auto plan = [&](std::vector<std::string> more) {
+    more.push_back("--out=" + folder.file("q"));
+    return run_kvtwin(folder, words_of({"plan", kScenario, "--quiet"}, more));
+  };
+  const Outcome refused =
+      plan({"--slo=ttft_p90<1s", "--load=replay.population=1..4", "--need=1", "--seeds=1"});
+  CHECK(refused.status == 1);
+  CHECK(refused.out.find("100 % of its step time is outside what was measured") != std::string::npos);
+  const Outcome none =
+      plan({"--slo=ttft_p90<1us", "--load=replay.population=1..4", "--need=2", "--allow-roofline"});
+  CHECK(none.status == 1);
+  CHECK(none.out.find("No candidate holds population = 2") != std::string::npos);
+  CHECK(plan({"--slo=ttft_p90<1", "--load=replay.population=1..4", "--need=1"}).said("1 has no unit"));
+  CHECK(plan({"--slo=tfft_p90<1s", "--load=replay.population=1..4", "--need=1"}).status == 2);
+  CHECK(plan({"--slo=ttft_p90<1s", "--load=replay.population", "--need=1"}).said("is no FIELD=LOW..HIGH"));
+  CHECK(plan({"--slo=ttft_p90<1s", "--load=replay.population=1..4", "--need=9"})
+            .said("is outside the load's 1 to 4"));
+  CHECK(plan({"--slo=nothing>1", "--load=replay.population=1..4", "--need=1"})
+            .said("results have no \"nothing\""));
+  CHECK(plan({"--slo=ttft_p90<1s", "--load=replay.pupulation=1..4", "--need=1"})
+            .said("did you mean \"population\""));
+  CHECK(plan({"--slo=ttft_p90<1s", "--load=replay.population=1..4", "--need=1", "--vary=engines.count=1..4"})
+            .said("is a range to sample from"));
+}

@@ -1,0 +1,106 @@
+// What a promise says, and whether a run keeps it.
+
+#include "scenarios/plan/slo.h"
+
+#include <doctest/doctest.h>
+
+#include "scenarios/plan/plan.h"
+
+using namespace kvtwin;
+
+namespace {
+
+Slo slo(const char* text) {
+  const Result<Slo> parsed = parse_slo(text);
+  REQUIRE_MESSAGE(parsed, parsed.error().text());
+  return *parsed;
+}
+
+std::string said(const char* text) {
+  const Result<Slo> parsed = parse_slo(text);
+  REQUIRE_MESSAGE(!parsed, text);
+  return parsed.error().text();
+}
+
+}  // namespace
+
+TEST_CASE("SLO: figures, units and directions") {
+  CHECK(slo("ttft_p99<2s").figure == "ttft_p99_ms");
+  CHECK(slo("ttft_p99<2s").limit == 2000);
+  CHECK(slo("tpot_p95<=40ms").limit == 40);
+  CHECK(slo("itl_mean<500us").limit == doctest::Approx(0.5));
+  CHECK(slo("session_p90<10min").figure == "session_makespan_p90_ms");
+  CHECK(slo("session_p90<10min").limit == 600'000);
+  CHECK(slo("session_served_p50<1.5h").limit == doctest::Approx(5.4e6));
+  CHECK(slo("ttft_from_queued_p50<1s").figure == "ttft_from_queued_p50_ms");
+  CHECK(slo("goodput>=95%").kind == Slo::Kind::kGoodput);
+  CHECK(slo("goodput>0.95").limit == doctest::Approx(0.95));
+  CHECK(slo("ttft<2s").kind == Slo::Kind::kOfEachCall);
+  CHECK(!slo("output_tokens_per_s>1000").below);
+}
+
+TEST_CASE("SLO: what is wrong is said with the value and the way out") {
+  CHECK(said("ttft_p99") == "--slo=ttft_p99: compares nothing; as in ttft_p99<2s or goodput>=95%");
+  CHECK(said("<2s").find("compares nothing") != std::string::npos);
+  CHECK(said("ttft_p99<fast") == "--slo=ttft_p99<fast: \"fast\" is no number; as in ttft_p99<2s");
+  CHECK(said("ttft_p99<2") == "--slo=ttft_p99<2: 2 has no unit; ns, us, ms, s, min or h");
+  CHECK(said("ttft_p99<2sec").find("there is no unit of time \"sec\"") != std::string::npos);
+  CHECK(said("ttft_p99>2s").find("ttft_p99 is to be above its limit") != std::string::npos);
+  CHECK(said("ttft_p99<-2s").find("the limit is -2") != std::string::npos);
+  CHECK(said("ttf_p99<2s").find("there is no latency \"ttf\"; did you mean \"ttft\"") != std::string::npos);
+  CHECK(said("tftt<2s").find("there is no latency \"tftt\"") != std::string::npos);
+  CHECK(said("session<10min").find("is not a latency of a call") != std::string::npos);
+  CHECK(said("goodput<95%").find("to stay below") != std::string::npos);
+  CHECK(said("goodput>=120%").find("goodput is 120%") != std::string::npos);
+  CHECK(!parse_slos({}));
+  CHECK(!parse_slos({"goodput>=95%"}));
+  CHECK(!parse_slos({"ttft<2s"}));
+  CHECK(!parse_slos({"ttft<2s", "goodput>=95%", "goodput>=90%"}));
+  CHECK(parse_slos({"ttft<2s", "goodput>=95%", "tpot_p99<1s"}));
+}
+
+TEST_CASE("SLO: a run beside its promises") {
+  const std::vector<Slo> slos = {slo("ttft_p99<2s"), slo("calls_per_s>4"), slo("e2e_p50<1s")};
+  const std::map<std::string, double> figures = {{"ttft_p99_ms", 1500}, {"calls_per_s", 5}};
+  std::vector<SloValue> values = judge(slos, figures, "");
+  CHECK(values[0].kept);
+  CHECK(values[0].use == doctest::Approx(0.75));
+  CHECK(values[1].kept);
+  CHECK(values[1].use == doctest::Approx(0.8));
+  CHECK(!values[2].known);
+  CHECK(!values[2].kept);
+  values = judge(slos, figures, "", 1.5);  // steps that take half as long again
+  CHECK(!values[0].kept);
+  CHECK(values[1].kept);
+}
+
+TEST_CASE("SLO: goodput counts calls that keep every condition, and what did not finish as missed") {
+  const std::string calls =
+      "call,session,end,output_tokens,ready_ns,first_token_ns,finished_ns\n"
+      "0,a,finished,11,0,1000000000,1500000000\n"        // ttft 1 s, tpot 50 ms
+      "1,\"b,c\",finished,11,0,1000000000,3000000000\n"  // tpot 200 ms
+      "2,a,finished,1,0,3000000000,3000000000\n"         // ttft 3 s
+      "3,a,rejected,5,0,,0\n"
+      "4,a,cancelled,5,0,,0\n";  // nobody's fault
+  const auto share = [&](const std::vector<std::string>& texts) {
+    return judge(*parse_slos(texts), {}, calls).front().value;
+  };
+  CHECK(share({"goodput>=50%", "ttft<2s"}) == doctest::Approx(0.5));
+  CHECK(share({"goodput>=50%", "ttft<2s", "tpot<100ms"}) == doctest::Approx(0.25));
+  CHECK(share({"goodput>=50%", "tpot<1s", "e2e<1h"}) == doctest::Approx(0.75));
+  const std::vector<SloValue> values = judge(*parse_slos({"goodput>=50%", "ttft<2s"}), {}, calls);
+  CHECK(values[0].kept);
+  CHECK(values[0].use == doctest::Approx(1));
+}
+
+TEST_CASE("plan: loads and losses as they are written") {
+  CHECK(parse_load("replay.population=1..500")->whole);
+  CHECK(parse_load("replay.population=1..500")->high == 500);
+  CHECK(!parse_load("replay.sessions_per_s=0.1..10")->whole);
+  CHECK(!parse_load("replay.population"));
+  CHECK(!parse_load("replay.population=500..1"));
+  CHECK(!parse_load("replay.population=0..5"));
+  CHECK(parse_loss("policies.precision=int4:0.4")->percent == doctest::Approx(0.4));
+  CHECK(parse_loss("policies.precision=int4:0.4")->value == "int4");
+  CHECK(!parse_loss("policies.precision=int4"));
+}
