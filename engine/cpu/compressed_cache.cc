@@ -21,6 +21,11 @@ CellFormat format_of(const PolicySet& set) {
 // Formats, and choosing among what is left.
 std::optional<std::string> check_stored(const PolicySet& set, const PolicyAxes& axes) {
   const bool packed = set.precision != "bf16", chooses = set.retrieval != "all";
+  if (packed && axes.placement->uses_host()) {
+    return "placement " + set.placement +
+           " copies pages between tiers, and with them would go exact keys that " +
+           "summaries are made of; set placement: gpu, or precision: bf16";
+  }
   if (packed && axes.precision->prompt_format() == Format::kInt2) {
     return "precision " + set.precision + " packs keys in groups of tokens, which layout " + set.layout +
            " would have to fill head by head with what is kept; set precision: int4, fp8 or fp4, or "
@@ -56,6 +61,7 @@ CellShape cell_shape(const CoreConfig& config) {
   out.groups = make_groups(config.policies);
   out.tables = retention.shape();
   out.keeping = retention.keeping();
+  if (out.keeping == Keeping::kAll) out.keeping = Keeping::kHoles;  // of which there are none
   out.sinks = retention.sinks();
   out.rerotate = !axes.layout->keeps_phase();
   return out;

@@ -7,6 +7,8 @@
 // Everything else is ranked when the step's rows went through all layers, because budgets and scorers may
 // look across them.
 //
+// It also keeps what nothing is dropped of, where decodes choose among packed pages (Quest).
+//
 // Pages may be packed (cell_store.h). Then rows are rounded to bf16 first, a chunk reads its own rows exactly
 // and its past as stored, and a decoded row is stored before it is read (METHODS 4.6, as in packed_cache.h).
 //

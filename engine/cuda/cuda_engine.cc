@@ -61,11 +61,12 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::make(const ModelWeights& weigh
 }
 
 struct CudaEngine::Parts {
-  Parts(const CudaEngineConfig& given, const DeviceModel* model, const cpu::TokenIds* ids,
+  Parts(const CudaEngineConfig& given, const DeviceModel* model, const cpu::TokenIds* given_ids,
         OwnedCache given_cache)
       : config(given),
         llm(model->weights().llm()),
-        tokens(ids, given.decoding, given.end_tokens),
+        ids(given_ids),
+        tokens(given_ids, given.decoding, given.end_tokens),
         graphs(given.log == nullptr ? given.graphs_max : 0),
         cache(std::move(given_cache)) {}
   ~Parts();
@@ -85,6 +86,7 @@ struct CudaEngine::Parts {
 
   const CudaEngineConfig config;
   const LlmSpec& llm;
+  const cpu::TokenIds* const ids;
   cpu::CallTokens tokens;
   cudaStream_t compute_stream = nullptr, copy_stream = nullptr;
   std::unique_ptr<OperationTimer> timer;
@@ -139,6 +141,11 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
                    fmt::format("{} samples", config.samples_max));
   if (!made_sampled) return tl::unexpected<Mistake>(made_sampled.error());
   sampled = std::move(*made_sampled);
+  cache->serve({.forward = forward.get(),
+                .token = [this](CallId call, uint32_t at) { return tokens.input(call, at); },
+                .session = [this](CallId call) { return ids->session(call); },
+                .prompt_tokens = [this](CallId call) { return ids->prompt_tokens(call); },
+                .output_tokens = [this](CallId call) { return ids->output_tokens(call); }});
   if (config.pages_gpu > 0) warm_up();
   return {};
 }

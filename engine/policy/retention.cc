@@ -143,7 +143,7 @@ std::optional<std::string> validate_retention(const PolicyAxes& axes, const Poli
     return "budget " + set.budget + " drops cells, but layout " + set.layout +
            " has no way to let go of them; choose layout compact, ragged, slot_dead or page_mask_dead";
   }
-  if (axes.placement->uses_host()) {
+  if (axes.placement->uses_host() && !axes.placement->uses_arena()) {  // arena: validate_retrieval_of_kept()
     return "placement " + set.placement + " copies whole pages of a prefix, which layout " + set.layout +
            " does not keep; use placement gpu";
   }
