@@ -29,7 +29,7 @@ std::optional<std::string> check_stored(const PolicySet& set, const PolicyAxes& 
   if (packed && axes.precision->prompt_format() == Format::kInt2) {
     return "precision " + set.precision + " packs keys in groups of tokens, which layout " + set.layout +
            " would have to fill head by head with what is kept; set precision: int4, fp8 or fp4, or "
-           "budget: all with layout: paged";
+           "budget: all with layout: paged and retrieval: all";
   }
   if (packed && !axes.layout->keeps_phase()) {
     return "layout " + set.layout + " turns keys to new places, and precision " + set.precision +
