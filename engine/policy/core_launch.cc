@@ -19,7 +19,11 @@ void Core::State::launch_planned() {
   launch.adopted.swap(adopted);
   launch.ageings.swap(ageings);
   launch.adopted_counts.swap(adopted_counts);
-  for (const Planned& entry : planned) add_adoption(entry, &launch);
+  for (const Planned& entry : planned) {
+    CallState& call = calls[entry.slot];
+    call.admitted_now = call.resumed = false;
+    if (entry.adopted_begin != entry.adopted_end) add_adoption(entry, &launch);
+  }
   size_t keep = 0, forced = 0;
   for (Compression& compression : launch.compressions) {  // now that the lists no longer move
     compression.keep = {launch.keep.data() + keep, compression.keep.size()};
@@ -51,11 +55,8 @@ void Core::State::launch_planned() {
 }
 
 void Core::State::add_adoption(const Planned& entry, Launch* launch) {
-  CallState& call = calls[entry.slot];
-  call.admitted_now = call.resumed = false;
   const size_t count = entry.adopted_end - entry.adopted_begin;
-  if (count == 0) return;
-  Adoption adoption{call.id, {launch->adopted.data() + entry.adopted_begin, count}};
+  Adoption adoption{calls[entry.slot].id, {launch->adopted.data() + entry.adopted_begin, count}};
   if (snapshots) {
     const uint32_t groups = retention.shape().groups;
     adoption.snapshot = raw(entry.snapshot);

@@ -178,32 +178,35 @@ void Core::State::preempt_last() {
 }
 
 void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
+  const auto end = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
   CallState& call = calls[slot];
-  Planned entry{slot,           tokens,      granted_before, granted.size(),        adopted.size(),
-                adopted.size(), bits.size(), bits.size(),    adopted_counts.size(), call.snapshot};
+  Planned entry{slot,         tokens,       static_cast<uint32_t>(granted_before),
+                end(granted), end(adopted), end(adopted),
+                end(bits),    end(bits),    end(adopted_counts),
+                call.snapshot};
   if (dual) {
     bits.insert(bits.end(), entry_bits.begin(), entry_bits.end());
-    entry.bits_end = bits.size();
+    entry.bits_end = end(bits);
   }
   if (call.arrived_now) {
     adopt_arrived(&call, granted_before);
-    entry.adopted_end = adopted.size();
+    entry.adopted_end = end(adopted);
   } else if (snapshots) {
     adopted.insert(adopted.end(), adopting.begin(), adopting.end());
     adopted_counts.insert(adopted_counts.end(), adopting_counts.begin(), adopting_counts.end());
     adopting.clear();
     adopting_counts.clear();
-    entry.adopted_end = adopted.size();
+    entry.adopted_end = end(adopted);
   } else if (call.resumed) {
     adopt_resumed(call);
-    entry.adopted_end = adopted.size();
+    entry.adopted_end = end(adopted);
   } else if (call.admitted_now) {
     if (dual) {
       adopted.insert(adopted.end(), adopting.begin(), adopting.end());
     } else {
       index.gpu_pages(call.lease, &adopted);
     }
-    entry.adopted_end = adopted.size();
+    entry.adopted_end = end(adopted);
   }
   planned.push_back(entry);
   budget -= tokens;

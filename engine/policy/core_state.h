@@ -39,6 +39,8 @@ struct CallState {
   bool recall_barred = false;  // a recall failed: compute instead
   bool insert_barred = false;  // the index holds the same tokens from elsewhere
   bool admitted_now = false;   // its next entry is the first since admission
+  bool resumed = false;        // its next entry is the first since it came back from the host
+  bool in_arena = false;       // its prompt is complete: `pages` is an arena (core_arena.cc)
   bool hands_over = false;     // once its first token exists (core_handover.cc)
   bool arrives = false;        // its KV is on another engine and is to be fetched
   bool arrived_now = false;    // it was, and no entry of it has been planned since
@@ -56,12 +58,10 @@ struct CallState {
   size_t next_trigger = 0;
   Lease lease;                // cached or inserted pages, from the start
   std::vector<PageId> pages;  // its own, behind the lease, by position; kNoPage: a hole
-  bool in_arena = false;      // its prompt is complete: `pages` is an arena (core_arena.cc)
   // Placement arena: one for every page of its context. A call that was demoted: its pages
   // (core_demotion.cc).
   std::vector<PageId> host_pages;
-  bool resumed = false;  // its next entry is the first since it came back from the host
-  EngineId from{};       // arrives: whose pages `source` are
+  EngineId from{};  // arrives: whose pages `source` are
   std::vector<PageId> source;
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
@@ -261,11 +261,12 @@ struct Core::State {
   struct Planned {
     Slot slot;
     uint32_t tokens;
-    size_t granted_begin, granted_end;  // in `granted`
-    size_t adopted_begin, adopted_end;  // in `adopted`
-    size_t bits_begin, bits_end;        // in `bits`
-    size_t counts_begin;                // in `adopted_counts`
-    SnapshotId snapshot;                // whose pages these are
+    // Four bytes each: every call of every step has one of these.
+    uint32_t granted_begin, granted_end;  // in `granted`
+    uint32_t adopted_begin, adopted_end;  // in `adopted`
+    uint32_t bits_begin, bits_end;        // in `bits`
+    uint32_t counts_begin;                // in `adopted_counts`
+    SnapshotId snapshot;                  // whose pages these are
   };
 
   // core_launch.cc
