@@ -14,6 +14,7 @@
 #include "engine/policy/retention.h"
 #include "models/catalog.h"
 #include "models/cost_factory.h"
+#include "models/measured_device.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/formats.h"
 #include "scenarios/names.h"
@@ -320,6 +321,18 @@ void check_fit(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
                                    change)});
 }
 
+// Copies of pages as they were measured, instead of the node's figures, which are of large pieces.
+void take_measured_copies(const std::string& profile, Composed* out) {
+  const Result<MeasuredDevice> device = load_measured_device(profile);
+  if (!device) return;  // whoever made the cost model has said so
+  const std::optional<CopyRates> rates = copy_rates(*device, out->facts.front().page_bytes);
+  if (!rates) return;
+  const auto figure = [](double value) { return Figure{value, Basis::kMeasured, "kvtwin calibrate device"}; };
+  out->node.pcie_bytes_per_s = figure(rates->bytes_per_s);
+  out->node.copy_overhead_h2d_ns = figure(rates->in_overhead_ns);
+  out->node.copy_overhead_d2h_ns = figure(rates->out_overhead_ns);
+}
+
 void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const v1::Cost& cost = scenario.values.cost();
   CostModelSpec spec;
@@ -339,6 +352,7 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
   if (!made) return add(mistakes, scenario.where("cost.profile"), made.error());
   out->cost = std::move(*made);
+  if (spec.profile.ends_with(".textproto")) take_measured_copies(spec.profile, out);
 }
 
 }  // namespace

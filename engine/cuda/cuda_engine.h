@@ -76,6 +76,7 @@ class CudaEngine final : public OutcomeSource {
   std::span<const Sample> samples() const;
   std::vector<float> logits() const;  // [samples().size()][vocab]; copied from the GPU
 
+  uint64_t page_bytes() const;  // of all layers
   uint64_t tokens_computed() const;
   uint64_t samples_digest() const;  // cpu::CallTokens::digest
 

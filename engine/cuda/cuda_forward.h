@@ -46,6 +46,7 @@ class CudaForward {
   CudaForward(const DeviceWeights* weights, const ForwardLimits& limits)
       : weights_(*weights), llm_(weights->llm()), limits_(limits) {}
   Result<void> allocate();
+  static uint32_t head_rows(uint32_t samples);
   void plan_attention(const DeviceRows& rows, const DevicePages& pages, cudaStream_t stream);
   void attention_block(uint32_t index, const DeviceRows& rows, const DevicePages& pages, cudaStream_t stream,
                        OperationTimer* timer);

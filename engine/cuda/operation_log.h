@@ -61,6 +61,8 @@ class OperationLog {
   void add(EngineId engine, StepOperations step);
   // What was added of a step, once; empty: nothing was.
   std::vector<OperationTime> take(EngineId engine, StepId step);
+  // Of the step that was added last: when the host was done with starting operations.
+  Duration last_issued() const { return rows_.empty() ? Duration{} : rows_.back().step.issued; }
   // One line per step and kind of operation, in order of steps.
   std::string csv() const;
 
