@@ -161,12 +161,10 @@ Reading MeasuredCost::chunk_attention(const StepShape& shape) {
 
 // Beside chunks, decodes cost what they add to the smallest batch.
 Reading MeasuredCost::host(const StepShape& shape) const {
-  const double cells = static_cast<double>(shape.decode_context_sum);
-  if (shape.chunks.empty()) return decode_host_.at(shape.decodes, cells);
-  const ChunkShape all = merged(shape.chunks);
-  Reading out = chunk_host_.at(all.tokens, all.context);
+  if (shape.chunks.empty()) return decode_host_.at(shape.decodes);
+  Reading out = chunk_host_.at(merged(shape.chunks).tokens);
   if (shape.decodes == 0) return out;
-  const Reading beside = decode_host_.at(shape.decodes, cells);
+  const Reading beside = decode_host_.at(shape.decodes);
   out.evidence = worse(out.evidence, beside.evidence);
   out.time.us += std::max(0.0, beside.time.us - decode_host_least_.us);
   out.time.p10 += std::max(0.0, beside.time.p10 - decode_host_least_.p10);

@@ -12,7 +12,8 @@
 // | sample            | vocabulary                   | rows that sample | -                             |
 // | decode attention  | query heads/KV heads x head  | calls            | cells read, over all calls    |
 // | chunk attention   | query heads/KV heads x head  | tokens           | cells before them             |
-// | decode host, chunk host | the model's name       | as the two above | as the two above              |
+// | decode host       | the model's name             | calls            | -                             |
+// | chunk host        | the model's name             | tokens           | -                             |
 //
 // Times are of one operation of one layer. Linear between measured sizes. Decode attention is cut into even
 // shares whatever the lengths (kernels/attention_decode.h), so its cells count and not their distribution.

@@ -67,8 +67,9 @@ class Calibration {
   struct Point {
     std::vector<Part> parts;
     Measured wall;
-    Part host;  // its time is not known yet
     uint32_t events = 0;
+    bool chunk = false;
+    uint32_t rows = 0;  // tokens of the chunk, or calls that decode
   };
 
   Result<void> make();
@@ -187,7 +188,7 @@ void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool 
     found.events += timed.count[kind];
   }
   found.wall = measured_of(plain.wall);
-  found.host = {chunk ? "chunk host" : "decode host", shapes_.model, rows, context, {}, 1, attention};
+  found.chunk = chunk, found.rows = rows;
   points_.push_back(std::move(found));
   if (!chunk && attention && calls.front().context == kShortContext)
     figure(fmt::format("host starts a step of {} decodes", rows), "us", timed.issued);
@@ -197,7 +198,8 @@ void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool 
 }
 
 // An event adds to the operation before it: the next one's start no longer overlaps its end. By how much is
-// what makes the operations of no step sum to more than the step takes. What is left of a step is the host's.
+// what makes the operations of no step sum to more than the step takes. What is left of a step is the host's:
+// it depends on how many calls decode, and beside chunks on nothing that stands out of the noise of clocks.
 void Calibration::take_points() {
   double event_us = 0;
   for (const Point& point : points_) {
@@ -206,20 +208,24 @@ void Calibration::take_points() {
     event_us = std::max(event_us, (sum - point.wall.us) / point.events);
   }
   figure("an event adds to an operation", "us", {event_us});
-  std::vector<double> shares;
-  for (Point& point : points_) {
+  std::map<uint32_t, std::vector<double>> decodes;
+  std::vector<double> chunks, shares;
+  uint32_t least = UINT32_MAX, most = 0;  // tokens of chunks
+  for (const Point& point : points_) {
     double sum = 0;
     for (const Part& part : point.parts) {
       const Measured net = less(part.time, event_us);
       sum += net.us * part.count;
       if (part.kept) keep(part.operation.c_str(), part.shape, part.rows, part.context, net);
     }
-    const Part& host = point.host;
-    const Measured left = less(point.wall, sum);
-    shares.push_back(100 * left.us / point.wall.us);
-    if (host.kept) keep(host.operation.c_str(), host.shape, host.rows, host.context, left);
+    const double left = point.wall.us - sum;
+    shares.push_back(100 * left / point.wall.us);
+    (point.chunk ? chunks : decodes[point.rows]).push_back(left);
+    if (point.chunk) least = std::min(least, point.rows), most = std::max(most, point.rows);
   }
   figure("step beside its operations", "% of it", shares);
+  for (const auto& [calls, left] : decodes) keep("decode host", shapes_.model, calls, 0, measured_of(left));
+  for (const uint32_t rows : {least, most}) keep("chunk host", shapes_.model, rows, 0, measured_of(chunks));
 }
 
 // Every captured number of rows with short contexts, then contexts.

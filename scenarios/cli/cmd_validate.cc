@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 struct ValidateArguments {
   ValidateRequest request;
-  std::string recorded, out, known, baseline, format = "table";
+  std::string recorded, out, known, baseline, details, format = "table";
   bool quiet = false;
 };
 
@@ -84,6 +84,10 @@ int run_validate(ValidateArguments arguments) {
     if (Result<void> ok = write_text(arguments.out + "/validation.json", json); !ok)
       return complain(ok.error(), kExitEnvironment);
   }
+  if (!arguments.details.empty()) {
+    if (Result<void> ok = write_text(arguments.details, validation->details); !ok)
+      return complain(ok.error(), kExitEnvironment);
+  }
   fmt::print("{}", *format == OutputFormat::kJson ? json : validation_table(*validation));
   if (arguments.baseline.empty()) return validation->good() ? kExitDone : kExitNo;
   const Result<std::string> before = read_text_file(arguments.baseline);
@@ -112,6 +116,7 @@ void add_validate_command(CLI::App& app, int* status) {
   command->add_option("--set", arguments->request.sets)->expected(1)->allow_extra_args(false)->take_all();
   command->add_option("--known", arguments->known);
   command->add_option("--baseline", arguments->baseline);
+  command->add_option("--details", arguments->details);
   command->add_option("--format", arguments->format);
   command->add_flag("--quiet", arguments->quiet);
   command->callback([arguments, status] { *status = run_validate(*arguments); });

@@ -39,6 +39,11 @@ void OpenLoop::price(Instant now, const LaunchStep& launch) {
     priced.predicted = us_of(cost.device + std::max<Ticks>(0, cost.host));
     priced.low = us_of(range.low), priced.high = us_of(range.high);
     priced.chunks = !shape.chunks.empty();
+    priced.step = step, priced.decodes = shape.decodes, priced.samples = shape.logits_rows;
+    priced.padded = std::max(shape.tokens, shape.tokens_padded),
+    priced.decode_cells = shape.decode_context_sum;
+    for (const ChunkShape& chunk : shape.chunks)
+      priced.chunk_tokens += chunk.tokens, priced.chunk_context += chunk.context;
     for (int kind = kEvidenceKinds - 1; kind >= 0; --kind) {
       if (cost.by_evidence[static_cast<size_t>(kind)] > 0) priced.evidence = static_cast<Evidence>(kind);
     }
@@ -61,7 +66,7 @@ void OpenLoop::price(Instant now, const StartTransfer& transfer) {
   const auto pages = static_cast<double>(transfer.source.size());
   const double overhead = to_gpu ? copy_price_.in_overhead_us : copy_price_.out_overhead_us;
   copies_.push_back({us_of(took), overhead + pages * copy_price_.page_bytes / copy_price_.bytes_per_us,
-                     to_gpu, transfer.source.size()});
+                     to_gpu, transfer.source.size(), found->at});
 }
 
 std::vector<PricedStep> OpenLoop::steps() const {

@@ -21,9 +21,12 @@ namespace kvtwin {
 // In us.
 struct PricedStep {
   double measured = 0, predicted = 0;
-  double low = 0, high = 0;                 // where the model expects it
-  bool chunks = false;                      // prompts are computed in it
-  Evidence evidence = Evidence::kMeasured;  // the worst
+  double low = 0, high = 0;  // where the model expects it
+  bool chunks = false;       // prompts are computed in it
+  uint64_t step = 0;
+  uint32_t decodes = 0, chunk_tokens = 0, padded = 0, samples = 0;
+  uint64_t decode_cells = 0, chunk_context = 0;  // read by all decodes; before all chunks, together
+  Evidence evidence = Evidence::kMeasured;       // the worst
   double error() const { return predicted / measured - 1; }
 };
 
@@ -31,6 +34,7 @@ struct PricedCopy {
   double measured = 0, predicted = 0;
   bool to_gpu = false;
   uint64_t pages = 0;
+  Instant ended{};
   double error() const { return predicted / measured - 1; }
 };
 

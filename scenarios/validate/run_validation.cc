@@ -102,9 +102,24 @@ CopyPrice copy_price(const Composed& composed) {
   return out;
 }
 
+constexpr char kDetailTitles[] =
+    "scenario,repeat,kind,number,padded,samples,decodes,decode_cells,chunk_tokens,chunk_context,pages,ended_"
+    "ns,"
+    "measured_us,predicted_us\n";
+
 struct Priced {
   std::vector<double> steps, decodes, chunks, copies;
+  std::string details;
 };
+
+void add_details(const std::string& run, const OpenLoop& open, std::string* out) {
+  for (const PricedStep& s : open.steps())
+    *out += fmt::format("{},step,{},{},{},{},{},{},{},0,0,{:.3f},{:.3f}\n", run, s.step, s.padded, s.samples,
+                        s.decodes, s.decode_cells, s.chunk_tokens, s.chunk_context, s.measured, s.predicted);
+  for (const PricedCopy& c : open.copies())
+    *out += fmt::format("{},{},0,0,0,0,0,0,0,{},{},{:.3f},{:.3f}\n", run, c.to_gpu ? "in" : "out", c.pages,
+                        c.ended.ns, c.measured, c.predicted);
+}
 
 // Questions one and two.
 Result<Priced> replay_all(const std::vector<Recording>& recordings, Composed* composed,
@@ -128,6 +143,7 @@ Result<Priced> replay_all(const std::vector<Recording>& recordings, Composed* co
       beyond += step.evidence == Evidence::kExtrapolated ? 1 : 0;
     }
     for (const PricedCopy& copy : open.copies()) all.copies.push_back(copy.error());
+    add_details(fmt::format("{},{}", out->name, recording.repeat), open, &all.details);
   }
   out->steps = statistics_of(all.steps), out->copies = statistics_of(all.copies);
   out->decode_steps = statistics_of(all.decodes), out->chunk_steps = statistics_of(all.chunks);
@@ -156,6 +172,7 @@ Result<ScenarioValidation> validate_one(const ValidateRequest& request, const st
   if (!priced) return tl::unexpected<Mistake>(priced.error());
   all->steps.insert(all->steps.end(), priced->steps.begin(), priced->steps.end());
   all->copies.insert(all->copies.end(), priced->copies.begin(), priced->copies.end());
+  all->details += priced->details;
   const std::string simulated = fmt::format("{}/{}.sim", request.work, out.name);
   if (Result<void> ok = run_apart(request, path, out.name, {"--world=sim"}, simulated); !ok)
     return tl::unexpected<Mistake>(ok.error());
@@ -177,6 +194,7 @@ Result<Validation> run_validation(const ValidateRequest& request) {
     out.scenarios.push_back(std::move(*one));
   }
   out.steps = statistics_of(all.steps), out.copies = statistics_of(all.copies);
+  out.details = kDetailTitles + all.details;
   return out;
 }
 
