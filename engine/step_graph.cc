@@ -15,7 +15,8 @@ namespace {
 constexpr std::array<std::string_view, kOpKinds> kNames = {
     "gemm",        "rope+append", "attention", "score",      "select",     "compact", "pack",
     "summarise",   "page-score",  "top-k",     "cosine",     "recall",     "convert", "dequantise-gather",
-    "reconstruct", "re-project",  "offload",   "requantise", "all-reduce", "sample",  "host"};
+    "reconstruct", "re-project",  "offload",   "requantise", "all-reduce", "sample",  "host",
+    "probe",       "capture"};
 
 constexpr OpId kNone{UINT32_MAX};
 constexpr Ticks kLongAgo = std::numeric_limits<Ticks>::min() / 2;

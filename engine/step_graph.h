@@ -50,8 +50,10 @@ enum class OpKind : uint8_t {
   kAllReduce,
   kSample,
   kHostWork,
+  kProbe,    // whole passes of rows that only ask
+  kCapture,  // taken down for a scorer while rows are computed
 };
-constexpr int kOpKinds = 21;
+constexpr int kOpKinds = 23;
 std::string_view name_of(OpKind kind);
 // Transfers occupy PCIe, not the device: recall (host to gpu) and offload (gpu to host).
 constexpr bool is_transfer(OpKind kind) { return kind == OpKind::kRecall || kind == OpKind::kOffload; }

@@ -31,6 +31,7 @@ class Builder {
     for (uint32_t l = 0; l < spec_.layers; ++l) layer(static_cast<uint16_t>(l));
     step_.after = graph().add({.kind = OpKind::kGemm, .stream = compute_});
     step_.sample = graph().add({.kind = OpKind::kSample, .stream = compute_});
+    compress_behind();
     if (one_buffer && last_convert_ != kNoOp) graph().feed(staging_, last_convert_);
     graph().seal();
     return std::move(step_);
@@ -193,7 +194,26 @@ class Builder {
           break;
       }
     }
+    if (spec_.captures) ops->capture = add(OpKind::kCapture, compute_, l);
+    if (spec_.compresses == CompressionPlace::kInLayers) {
+      ops->score = add(OpKind::kScore, compute_, l, step_.compressing());
+      ops->select = add(OpKind::kSelect, compute_, l, step_.compressing());
+      ops->compact = add(OpKind::kCompact, compute_, l, step_.compressing());
+    }
     ops->rest = add(OpKind::kGemm, compute_, l);
+  }
+
+  // What a compression does once, for all layers.
+  void compress_behind() {
+    if (spec_.compresses == CompressionPlace::kNone) return;
+    const uint32_t happens = step_.compressing();
+    if (spec_.compresses == CompressionPlace::kBehindLayers) {
+      step_.probe = add(OpKind::kProbe, compute_, kNoLayer, happens);
+      step_.score = add(OpKind::kScore, compute_, kNoLayer, happens);
+      step_.select = add(OpKind::kSelect, compute_, kNoLayer, happens);
+      step_.compact = add(OpKind::kCompact, compute_, kNoLayer, happens);
+    }
+    step_.bookkeeping = add(OpKind::kHostWork, compute_, kNoLayer, happens);
   }
 
   const RetrievalStepSpec spec_;

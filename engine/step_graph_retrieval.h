@@ -23,6 +23,10 @@
 
 namespace kvtwin {
 
+// Where a step's compressions stand: in each layer, behind its attention; or behind the last layer, where
+// scores of all layers are compared, or rows that only ask must run first.
+enum class CompressionPlace : uint8_t { kNone, kInLayers, kBehindLayers };
+
 struct RetrievalStepSpec {
   RetrievalMethod method = RetrievalMethod::kAll;
   uint32_t layers = 1;
@@ -30,6 +34,8 @@ struct RetrievalStepSpec {
   bool speculation = true;    // FreeKV
   bool converts = true;       // host pages are HND: what arrives is scattered into NHD slots
   uint32_t staging_buffers = 2;
+  bool captures = false;  // each layer takes something down for the scorer
+  CompressionPlace compresses = CompressionPlace::kNone;
 };
 
 constexpr OpId kNoOp{UINT32_MAX};
@@ -43,11 +49,15 @@ struct RetrievalLayerOps {
   OpId reconstruct = kNoOp;                 // ShadowKV: keys of the chosen pages
   OpId reproject = kNoOp;                   // InfiniGen: in the layer before
   OpId summarise = kNoOp, offload = kNoOp;  // of pages that this step fills
+  OpId capture = kNoOp;
+  OpId score = kNoOp, select = kNoOp, compact = kNoOp;  // kInLayers
 };
 
 struct RetrievalStep {
   StepGraph graph;
   OpId before = kNoOp, after = kNoOp, sample = kNoOp;  // outside the layers
+  OpId probe = kNoOp, bookkeeping = kNoOp;
+  OpId score = kNoOp, select = kNoOp, compact = kNoOp;  // kBehindLayers
   std::vector<RetrievalLayerOps> layers;
 
   // Numbers of outcomes; the span given to evaluate() has outcome_count() of them.
@@ -56,9 +66,10 @@ struct RetrievalStep {
   uint32_t flagged(uint32_t layer) const { return 2 * count() + layer; }  // 1: some head is chosen again
   uint32_t unflagged(uint32_t layer) const {
     return 3 * count() + layer;
-  }                                                // 1: none is, and some call retrieves
-  uint32_t filled() const { return 4 * count(); }  // pages that this step completes
-  uint32_t outcome_count() const { return 4 * count() + 1; }
+  }                                                         // 1: none is, and some call retrieves
+  uint32_t filled() const { return 4 * count(); }           // pages that this step completes
+  uint32_t compressing() const { return 4 * count() + 1; }  // 1: some call is compressed
+  uint32_t outcome_count() const { return 4 * count() + 2; }
 
  private:
   uint32_t count() const { return static_cast<uint32_t>(layers.size()); }

@@ -39,8 +39,8 @@ struct Rows {
         lane(threadIdx.x % 32),
         q(shared) {}
 
-  __device__ const __nv_bfloat16* keys_of(uint32_t page, uint32_t head) const {
-    return args.pool + (size_t{page} * args.kv_heads + head) * block.numbers();
+  __device__ const __nv_bfloat16* keys_of(uint32_t page, uint32_t column) const {
+    return args.pool + (size_t{page} * args.heads_per_page + column) * block.numbers();
   }
 
   // Scores of this lane's cell, in powers of two.
@@ -65,13 +65,15 @@ struct Rows {
   }
 
   // 32 cells from `first` on, a lane each.
-  __device__ void attend(const QueryRow& row, uint32_t head, uint32_t group, uint32_t first,
+  __device__ void attend(const QueryRow& row, uint32_t column, uint32_t group, uint32_t first,
                          Partial<kHeads, kPairs>* part) const {
-    const uint32_t cell = first + lane, slot = cell % args.page_tokens;
-    const bool valid = cell < row.cells;
-    const uint32_t page = valid ? args.pages[row.table + cell / args.page_tokens] : 0;
+    const uint32_t read = first + lane, cell = read < row.sinks ? read : read + row.gap;
+    const bool valid = read < row.cells;
+    uint32_t page = 0, slot = cell % args.page_tokens;
+    if (valid) page = args.pages[row.table + (args.listed ? cell : cell / args.page_tokens)];
+    if (args.listed) slot = page % args.page_tokens, page /= args.page_tokens;
     float s[kHeads];
-    if (valid) score(keys_of(page, head), slot, group, s);
+    if (valid) score(keys_of(page, column), slot, group, s);
 #pragma unroll
     for (int g = 0; g < kHeads; ++g) {
       const float mine = valid ? s[g] : -INFINITY;
@@ -86,7 +88,7 @@ struct Rows {
     const uint32_t count = min(32u, row.cells - first);
     for (uint32_t t = 0; t < count; ++t) {
       const __nv_bfloat16* const values =
-          keys_of(__shfl_sync(kAll, page, t), head) + size_t{args.page_tokens} * args.head_dim;
+          keys_of(__shfl_sync(kAll, page, t), column) + size_t{args.page_tokens} * args.head_dim;
       const uint32_t from = __shfl_sync(kAll, slot, t);
       float2 v[kPairs];
 #pragma unroll
@@ -139,8 +141,9 @@ struct Rows {
   }
 
   __device__ void run(uint32_t item) {
-    const QueryRow row = args.list[item / args.kv_heads];
-    const uint32_t head = item % args.kv_heads, group = args.query_heads / args.kv_heads;
+    const QueryRow row = args.list[args.by_head ? item : item / args.kv_heads];
+    const uint32_t head = args.by_head ? row.head : item % args.kv_heads;
+    const uint32_t column = args.by_head ? row.column : head, group = args.query_heads / args.kv_heads;
     const __nv_bfloat16* const from =
         args.q + (size_t{row.row} * args.query_heads + size_t{head} * group) * args.head_dim;
     for (uint32_t i = threadIdx.x; i < group * args.head_dim; i += kThreads) q[i] = __bfloat162float(from[i]);
@@ -153,7 +156,7 @@ struct Rows {
       for (int i = 0; i < kPairs; ++i) part.out[g][i] = {0, 0};
     }
     for (uint32_t first = warp * 32; first < row.cells; first += kThreads)
-      attend(row, head, group, first, &part);
+      attend(row, column, group, first, &part);
     finish(row, head, group, part);
   }
 };
@@ -162,13 +165,15 @@ template <int kHeads, int kPairs>
 __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ AttentionRowsArgs args) {
   extern __shared__ float shared[];
   Rows<kHeads, kPairs> rows(args, shared);
-  for (uint32_t item = blockIdx.x; item < args.rows * args.kv_heads; item += gridDim.x) rows.run(item);
+  const uint32_t items = args.by_head ? args.rows : args.rows * args.kv_heads;
+  for (uint32_t item = blockIdx.x; item < items; item += gridDim.x) rows.run(item);
 }
 
 template <int kHeads>
 cudaError_t launch(const AttentionRowsArgs& args, cudaStream_t stream) {
   constexpr uint32_t kCtas = 132 * 8;
-  const uint32_t items = args.rows * args.kv_heads, ctas = items < kCtas ? items : kCtas;
+  const uint32_t items = args.by_head ? args.rows : args.rows * args.kv_heads,
+                 ctas = items < kCtas ? items : kCtas;
   const size_t shared = kHeads * (args.head_dim + kWarps * (args.head_dim + 2)) * sizeof(float);
   const auto kernel = args.head_dim <= 64    ? rows_kernel<kHeads, 1>
                       : args.head_dim <= 128 ? rows_kernel<kHeads, 2>
@@ -179,7 +184,9 @@ cudaError_t launch(const AttentionRowsArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t attention_rows(const AttentionRowsArgs& args, cudaStream_t stream) {
+cudaError_t attention_rows(const AttentionRowsArgs& given, cudaStream_t stream) {
+  AttentionRowsArgs args = given;
+  if (args.heads_per_page == 0) args.heads_per_page = args.kv_heads;
   if (args.kv_heads == 0 || args.query_heads % args.kv_heads != 0 || args.head_dim == 0 ||
       args.head_dim % 8 != 0 || args.head_dim > 256 || (args.head_dim > 64 && args.head_dim % 64 != 0) ||
       args.page_tokens == 0) {

@@ -23,10 +23,16 @@ struct QueryRow {
   uint32_t row = 0;
   uint32_t table = 0;
   uint32_t cells = 0;
+  // Where heads hold different cells (AttentionRowsArgs::by_head): KV head `head`, at its column in a page.
+  uint32_t head = 0;
+  uint32_t column = 0;
+  // Behind the first `sinks` cells, `gap` are left out: rings whose rows see different windows.
+  uint32_t sinks = UINT32_MAX;
+  uint32_t gap = 0;
 };
 
 struct AttentionRowsArgs {
-  const __nv_bfloat16* pool = nullptr;  // block (page, KV head) is page * kv_heads + head (kv_block.cuh)
+  const __nv_bfloat16* pool = nullptr;  // block (page, column) is page * heads_per_page + column
   const uint32_t* pages = nullptr;
   const QueryRow* list = nullptr;    // [rows]
   const __nv_bfloat16* q = nullptr;  // [][query_heads][head_dim]
@@ -35,6 +41,9 @@ struct AttentionRowsArgs {
   uint32_t rows = 0, query_heads = 0, kv_heads = 0;
   uint32_t head_dim = 0;  // as kv_block.cuh has it, at most 256
   uint32_t page_tokens = 0;
+  uint32_t heads_per_page = 0;  // 0: kv_heads
+  bool by_head = false;         // entries of `list` name one KV head each; else all, column = head
+  bool listed = false;          // tables name cells, page * page_tokens + slot, instead of pages
 };
 // REQUIRES: at most 8 query heads on a KV head.
 cudaError_t attention_rows(const AttentionRowsArgs& args, cudaStream_t stream);

@@ -7,6 +7,7 @@
 #define KVTWIN_MODELS_COST_MODEL_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -24,6 +25,16 @@ struct ChunkShape {
   uint32_t narrow = 0;  // of the context, in the narrower of two KV formats (LlmSpec::kv_narrow)
 };
 
+// One call's compression at the end of a step (Compression in engine/policy/commands.h). Cells are those of a
+// mean head.
+struct CompressionShape {
+  static constexpr uint32_t kUnknown = UINT32_MAX;
+  uint32_t tokens = 0;       // of the call, dropped or not
+  uint32_t held = 0;         // cells before it
+  uint32_t ranked = 0;       // of these: what is scored, forced cells included
+  uint32_t kept = kUnknown;  // of those ranked, forced ones included; kUnknown: the data decides
+};
+
 // What the device computes in one step. All that its duration may depend on.
 struct StepShape {
   uint32_t decodes = 0;             // calls that decode one token
@@ -31,20 +42,27 @@ struct StepShape {
   uint32_t decode_context_max = 0;  // by the longest of them
   uint64_t decode_narrow_sum = 0;   // of decode_context_sum, in the narrower of two KV formats
   std::span<const ChunkShape> chunks;
-  uint32_t tokens = 0;         // computed: decodes + sum of chunk tokens
-  uint32_t tokens_padded = 0;  // what dense kernels run on
-  uint32_t logits_rows = 0;    // rows that sample
+  uint32_t tokens = 0;                               // computed: decodes + sum of chunk tokens
+  uint32_t tokens_padded = 0;                        // what dense kernels run on
+  uint32_t logits_rows = 0;                          // rows that sample
+  std::span<const CompressionShape> compressions{};  // behind its attention
 };
 
 // Where a prediction comes from, worst first where several took part.
 enum class Evidence : uint8_t { kExtrapolated, kRoofline, kInterpolated, kMeasured };
 constexpr int kEvidenceKinds = 4;
 
+// What scorers add to a step (compression_cost.h).
+enum class CompressionPart : uint8_t { kCapture, kProbe, kScore, kSelect, kMove, kBookkeeping };
+constexpr size_t kCompressionParts = 6;
+using CompressionTicks = std::array<Ticks, kCompressionParts>;
+
 struct StepCost {
   Ticks device = 0;  // the device computes
   Ticks host = 0;    // the device waits for the host, when only one step may be in flight
   // Share of `device` by evidence: ticks that came from each kind. Sums to `device`.
   std::array<Ticks, kEvidenceKinds> by_evidence{};
+  CompressionTicks compression{};  // of `device`, by CompressionPart
 };
 
 // What a part of a step is, for reports and for engine/step_graph.
@@ -59,8 +77,19 @@ enum class PartKind : uint8_t {
   kAllReduce,
   kLmHead,
   kSample,
-  kHost  // the device waits: work lists are made and sent, tokens come back
+  kHost,     // the device waits: work lists are made and sent, tokens come back
+  kCapture,  // from here on as in CompressionPart
+  kProbe,
+  kScore,
+  kSelect,
+  kMove,
+  kBookkeeping
 };
+constexpr bool is_compression(PartKind kind) { return kind >= PartKind::kCapture; }
+constexpr CompressionPart compression_part(PartKind kind) {
+  return static_cast<CompressionPart>(static_cast<uint8_t>(kind) - static_cast<uint8_t>(PartKind::kCapture));
+}
+static_assert(compression_part(PartKind::kBookkeeping) == CompressionPart::kBookkeeping);
 enum class PartPlace : uint8_t { kBefore, kLayer, kAfter };  // before, in or after the layers
 
 // One operation of a step. `times` is how often it runs in the whole step, over all layers.

@@ -16,6 +16,7 @@
 #include "models/cost_factory.h"
 #include "models/measured_device.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/compression_work.h"
 #include "scenarios/formats.h"
 #include "scenarios/names.h"
 #include "scenarios/retrieval_options.h"
@@ -353,6 +354,10 @@ void make_cost(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   if (!made) return add(mistakes, scenario.where("cost.profile"), made.error());
   out->cost = std::move(*made);
   if (spec.profile.ends_with(".textproto")) take_measured_copies(spec.profile, out);
+  out->compression = compression_work(scenario, out->llm, out->options.engines.front());
+  if (!out->compression) return;
+  out->cost =
+      std::make_unique<CompressionCost>(out->llm, out->device, *out->compression, std::move(out->cost));
 }
 
 }  // namespace

@@ -7,12 +7,14 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/driver.h"
 #include "engine/metrics.h"
 #include "engine/recorder_outcomes.h"
+#include "models/compression_cost.h"
 #include "models/cost_model.h"
 #include "models/device.h"
 #include "models/llm.h"
@@ -37,10 +39,11 @@ struct Composed {
   RunOptions options;
   std::vector<EngineFacts> facts;  // per engine
   std::unique_ptr<ReplayClient> client;
-  std::unique_ptr<CostModel> cost;    // all engines are alike and share it, and what it memoises
-  OutcomeLog* outcome_log = nullptr;  // where to write down what the data decided; null: nowhere
-  std::vector<std::string> notes;     // sentences for the user and the result
-  uint32_t oversized_calls = 0;       // that will be rejected
+  std::unique_ptr<CostModel> cost;             // all engines are alike and share it, and what it memoises
+  OutcomeLog* outcome_log = nullptr;           // where to write down what the data decided; null: nowhere
+  std::vector<std::string> notes;              // sentences for the user and the result
+  uint32_t oversized_calls = 0;                // that will be rejected
+  std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nothing: it adds nothing
   // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
   sim::StepWatcher* watcher = nullptr;
 };
@@ -70,6 +73,14 @@ struct SimulatedEnd {
   Retrieval retrieval;
   // Where a partition was priced: time of attention over time of even shares; 0: none was.
   double attention_stretch = 0;
+  // Where compressions are priced, over all engines; count 0: nothing was compressed.
+  struct CompressionTimes {
+    bool priced = false;
+    uint64_t count = 0;
+    std::array<double, kCompressionParts> seconds{};  // by CompressionPart
+    double prompt_steps_s = 0, in_prompt_steps_s = 0;
+  };
+  CompressionTimes compression;
   std::string kept_outcomes;  // who said what compressions keep; empty: nothing is compressed
 };
 

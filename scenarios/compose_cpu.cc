@@ -37,63 +37,22 @@ Result<void> check_cpu(const Scenario& scenario) {
        {"placement", axes.placement(), {"gpu", "host", "arena"}}});
 }
 
-// Cells are dropped, or lie elsewhere than by position.
-bool drops(const CoreConfig& config) {
-  return config.policies.budget != "all" || config.policies.layout != "paged";
-}
-
 Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   if (const auto wrong = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
                                               config.policies.retrieval_spec, llm))
     return mistake(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *wrong,
                    "or --world=sim");
-  if (config.policies.retrieval != "all" && config.policies.precision != "bf16") {
+  if (!drops(config)) {
+    if (config.policies.retrieval == "all" || config.policies.precision == "bf16") return {};
     return mistake(scenario.where("policies.precision"),
                    fmt::format("precision \"{}\" under retrieval {} is not computed by the CPU engine",
                                config.policies.precision, config.policies.retrieval),
                    "precision bf16 is; or retrieval all; or --world=sim");
   }
-  if (!drops(config)) return {};
-  if (config.policies.precision != "bf16") {
-    return mistake(scenario.where("policies.precision"),
-                   fmt::format("precision \"{}\" under layout {} is not computed by the CPU engine",
-                               config.policies.precision, config.policies.layout),
-                   "precision bf16 is; or budget all and layout paged; or --world=sim");
-  }
-  if (config.policies.retrieval != "all") {
-    return mistake(
-        scenario.where("policies.retrieval"),
-        fmt::format("retrieval \"{}\" among what layout {} keeps is not computed by the CPU engine",
-                    config.policies.retrieval, config.policies.layout),
-        "retrieval all is; or budget all and layout paged; or --world=sim");
-  }
   if (const auto wrong = cpu::check_compressed(config, llm))
     return mistake(scenario.where("policies.layout"), "the CPU engine does not compute it: " + *wrong,
                    "or --world=sim");
   return {};
-}
-
-// Whether the scorer ranks by weights of its own, which the scenario may name a file of.
-bool trained(const Scenario& scenario) {
-  const v1::Policies& axes = scenario.values.policies();
-  return axes.budget() != "all" && cpu::has_weights(score_spec(scenario.values).kind);
-}
-
-// Nullopt: nobody trained any, or the scorer has none.
-Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenario, const LlmSpec& llm) {
-  const std::string& written = scenario.values.cpu().scorer_weights();
-  if (written.empty()) return std::nullopt;
-  const v1::Policies& axes = scenario.values.policies();
-  if (!trained(scenario)) {
-    return mistake(scenario.where("cpu.scorer_weights"),
-                   fmt::format("scorer \"{}\" under budget {} has no weights", axes.scorer(), axes.budget()),
-                   "\"\", or scorer fastkvzip, trimkv, judge_q or intent_residual");
-  }
-  Result<cpu::ScorerWeights> loaded =
-      cpu::ScorerWeights::load(score_spec(scenario.values).kind, llm,
-                               captured_rows(axes.scorer(), scorer_spec(axes)), scenario.file(written));
-  if (!loaded) return tl::unexpected<Mistake>(loaded.error());
-  return std::optional(std::move(*loaded));
 }
 
 // Cells in another format than the model's.
@@ -119,12 +78,14 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  if (method != RetrievalMethod::kAll) {
-    return cpu::RetrievedCache::make(memory, weights,
-                                     {.method = method, .spec = config.policies.retrieval_spec});
+  if (!drops(config)) {
+    if (method != RetrievalMethod::kAll) {
+      return cpu::RetrievedCache::make(memory, weights,
+                                       {.method = method, .spec = config.policies.retrieval_spec});
+    }
+    if (config.policies.precision != "bf16") return make_packed(config, memory, weights->llm());
+    return cpu::PagedCache::make(memory, weights->llm());
   }
-  if (config.policies.precision != "bf16") return make_packed(config, memory, weights->llm());
-  if (!drops(config)) return cpu::PagedCache::make(memory, weights->llm());
   return cpu::CompressedCache::make({.core = config,
                                      .score = score_spec(scenario.values),
                                      .seed = scenario.values.seed(),
@@ -173,7 +134,7 @@ Client* CpuWorld::watch(Client* client) { return parts_->tokens.watch(client); }
 Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed, Client* client,
                                    const std::vector<Observer*>& observers) {
   const bool asks_response = scenario.values.cpu().judge_rows() == "response";
-  if (trained(scenario) && scenario.values.cpu().scorer_weights().empty() && !asks_response) {
+  if (ranks_by_weights(scenario) && scenario.values.cpu().scorer_weights().empty() && !asks_response) {
     composed->notes.push_back(
         fmt::format("scorer {} ranks by weights that are drawn from the seed: reproducibly, not well",
                     scenario.values.policies().scorer()));

@@ -7,9 +7,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "engine/cuda/caches.h"
 #include "engine/cuda/cuda_engine.h"
+#include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
@@ -17,15 +20,18 @@ namespace {
 Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   const v1::Policies& axes = scenario.values.policies();
   if (Result<void> ok = check_axes(scenario, "the CUDA engine",
-                                   {{"scorer", axes.scorer(), {"none"}},
-                                    {"budget", axes.budget(), {"all"}},
-                                    {"layout", axes.layout(), {"paged"}},
-                                    {"precision", axes.precision(), {"bf16"}},
+                                   {{"precision", axes.precision(), {"bf16"}},
                                     {"retrieval", axes.retrieval(), {"all"}},
                                     {"partition", axes.partition(), {"uniform"}},
                                     {"placement", axes.placement(), {"gpu", "host"}}});
       !ok)
     return ok;
+  for (const CoreConfig& config : composed.options.engines) {
+    if (!drops(config)) continue;
+    if (const auto wrong = cuda::check_compressed(config, score_spec(scenario.values), composed.llm))
+      return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
+                     "or --world=sim");
+  }
   const uint32_t tp = scenario.values.engines().tensor_parallel();
   if (tp != 1) {
     return mistake(scenario.where("engines.tensor_parallel"),
@@ -44,6 +50,22 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
                    way_out.empty() ? "--world=cpu, or --world=sim" : way_out + "; or --world=cpu");
   }
   return {};
+}
+
+// Which way of keeping KV the engine's policies ask for. Null: the identity of every axis.
+Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& config,
+                                    const cuda::CudaEngineConfig& engine,
+                                    const std::optional<cpu::ScorerWeights>& trained, const LlmSpec& llm) {
+  if (!drops(config)) return cuda::OwnedCache();
+  cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
+  for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
+  cuda::CompressedOptions options;
+  options.config = {.core = config,
+                    .score = score_spec(scenario.values),
+                    .seed = scenario.values.seed(),
+                    .weights = trained,
+                    .ask_response = scenario.values.cpu().judge_rows() == "response"};
+  return cuda::make_compressed(options, memory, llm);
 }
 
 class CudaWorld final : public ValuesWorld {
@@ -78,6 +100,8 @@ Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed)
   Result<std::unique_ptr<cuda::DeviceModel>> model = cuda::DeviceModel::make(*weights);
   if (!model) return mistake(scenario.where("model.name"), model.error().what, model.error().hint);
   model_ = std::move(*model);
+  const Result<std::optional<cpu::ScorerWeights>> trained = scorer_weights(scenario, composed.llm);
+  if (!trained) return tl::unexpected<Mistake>(trained.error());
   for (const CoreConfig& config : composed.options.engines) {
     cuda::CudaEngineConfig own;
     own.engine = config.engine;
@@ -90,7 +114,10 @@ Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed)
     own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
     own.copies_beside = wall_;
     own.log = timed_ ? &log_ : nullptr;
-    Result<std::unique_ptr<cuda::CudaEngine>> engine = cuda::CudaEngine::make(own, model_.get(), &tokens_);
+    Result<cuda::OwnedCache> cache = make_cache(scenario, config, own, *trained, composed.llm);
+    if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
+    Result<std::unique_ptr<cuda::CudaEngine>> engine =
+        cuda::CudaEngine::make(own, model_.get(), &tokens_, std::move(*cache));
     if (!engine) return mistake(scenario.where("memory.gpu_pages"), engine.error().what, engine.error().hint);
     engines_.push_back(std::move(*engine));
   }

@@ -24,12 +24,24 @@ Duration rounded(const Figure& figure) { return {static_cast<int64_t>(figure.val
 
 }  // namespace
 
+namespace {
+
+void set_compression(const Composed& composed, RetrievalStepSpec* graph) {
+  if (!composed.compression) return;
+  graph->captures = composed.compression->capture_kernels > 0;
+  graph->compresses =
+      composed.compression->after_layers ? CompressionPlace::kBehindLayers : CompressionPlace::kInLayers;
+}
+
+}  // namespace
+
 Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   Retrieving out;
   const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
   if (method == RetrievalMethod::kAll) {
     if (composed.watcher == nullptr) return out;
-    const sim::GraphPricerSpec dense{.graph = {.layers = composed.llm.layers}, .policy = {}};
+    sim::GraphPricerSpec dense{.graph = {.layers = composed.llm.layers}, .policy = {}};
+    set_compression(composed, &dense.graph);
     for (size_t i = 0; i < composed.options.engines.size(); ++i)
       out.pricers.push_back(std::make_unique<sim::GraphPricer>(dense, composed.cost.get(), nullptr));
     return out;
@@ -49,6 +61,7 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   pricer.graph.converts = spec.host_layout == HostLayout::kHnd && method != RetrievalMethod::kInfinigen &&
                           method != RetrievalMethod::kShadowkv;
   pricer.graph.staging_buffers = spec.staging_buffers;
+  set_compression(composed, &pricer.graph);
   pricer.policy = spec;
   pricer.page_tokens = config.page_tokens;
   pricer.kv_heads = llm.kv_heads;
@@ -85,6 +98,19 @@ double stretch_of(const sim::SimReport& report) {
     waited += static_cast<double>(engine.cells_waited);
   }
   return read > 0 ? waited / read : 1;
+}
+
+SimulatedEnd::CompressionTimes compression_of(const sim::SimReport& report) {
+  constexpr double kTicksPerS = 1e9 * kTicksPerNs;
+  SimulatedEnd::CompressionTimes out{.priced = true};
+  for (const sim::StepTotals& engine : report.engines) {
+    out.count += engine.compressions;
+    for (size_t i = 0; i < out.seconds.size(); ++i)
+      out.seconds[i] += static_cast<double>(engine.compression[i]) / kTicksPerS;
+    out.prompt_steps_s += static_cast<double>(engine.prompts) / kTicksPerS;
+    out.in_prompt_steps_s += static_cast<double>(engine.prompts_compression) / kTicksPerS;
+  }
+  return out;
 }
 
 sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, const Retrieving& retrieving) {
@@ -142,6 +168,7 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
   out.kept_outcomes = (*outcomes)->kept_by();
   if (retrieving.prices) out.retrieval = retrieval_of(**outcomes, report);
   if (partition) out.attention_stretch = stretch_of(report);
+  if (composed->compression) out.compression = compression_of(report);
   std::array<double, kEvidenceKinds> ticks{};
   double sum = 0;
   for (const sim::StepTotals& engine : report.engines) {

@@ -8,6 +8,7 @@
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
@@ -32,6 +33,31 @@ Result<void> check_same(const Scenario& scenario, const LlmSpec& named, const Ll
 }
 
 }  // namespace
+
+bool drops(const CoreConfig& config) {
+  return config.policies.budget != "all" || config.policies.layout != "paged";
+}
+
+bool ranks_by_weights(const Scenario& scenario) {
+  const v1::Policies& axes = scenario.values.policies();
+  return axes.budget() != "all" && cpu::has_weights(score_spec(scenario.values).kind);
+}
+
+Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenario, const LlmSpec& llm) {
+  const std::string& written = scenario.values.cpu().scorer_weights();
+  if (written.empty()) return std::nullopt;
+  const v1::Policies& axes = scenario.values.policies();
+  if (!ranks_by_weights(scenario)) {
+    return mistake(scenario.where("cpu.scorer_weights"),
+                   fmt::format("scorer \"{}\" under budget {} has no weights", axes.scorer(), axes.budget()),
+                   "\"\", or scorer fastkvzip, trimkv, judge_q or intent_residual");
+  }
+  Result<cpu::ScorerWeights> loaded =
+      cpu::ScorerWeights::load(score_spec(scenario.values).kind, llm,
+                               captured_rows(axes.scorer(), scorer_spec(axes)), scenario.file(written));
+  if (!loaded) return tl::unexpected<Mistake>(loaded.error());
+  return std::optional(std::move(*loaded));
+}
 
 Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& llm, bool outline) {
   const std::string& written = scenario.values.cpu().checkpoint();

@@ -4,9 +4,11 @@
 #define KVTWIN_SCENARIOS_COMPOSE_VALUES_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/cpu/scorer_weights.h"
 #include "engine/cpu/token_ids.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
@@ -21,6 +23,14 @@ struct AxisComputed {
 };
 // `engine` is what the message calls it.
 Result<void> check_axes(const Scenario& scenario, const char* engine, const std::vector<AxisComputed>& axes);
+
+// Cells are dropped, or lie elsewhere than by position.
+bool drops(const CoreConfig& config);
+
+// Whether the scorer ranks by weights of its own, which the scenario may name a file of.
+bool ranks_by_weights(const Scenario& scenario);
+// What the scorer was trained for. Nullopt: nobody trained any, or the scorer has none.
+Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenario, const LlmSpec& llm);
 
 // The scenario's checkpoint, or random weights of its seed. `outline`: random matrices are not drawn yet.
 Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& llm, bool outline);

@@ -26,7 +26,8 @@ Result<AskedShape> parse_shape(const std::string& text) {
                 {"context", &shape.context},
                 {"chunks", &shape.chunks},
                 {"chunk_tokens", &shape.chunk_tokens},
-                {"chunk_context", &shape.chunk_context}};
+                {"chunk_context", &shape.chunk_context},
+                {"compress", &shape.compress}};
   constexpr char kRight[] = "as in --shape=decodes=4,context=32768 or chunks=1,chunk_tokens=2048";
   size_t from = 0;
   while (from <= text.size()) {
@@ -48,6 +49,9 @@ Result<AskedShape> parse_shape(const std::string& text) {
     return mistake("--shape", fmt::format("\"{}\" has no decodes and no chunks", text), kRight);
   if (shape.chunks > 0 && shape.chunk_tokens == 0)
     return mistake("--shape", fmt::format("{} chunks of 0 tokens", shape.chunks), kRight);
+  if (shape.compress > 1 || (shape.compress == 1 && shape.chunks == 0))
+    return mistake("--shape", fmt::format("compress is {} with {} chunks", shape.compress, shape.chunks),
+                   "compress=1 beside chunks, whose calls are compressed");
   if (uint64_t{shape.decodes} + uint64_t{shape.chunks} > 4096)
     return mistake("--shape", fmt::format("{} calls in one step", shape.decodes + shape.chunks),
                    "at most 4,096");
@@ -66,7 +70,7 @@ std::string contexts(uint32_t least, uint32_t most) {
                        : fmt::format("contexts {} to {}", grouped(least), grouped(most));
 }
 
-std::string describe(std::span<const PlanEntry> entries, uint32_t offset) {
+std::string describe(std::span<const PlanEntry> entries, uint32_t offset, size_t compressions) {
   uint32_t decodes = 0, least = UINT32_MAX, most = 0, chunks = 0, tokens = 0;
   for (const PlanEntry& entry : entries) {
     if (entry.kind == EntryKind::kDecode) {
@@ -83,6 +87,7 @@ std::string describe(std::span<const PlanEntry> entries, uint32_t offset) {
     out += fmt::format("{}{} chunk{}, {} tokens", out.empty() ? "" : "; ", chunks, chunks == 1 ? "" : "s",
                        grouped(tokens));
   }
+  if (compressions > 0) out += fmt::format("; {} compressed", compressions);
   return out;
 }
 
@@ -98,7 +103,7 @@ class Keeper final : public sim::StepWatcher {
     ExplainedStep kept;
     kept.step = step_, kept.engine = engine_;
     kept.begins_ns = static_cast<double>(step.base.ns) + static_cast<double>(step.begins) / kTicksPerNs;
-    kept.of = describe(step.entries, step.offset);
+    kept.of = describe(step.entries, step.offset, step.compressions);
     kept.graph = *step.pricer->graph();
     kept.begins = step.begins;
     kept.timing = step.alone;
@@ -166,6 +171,9 @@ Result<ExplainedStep> explain_step(const Scenario& scenario, Composed* composed,
 
 Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed, const AskedShape& shape) {
   constexpr uint32_t kSteps = 3;
+  if (shape.compress > 0 && !composed->compression)
+    return mistake("--shape", "compress=1, but this scenario drops nothing, or at no cost",
+                   "policies with a scorer and a budget, and cost.compressions: \"roofline\"");
   std::vector<PlanEntry> entries;
   const auto add = [&](EntryKind kind, uint32_t count, uint32_t tokens, uint32_t context) {
     for (uint32_t i = 0; i < count; ++i) {
@@ -185,6 +193,13 @@ Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed
   launch.tokens = tokens;
   launch.tokens_padded = captured == config.capture_sizes.end() ? tokens : *captured;
   launch.entries = entries;
+  std::vector<Compression> compressions;
+  for (uint32_t entry = shape.decodes; entry < entries.size() && shape.compress > 0; ++entry) {
+    Compression one;
+    one.entry = entry, one.end = shape.chunk_context + shape.chunk_tokens;
+    compressions.push_back(one);
+  }
+  launch.compressions = compressions;
 
   Keeper keeper(0, kSteps - 1);
   composed->watcher = &keeper;

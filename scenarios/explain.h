@@ -37,10 +37,12 @@ Result<ExplainedStep> explain_step(const Scenario& scenario, Composed* composed,
 struct AskedShape {
   uint32_t decodes = 0, context = 0;  // tokens that each of them has before the step
   uint32_t chunks = 0, chunk_tokens = 0, chunk_context = 0;
+  uint32_t compress = 0;  // 1: each chunk ends with a compression of all that its call holds
 };
-// "decodes=4,context=32768" or "chunks=1,chunk_tokens=2048,chunk_context=0", or both.
+// "decodes=4,context=32768" or "chunks=1,chunk_tokens=2048,chunk_context=0,compress=1", or both.
 Result<AskedShape> parse_shape(const std::string& text);
-// The third of three such steps, so that it starts from what a step like it leaves.
+// The third of three such steps, so that it starts from what a step like it leaves. Mistakes: it compresses,
+// and the scenario never does (or at no cost).
 Result<ExplainedStep> explain_shape(const Scenario& scenario, Composed* composed, const AskedShape& shape);
 
 // Graphviz: streams as clusters, the critical path in red, predicated operations dashed, those that do not

@@ -110,6 +110,28 @@ void fill_cost(const SimulatedEnd& simulated, v1::Shares* out) {
   }
 }
 
+void fill_transfers(const Summary& sum, v1::Transfers* out) {
+  out->set_count(sum.transfers);
+  out->set_failed(sum.transfers_failed);
+  out->set_bytes_in(sum.bytes_in);
+  out->set_bytes_out(sum.bytes_out);
+  out->set_exposed_ns(sum.transfer_exposed.ns);
+  out->set_hidden_ns(sum.transfer_hidden.ns);
+}
+
+void fill_compression(const SimulatedEnd::CompressionTimes& in, v1::CompressionTimes* out) {
+  const auto seconds = [&](CompressionPart part) { return in.seconds[static_cast<size_t>(part)]; };
+  out->set_count(in.count);
+  out->set_capture_s(seconds(CompressionPart::kCapture));
+  out->set_probe_s(seconds(CompressionPart::kProbe));
+  out->set_score_s(seconds(CompressionPart::kScore));
+  out->set_select_s(seconds(CompressionPart::kSelect));
+  out->set_move_s(seconds(CompressionPart::kMove));
+  out->set_bookkeeping_s(seconds(CompressionPart::kBookkeeping));
+  out->set_prompt_steps_s(in.prompt_steps_s);
+  out->set_in_prompt_steps_s(in.in_prompt_steps_s);
+}
+
 void fill_retrieval(const SimulatedEnd::Retrieval& in, v1::Retrieval* out) {
   out->set_outcomes(in.outcomes);
   out->set_pages_now(in.pages_now);
@@ -204,17 +226,12 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   fill_reuse(sum, out.mutable_reuse());
   out.mutable_reuse()->set_kept_outcomes(simulated.kept_outcomes);
   fill_pages(sum, composed, out.mutable_pages());
-  v1::Transfers& transfers = *out.mutable_transfers();
-  transfers.set_count(sum.transfers);
-  transfers.set_failed(sum.transfers_failed);
-  transfers.set_bytes_in(sum.bytes_in);
-  transfers.set_bytes_out(sum.bytes_out);
-  transfers.set_exposed_ns(sum.transfer_exposed.ns);
-  transfers.set_hidden_ns(sum.transfer_hidden.ns);
+  fill_transfers(sum, out.mutable_transfers());
   fill_time(sum, out.mutable_time());
   fill_input(composed.client->report(), out.mutable_input());
   fill_cost(simulated, out.mutable_cost());
   if (!simulated.retrieval.outcomes.empty()) fill_retrieval(simulated.retrieval, out.mutable_retrieval());
+  if (simulated.compression.priced) fill_compression(simulated.compression, out.mutable_compression());
   if (simulated.attention_stretch > 0) {
     out.mutable_attention()->set_partition(scenario.values.policies().partition());
     out.mutable_attention()->set_stretch(simulated.attention_stretch);

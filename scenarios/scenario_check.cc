@@ -192,6 +192,8 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.range("cost.host_eager_ns", values.cost().host_eager_ns(), -host_max, host_max);
   check.range("cost.first_step_host_ns", values.cost().first_step_host_ns(), int64_t{0}, 600 * host_max);
   check.range("cost.group_ns", values.cost().group_ns(), 0.0, 1e6);
+  check.range("cost.reclaim_ns", values.cost().reclaim_ns(), 0.0, 1e9);
+  check.choice("cost.compressions", values.cost().compressions(), {"roofline", "free"});
   check_retrieval(values, [&](const std::string& field, std::string what, std::string hint) {
     check.add(field, std::move(what), std::move(hint));
   });

@@ -132,6 +132,7 @@ class Table {
     }
     if (r_.has_retrieval()) retrieval();
     attribution();
+    if (r_.has_compression()) compression();
     shares("input tokens", r_.input());
     shares("step time", r_.cost());
     if (r_.has_values()) {
@@ -167,6 +168,17 @@ class Table {
     row("", "these sum to {:.3f} s, and so do the latencies: {:.3f} s", attributed_s(time), time.latency_s());
   }
 
+  void compression() {
+    const v1::CompressionTimes& all = r_.compression();
+    const auto ms = [](double seconds) { return 1e3 * seconds; };
+    row("compressions",
+        "{}: capture {:.3f} ms, probe {:.3f}, score {:.3f}, select {:.3f}, move {:.3f}, bookkeeping {:.3f}",
+        grouped(all.count()), ms(all.capture_s()), ms(all.probe_s()), ms(all.score_s()), ms(all.select_s()),
+        ms(all.move_s()), ms(all.bookkeeping_s()));
+    row("", "{:.2f} % of the {:.3f} s of steps that compute prompts",
+        percent(all.in_prompt_steps_s(), all.prompt_steps_s()), all.prompt_steps_s());
+  }
+
   void shares(const char* name, const v1::Shares& all) {
     std::string text;
     for (int i = 0; i < all.name_size(); ++i) {
@@ -197,6 +209,18 @@ void put(const char* name, const v1::Distribution& one, nlohmann::ordered_json* 
 
 void put(const char* prefix, const v1::Shares& all, nlohmann::ordered_json* out) {
   for (int i = 0; i < all.name_size(); ++i) (*out)[fmt::format("{}_{}", prefix, all.name(i))] = all.share(i);
+}
+
+void put(const v1::CompressionTimes& all, nlohmann::ordered_json* out) {
+  (*out)["compressions"] = all.count();
+  (*out)["compression_capture_s"] = all.capture_s();
+  (*out)["compression_probe_s"] = all.probe_s();
+  (*out)["compression_score_s"] = all.score_s();
+  (*out)["compression_select_s"] = all.select_s();
+  (*out)["compression_move_s"] = all.move_s();
+  (*out)["compression_bookkeeping_s"] = all.bookkeeping_s();
+  (*out)["prompt_steps_s"] = all.prompt_steps_s();
+  (*out)["prompt_steps_compression_s"] = all.in_prompt_steps_s();
 }
 
 void put(const v1::Retrieval& all, nlohmann::ordered_json* out) {
@@ -280,6 +304,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["time_latency_s"] = r.time().latency_s();
   if (r.has_retrieval()) put(r.retrieval(), &out);
   if (r.has_attention()) out["attention_stretch"] = r.attention().stretch();
+  if (r.has_compression()) put(r.compression(), &out);
   put("input", r.input(), &out);
   put("cost", r.cost(), &out);
   return out;

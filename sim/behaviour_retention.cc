@@ -53,6 +53,7 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, StepValues
     call.pages.clear();
     call.dead.clear();
   }
+  for (const Adoption& adoption : launch.adoptions) continue_from(launch, adoption);
   if (holes_) {
     for (const Adoption& adoption : launch.adoptions) adopt(adoption, &calls_[adoption.call]);
     for (const PageGrant& grant : launch.grants) {
@@ -86,6 +87,16 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, StepValues
     counts_begin = counts_end[i];
     live_begin = live_end[i];
   }
+}
+
+// Behind a snapshot a call has what the snapshot has.
+void RetentionSource::continue_from(const LaunchStep& launch, const Adoption& adoption) {
+  if (adoption.cells.empty()) return;
+  const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
+                                  [&](const PlanEntry& e) { return e.call == adoption.call; });
+  KVT_CHECK(entry != launch.entries.end());
+  Call& call = calls_[adoption.call];
+  for (uint32_t g = 0; g < groups_.groups(); ++g) call.gone[g] = entry->context - adoption.cells[g];
 }
 
 void RetentionSource::told(const Command& command) {

@@ -45,6 +45,7 @@ class RetentionSource final : public OutcomeSource {
                          uint32_t candidates) const;
   void choose(const Compression& compression, CallId id, Call* call, std::vector<uint64_t>* live);
   void adopt(const Adoption& adoption, Call* call) const;
+  void continue_from(const LaunchStep& launch, const Adoption& adoption);
   Share share_of(uint32_t head, CallId id, const Call& call, uint32_t end, Share fixed) const;
 
   const uint32_t engine_;

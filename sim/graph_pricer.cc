@@ -33,6 +33,7 @@ void GraphPricer::prepare(const StepShape& shape, std::span<const PlanEntry> ent
   const StepShape reads = reading_shape(shape, entries, offset);
   set_model_costs(reads, shape);
   std::fill(outcomes_.begin(), outcomes_.end(), 0);
+  outcomes_[step_.compressing()] = shape.compressions.empty() ? 0 : 1;
   if (spec_.graph.method == RetrievalMethod::kAll) return;
   set_retrieval_costs();
   set_outcomes(recalls);
@@ -71,7 +72,7 @@ void GraphPricer::spread(const std::vector<StepPart>& parts, std::vector<Ticks>*
   bool before_attention = true;
   uint32_t next_attention = 0, next_rest = 0;
   for (const StepPart& part : parts) {
-    if (part.place != PartPlace::kLayer) continue;
+    if (part.place != PartPlace::kLayer || is_compression(part.kind)) continue;
     if (part.kind == PartKind::kAttention) {
       give(part, &next_attention, attention);
       before_attention = false;
@@ -94,6 +95,7 @@ void GraphPricer::set_model_costs(const StepShape& reads, const StepShape& all) 
   Ticks before = 0, after = 0, sample = 0;
   for (const StepPart& part : parts) {
     by_evidence_[static_cast<size_t>(part.evidence)] += part.times * part.each;
+    if (is_compression(part.kind)) continue;
     if (part.place == PartPlace::kBefore) before += part.times * part.each;
     if (part.place == PartPlace::kAfter) {
       (part.kind == PartKind::kSample ? sample : after) += part.times * part.each;
@@ -114,6 +116,7 @@ void GraphPricer::set_model_costs(const StepShape& reads, const StepShape& all) 
       attention_[l] = attention_all_[l];
     }
   }
+  set_compression_costs(parts);
   set(&graph, step_.before, before);
   set(&graph, step_.after, after);
   set(&graph, step_.sample, sample);
@@ -124,6 +127,32 @@ void GraphPricer::set_model_costs(const StepShape& reads, const StepShape& all) 
     set(&graph, ops.attention, attention_[l]);
     set(&graph, ops.rest, rest_[l]);
   }
+}
+
+// In each layer or once for all of them, wherever the graph has it.
+void GraphPricer::set_compression_costs(const std::vector<StepPart>& parts) {
+  StepGraph& graph = step_.graph;
+  compression_ = {};
+  CompressionTicks each{};
+  for (const StepPart& part : parts) {
+    if (!is_compression(part.kind)) continue;
+    const auto index = static_cast<size_t>(compression_part(part.kind));
+    compression_[index] += part.times * part.each;
+    each[index] += part.each;
+  }
+  const auto all = [&](CompressionPart part) { return compression_[static_cast<size_t>(part)]; };
+  const auto layer = [&](CompressionPart part) { return each[static_cast<size_t>(part)]; };
+  for (const RetrievalLayerOps& ops : step_.layers) {
+    set(&graph, ops.capture, layer(CompressionPart::kCapture));
+    set(&graph, ops.score, layer(CompressionPart::kScore));
+    set(&graph, ops.select, layer(CompressionPart::kSelect));
+    set(&graph, ops.compact, layer(CompressionPart::kMove));
+  }
+  set(&graph, step_.probe, all(CompressionPart::kProbe));
+  set(&graph, step_.score, all(CompressionPart::kScore));
+  set(&graph, step_.select, all(CompressionPart::kSelect));
+  set(&graph, step_.compact, all(CompressionPart::kMove));
+  set(&graph, step_.bookkeeping, all(CompressionPart::kBookkeeping));
 }
 
 void GraphPricer::set_retrieval_costs() {

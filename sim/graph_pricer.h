@@ -49,6 +49,8 @@ class GraphPricer {
 
   // Of the prepared step: device time of the model's own operations, by evidence.
   const std::array<Ticks, kEvidenceKinds>& by_evidence() const { return by_evidence_; }
+  // Of that, what scorers add.
+  const CompressionTicks& compression() const { return compression_; }
   std::span<const uint32_t> outcomes() const { return outcomes_; }
   std::span<const Ticks> carried() const { return carry_.at; }
   StepGraph* graph() { return &step_.graph; }
@@ -65,6 +67,7 @@ class GraphPricer {
   void set_model_costs(const StepShape& reads, const StepShape& all);
   void spread(const std::vector<StepPart>& parts, std::vector<Ticks>* query, std::vector<Ticks>* append,
               std::vector<Ticks>* attention, std::vector<Ticks>* rest);
+  void set_compression_costs(const std::vector<StepPart>& parts);
   void set_retrieval_costs();
   void set_outcomes(std::span<const LayerRecall> recalls);
   uint32_t share_of_gpu(uint32_t pages) const;  // of all heads' pages, rounded up
@@ -77,6 +80,7 @@ class GraphPricer {
   Load load_;
   std::vector<uint32_t> outcomes_;
   std::array<Ticks, kEvidenceKinds> by_evidence_{};
+  CompressionTicks compression_{};
   std::vector<Ticks> query_, append_, attention_, rest_, attention_all_;  // by layer
 };
 

@@ -16,17 +16,28 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
       grants_(step.grants.begin(), step.grants.end()),
       adoptions_(step.adoptions.begin(), step.adoptions.end()),
       compressions_(step.compressions.begin(), step.compressions.end()),
-      formats_(step.formats.begin(), step.formats.end()) {
+      formats_(step.formats.begin(), step.formats.end()),
+      snapshots_(step.snapshots.begin(), step.snapshots.end()) {
   // First everything is copied, then spans are set: a vector that grows moves.
-  for (const Adoption& adoption : step.adoptions) append(&adopted_, adoption.pages);
+  for (const Adoption& adoption : step.adoptions) {
+    append(&adopted_, adoption.pages);
+    append(&adopted_counts_, adoption.cells);
+    append(&adopted_counts_, adoption.shared);
+  }
   for (const Compression& compression : step.compressions) {
     append(&forced_, compression.forced);
     append(&keep_, compression.keep);
   }
-  size_t adopted = 0, forced = 0, keep = 0;
+  size_t adopted = 0, counts = 0, forced = 0, keep = 0;
+  const auto take_counts = [&](std::span<const uint32_t>* of) {
+    *of = std::span<const uint32_t>(adopted_counts_).subspan(counts, of->size());
+    counts += of->size();
+  };
   for (Adoption& adoption : adoptions_) {
     adoption.pages = std::span<const PageId>(adopted_).subspan(adopted, adoption.pages.size());
     adopted += adoption.pages.size();
+    take_counts(&adoption.cells);
+    take_counts(&adoption.shared);
   }
   for (Compression& compression : compressions_) {
     compression.forced =
@@ -40,6 +51,7 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
   step_.adoptions = adoptions_;
   step_.compressions = compressions_;
   step_.formats = formats_;
+  step_.snapshots = snapshots_;
 }
 
 }  // namespace kvtwin::sim

@@ -29,6 +29,8 @@ class OwnedLaunch {
   std::vector<Compression::Forced> forced_;
   std::vector<uint32_t> keep_;
   std::vector<CellRun> formats_;
+  std::vector<uint32_t> adopted_counts_;
+  std::vector<Snapshot> snapshots_;
 };
 
 }  // namespace kvtwin::sim

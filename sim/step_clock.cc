@@ -52,6 +52,9 @@ void StepClock::launch(Instant now, const LaunchStep& command) {
   }
   launch.shape = shape_of(command, &launch.chunks);
   launch.shape.chunks = launch.chunks;
+  for (const Compression& one : command.compressions)
+    launch.compressions.push_back(shape_of(one, command.entries));
+  launch.shape.compressions = launch.compressions;
   KVT_CHECK(command.repeat == 1 || launch.chunks.empty());
   for (const PlanEntry& entry : command.entries) {
     if (entry.grows) {
@@ -145,6 +148,7 @@ bool StepClock::price_next() {
       priced_.back().cells_read += launch->shape.decode_context_sum;
       priced_.back().cells_waited += shape.decode_context_sum;
     }
+    add_compression(cost.compression, std::max<Ticks>(0, host + cost.device), !launch->chunks.empty());
     ++launch->priced;
   }
   launch->shape.decode_context_sum += launch->growing;
@@ -184,7 +188,8 @@ void StepClock::price_graph(Launch* launch, Ticks start, Ticks host) {
   const double start_ns = static_cast<double>(base_.ns) + static_cast<double>(begins) / kTicksPerNs;
   if (watcher_ != nullptr) {
     watcher_->priced({engine_, StepId{raw(launch->first) + launch->priced}, base_, begins, timing,
-                      launch->command.step().entries, launch->answered + launch->priced, pricer_});
+                      launch->command.step().entries, launch->answered + launch->priced,
+                      launch->compressions.size(), pricer_});
   }
   elsewhere_ = Elsewhere{begins, host, timing};
   if (runner_ != nullptr && runner_->take({engine_, start_ns, timing, took, pricer_, base_})) return;
@@ -211,7 +216,9 @@ void StepClock::complete(Ticks took, Ticks exposed) {
   for (const Ticks ticks : by_evidence) known += ticks;
   by_evidence[static_cast<size_t>(Evidence::kRoofline)] += std::max<Ticks>(0, took - known);
   add_priced(step.start + took + early_by(step.host, took), step.host, timing, by_evidence);
-  ++next_launch()->priced;
+  Launch* const launch = next_launch();
+  add_compression(pricer_->compression(), std::max<Ticks>(0, step.host + took), !launch->chunks.empty());
+  ++launch->priced;
 }
 
 void StepClock::add_priced(Ticks end, Ticks host, const StepTiming& timing,
@@ -226,6 +233,19 @@ void StepClock::add_priced(Ticks end, Ticks host, const StepTiming& timing,
   step.bytes_in += timing.bytes_in * gpus_;
   step.bytes_out += timing.bytes_out * gpus_;
   priced_.push_back(step);
+}
+
+// Of the step that was just added.
+void StepClock::add_compression(const CompressionTicks& ticks, Ticks took, bool prompts) {
+  Priced& step = priced_.back();
+  Ticks sum = 0;
+  for (size_t i = 0; i < ticks.size(); ++i) {
+    step.compression[i] += ticks[i];
+    sum += ticks[i];
+  }
+  if (!prompts) return;
+  step.prompts += took;
+  step.prompts_compression += sum;
 }
 
 // The first step of `launch` not yet answered in which a call ended itself; UINT64_MAX: none is known.
@@ -302,8 +322,11 @@ StepDone StepClock::answer(uint32_t steps) {
   totals_.exposed = last.exposed, totals_.hidden = last.hidden;
   totals_.bytes_in = last.bytes_in, totals_.bytes_out = last.bytes_out;
   totals_.cells_read = last.cells_read, totals_.cells_waited = last.cells_waited;
+  totals_.compression = last.compression;
+  totals_.prompts = last.prompts, totals_.prompts_compression = last.prompts_compression;
   head_ += steps;
   Launch& launch = launches_.front();
+  totals_.compressions += launch.compressions.size();  // of a launch of one step
   launch.first = StepId{raw(launch.first) + steps};
   launch.steps -= steps;
   launch.priced -= steps;

@@ -53,6 +53,11 @@ struct StepTotals {
   // Cells that decodes read, of a mean head; and as many as balanced attention would read in the same time.
   // Counted where a partition is priced.
   uint64_t cells_read = 0, cells_waited = 0;
+  // What scorers and compressions took of device time, by CompressionPart; what steps that computed prompts
+  // took, host time included, and of that the former.
+  CompressionTicks compression{};
+  Ticks prompts = 0, prompts_compression = 0;
+  uint64_t compressions = 0;
 };
 
 // Runs steps piece by piece where they meet others on shared links (sim_backend.cc).
@@ -84,6 +89,7 @@ class StepWatcher {
     StepTiming alone;  // as if it had its links for itself
     std::span<const PlanEntry> entries;
     uint32_t offset = 0;  // contexts of entries are so many tokens behind
+    size_t compressions = 0;
     GraphPricer* pricer = nullptr;
   };
   virtual void priced(const Seen& step) = 0;
@@ -139,6 +145,7 @@ class StepClock {
     bool one_by_one = false;  // interrupted
     StepShape shape;          // of the next step to be priced; its chunks are `chunks`
     std::vector<ChunkShape> chunks;
+    std::vector<CompressionShape> compressions;
     OwnedLaunch command;       // when lazy
     uint32_t growing = 0;      // entries that read one more cell in each step of a stretch
     uint32_t growing_max = 0;  // the longest of them, in the next step to be priced
@@ -154,6 +161,8 @@ class StepClock {
     Ticks exposed = 0, hidden = 0;
     uint64_t bytes_in = 0, bytes_out = 0;
     uint64_t cells_read = 0, cells_waited = 0;
+    CompressionTicks compression{};
+    Ticks prompts = 0, prompts_compression = 0;
   };
   // A step that a StepRunner runs.
   struct Elsewhere {
@@ -175,6 +184,7 @@ class StepClock {
   void ask(const Launch& launch);
   void add_priced(Ticks end, Ticks host, const StepTiming& timing,
                   const std::array<Ticks, kEvidenceKinds>& by_evidence);
+  void add_compression(const CompressionTicks& ticks, Ticks took, bool prompts);
   StepShape stretched(Launch* launch);
   void price_graph(Launch* launch, Ticks start, Ticks host);
   void complete(Ticks took, Ticks exposed);

@@ -4,6 +4,22 @@
 
 namespace kvtwin::sim {
 
+CompressionShape shape_of(const Compression& compression, std::span<const PlanEntry> entries) {
+  const PlanEntry& entry = entries[compression.entry];
+  CompressionShape shape;
+  shape.tokens = entry.context + entry.tokens;
+  shape.held = entry.live() + entry.tokens;
+  // What is ranked behind earlier compressions was never cut.
+  shape.ranked = compression.begin > 0 ? compression.end - compression.begin : shape.held;
+  if (compression.keep.empty()) return shape;
+  uint64_t kept = 0;
+  for (const uint32_t of_group : compression.keep) kept += of_group;
+  kept /= compression.keep.size();
+  for (const Compression::Forced& forced : compression.forced) kept += forced.end - forced.begin;
+  shape.kept = static_cast<uint32_t>(std::min<uint64_t>(kept, shape.ranked));
+  return shape;
+}
+
 StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
   StepShape shape;
   chunks->clear();

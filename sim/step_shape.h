@@ -3,6 +3,7 @@
 #ifndef KVTWIN_SIM_STEP_SHAPE_H_
 #define KVTWIN_SIM_STEP_SHAPE_H_
 
+#include <span>
 #include <vector>
 
 #include "engine/policy/commands.h"
@@ -10,7 +11,9 @@
 
 namespace kvtwin::sim {
 
-// Of the launch's first single step. Its chunks lie in *chunks, which must outlive the shape.
+CompressionShape shape_of(const Compression& compression, std::span<const PlanEntry> entries);
+// Of the launch's first single step, without its compressions. Its chunks lie in *chunks, which must outlive
+// the shape.
 StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks);
 
 }  // namespace kvtwin::sim

@@ -60,6 +60,10 @@ class CallCells {
   // Whole pages by position, kHoles alone. dead[p]: nothing is left of position p.
   void adopt(std::span<const PageId> pages, const std::vector<bool>& dead);
   void grant(uint32_t group, PageId page);
+  // kMove: the group's table is these pages; cells behind them get theirs by grants.
+  void retable(uint32_t group, std::span<const PageId> pages) {
+    groups_.at(group).pages.assign(pages.begin(), pages.end());
+  }
 
   // Positions [tokens(), tokens() + count) are computed now. `stored`: as cells, behind the others; rings
   // hold nothing until ring_hold().

@@ -18,10 +18,9 @@ LlmSpec columns_of(const LlmSpec& llm, uint32_t columns, uint32_t dim) {
 
 }  // namespace
 
-CellStore::CellStore(KvStore kv, KvStore marks, const LlmSpec& llm, const CellShape* shape,
-                     uint32_t stage_first, uint32_t stage_pages)
-    : kv_(std::move(kv)),
-      marks_(std::move(marks)),
+CellStore::CellStore(KvStore marks, const LlmSpec& llm, const CellShape* shape, uint32_t stage_first,
+                     uint32_t stage_pages)
+    : marks_(std::move(marks)),
       shape_(shape),
       kv_heads_(llm.kv_heads),
       head_dim_(llm.head_dim),
@@ -30,15 +29,32 @@ CellStore::CellStore(KvStore kv, KvStore marks, const LlmSpec& llm, const CellSh
       stage_pages_(stage_pages) {}
 
 Result<CellStore> CellStore::make(const KvMemory& memory, const LlmSpec& llm, const CellShape* shape,
-                                  uint32_t step_rows) {
+                                  uint32_t step_rows, const CellFormat& format) {
   const uint32_t columns = shape->groups.heads_per_group();
   const uint32_t stage_pages = div_ceil(std::max(step_rows, 1u), memory.page_tokens);
   const uint64_t pages = uint64_t{memory.pages_gpu} + uint64_t{stage_pages} * llm.kv_heads;
-  Result<KvStore> kv = KvStore::make(columns_of(llm, columns, llm.head_dim), memory.page_tokens, pages);
-  if (!kv) return tl::unexpected<Mistake>(kv.error());
+  const LlmSpec of_columns = columns_of(llm, columns, llm.head_dim);
   Result<KvStore> marks = KvStore::make(columns_of(llm, columns, 1), memory.page_tokens, pages);
   if (!marks) return tl::unexpected<Mistake>(marks.error());
-  return CellStore(std::move(*kv), std::move(*marks), llm, shape, memory.pages_gpu, stage_pages);
+  CellStore out(std::move(*marks), llm, shape, memory.pages_gpu, stage_pages);
+  if (format.format == Format::kBf16) {
+    Result<KvStore> kv = KvStore::make(of_columns, memory.page_tokens, pages);
+    if (!kv) return tl::unexpected<Mistake>(kv.error());
+    out.kv_.emplace(std::move(*kv));
+    return out;
+  }
+  KVT_CHECK(format.format != Format::kInt2 && !shape->rerotate);
+  const PageShape page{memory.page_tokens, llm.head_dim, format.group};
+  const PackedPool pool{format.format, memory.pages_gpu};
+  Result<PackedStore> packed =
+      PackedStore::make(of_columns, page, {&pool, 1}, uint64_t{stage_pages} * llm.kv_heads);
+  if (!packed) return tl::unexpected<Mistake>(packed.error());
+  out.packed_.emplace(std::move(*packed));
+  if (!format.exact_keys) return out;
+  Result<KvStore> exact = KvStore::make(of_columns, memory.page_tokens, memory.pages_gpu);
+  if (!exact) return tl::unexpected<Mistake>(exact.error());
+  out.exact_.emplace(std::move(*exact));
+  return out;
 }
 
 float* CellStore::at(float* base, uint32_t head, Place place) const {
@@ -52,14 +68,43 @@ float* CellStore::mark(uint32_t head, Place place) const {
 
 void CellStore::write(uint32_t head, Place place, const float* key_row, const float* value_row) {
   const kernels::KvPages to = pages(head);
-  std::copy_n(key_row, head_dim_, at(to.keys, head, place));
-  std::copy_n(value_row, head_dim_, at(to.values, head, place));
+  if (!packed_ || staged(place)) {
+    std::copy_n(key_row, head_dim_, at(to.keys, head, place));
+    std::copy_n(value_row, head_dim_, at(to.values, head, place));
+    return;
+  }
+  const uint32_t column = shape_->groups.column_of(head);
+  packed_->put(PageId{place.page}, place.slot, column, 0, key_row, value_row);
+  if (exact_) std::copy_n(key_row, head_dim_, at(exact_->layer(column).keys, head, place));
 }
 
 void CellStore::move(uint32_t head, Place from, Place to) {
   if (from.page == to.page && from.slot == to.slot) return;
-  write(head, to, key(head, from), value(head, from));
   *mark(head, to) = *mark(head, from);
+  if (!packed_ || staged(from)) return write(head, to, key(head, from), value(head, from));
+  const uint32_t column = shape_->groups.column_of(head);
+  packed_->move(PageId{from.page}, from.slot, PageId{to.page}, to.slot, column, 0);
+  if (!exact_) return;
+  float* const keys_of = exact_->layer(column).keys;
+  std::copy_n(at(keys_of, head, from), head_dim_, at(keys_of, head, to));
+}
+
+const float* CellStore::exact_keys(uint32_t head, uint32_t page) const {
+  KVT_CHECK(!packed_ || exact_);
+  return at(exact_ ? exact_->layer(shape_->groups.column_of(head)).keys : pages(head).keys, head, {page, 0});
+}
+
+void CellStore::poison(PageId page) {
+  if (packed_) packed_->poison(page);
+  if (kv_) kv_->poison(page);
+  if (exact_) exact_->poison(page);
+}
+
+void CellStore::copy(PageId source, PageId target) {
+  if (packed_) packed_->copy(source, target);
+  if (kv_) kv_->copy(source, target);
+  if (exact_) exact_->copy(source, target);
+  marks_.copy(source, target);
 }
 
 void CellStore::keys(uint32_t head, std::span<const Place> places, std::vector<float>* out) const {

@@ -50,9 +50,24 @@ std::vector<RankedHead> CompressedCache::rank_layer(const Work& work, uint32_t l
   return heads;
 }
 
+// The forced rows and the `count` best others.
+kernels::RowSet CompressedCache::choose(const Work& work, const RankedHead& head,
+                                        std::span<const float> scores, uint32_t count) {
+  if (!config_.impose) return kernels::select_rows(scores, head.forced, count, &nan_scores_);
+  const std::span<const uint32_t> left = config_.impose(work.rows.call, head.head);
+  kernels::RowSet out;
+  for (uint32_t row = 0; row < head.rows(); ++row) {
+    if (std::binary_search(left.begin(), left.end(), head.positions[row])) out.push_back(row);
+  }
+  // Counts too may have been somebody else's.
+  KVT_CHECK(work.compression->keep.empty() ||
+            out.size() == std::min<size_t>(head.rows(), head.forced.size() + count));
+  return out;
+}
+
 // The forced rows and the `count` best others move together, behind what was not ranked.
 void CompressedCache::keep(const Work& work, RankedHead* head, uint32_t count) {
-  const kernels::RowSet rows = kernels::select_rows(head->scores, head->forced, count, &nan_scores_);
+  const kernels::RowSet rows = choose(work, *head, head->scores, count);
   const uint32_t group = shape_.groups.group_of(head->head);
   std::vector<uint32_t> positions;
   for (uint32_t i = 0; i < rows.size(); ++i) {
@@ -68,6 +83,9 @@ void CompressedCache::keep(const Work& work, RankedHead* head, uint32_t count) {
     positions.push_back(head->positions[rows[i]]);
   }
   work.call->cells.replace(head->head, head->first, positions);
+  std::vector<float>& summaries = work.call->summaries[head->head];
+  const size_t still = size_t{head->first / memory_.page_tokens} * 2 * llm_.head_dim;
+  summaries.resize(std::min(summaries.size(), still));
   work.call->captured.keep(head->head, head->first, rows);
 }
 
@@ -115,7 +133,7 @@ void CompressedCache::compress_holes(const Work& work, std::vector<RankedHead>* 
   KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
   const RankedHead& any = heads->front();
   const std::vector<float> scores = token_scores(*heads);
-  const kernels::RowSet rows = kernels::select_rows(scores, any.forced, c.keep[0], &nan_scores_);
+  const kernels::RowSet rows = choose(work, any, scores, c.keep[0]);
   std::vector<uint32_t> left;
   std::vector<uint64_t> live(div_ceil(c.end, 64u), 0);
   size_t next = 0;

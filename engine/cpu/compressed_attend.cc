@@ -5,11 +5,21 @@
 
 #include "engine/base/check.h"
 #include "engine/cpu/compressed_cache.h"
+#include "engine/cpu/packed_rows.h"
 #include "kernels/rope_append.h"
 
 namespace kvtwin::cpu {
 
 void CompressedCache::hidden(uint32_t, const float* x) { hidden_ = x; }
+
+// As they leave a GPU's projections: what is stored then depends on no chunk. Returns the values' copy.
+const float* CompressedCache::rounded(float* k, const float* v) {
+  const size_t numbers = size_t{rows_} * llm_.kv_heads * llm_.head_dim;
+  round_to_bf16(k, {k, numbers});
+  values_.resize(numbers);
+  round_to_bf16(v, values_);
+  return values_.data();
+}
 
 // Where row `row` of the entry is written, before anything of it is dropped.
 Place CompressedCache::place_of(const Work& work, uint32_t head, uint32_t row) const {
@@ -34,21 +44,10 @@ void CompressedCache::rotate(float* q, float* k) const {
 
 void CompressedCache::attend(uint32_t layer, float* q, float* k, const float* v, float* out) {
   rotate(q, k);
-  std::vector<Place> places(scorer_->needs_hidden() ? size_t{rows_} * llm_.kv_heads : 0);
-  for (const Work& work : work_) {
-    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-      const uint32_t head = layer * llm_.kv_heads + h;
-      for (uint32_t i = 0; i < work.rows.tokens; ++i) {
-        const uint64_t at = uint64_t{work.rows.row + i} * llm_.kv_heads + h;
-        const Place place = place_of(work, head, i);
-        store_->write(head, place, k + at * llm_.head_dim, v + at * llm_.head_dim);
-        if (!places.empty()) places[at] = place;
-      }
-    }
-  }
-  if (scorer_->needs_hidden()) scorer_->mark_cells(layer, hidden_, rows_, places);
+  write_rows(layer, k, store_->packed() ? rounded(k, v) : v);
+  hold_in_rings(layer, false);
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) read_rows(layer, h, q, out);
-  if (shape_.tables.rings > 0) hold_in_rings(layer);
+  hold_in_rings(layer, true);
   for (const Work& work : work_) {
     const float* const rows = q + uint64_t{work.rows.row} * llm_.query_heads * llm_.head_dim;
     scorer_->observe(layer, work.rows, rows, work.call->cells, &work.call->captured);
@@ -56,17 +55,35 @@ void CompressedCache::attend(uint32_t layer, float* q, float* k, const float* v,
   }
 }
 
+void CompressedCache::write_rows(uint32_t layer, const float* k, const float* v) {
+  std::vector<Place> places(scorer_->needs_hidden() ? size_t{rows_} * llm_.kv_heads : 0);
+  for (const Work& work : work_) {
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+      const uint32_t head = layer * llm_.kv_heads + h;
+      for (uint32_t i = 0; i < work.rows.tokens; ++i) {
+        const uint64_t at = uint64_t{work.rows.row + i} * llm_.kv_heads + h;
+        const Place place = place_of(work, head, i);
+        const float *const key = k + at * llm_.head_dim, *const value = v + at * llm_.head_dim;
+        store_->write(head, place, key, value);
+        if (work.own_exact) store_->write(head, store_->staged(head, work.rows.row + i), key, value);
+        if (!places.empty()) places[at] = place;
+      }
+    }
+  }
+  if (scorer_->needs_hidden()) scorer_->mark_cells(layer, hidden_, rows_, places);
+}
+
 void CompressedCache::read_rows(uint32_t layer, uint32_t kv_head, const float* q, float* out) {
   const uint32_t group = llm_.query_heads / llm_.kv_heads, head = layer * llm_.kv_heads + kv_head;
   const size_t width = size_t{group} * llm_.head_dim, all = size_t{llm_.query_heads} * llm_.head_dim;
   runs_.clear();
   reads_.clear();
-  for (const Work& work : work_) reads_of(work, head);
   head_q_.resize(rows_ * width);
   head_out_.resize(rows_ * width);
   for (uint32_t r = 0; r < rows_; ++r) {
     std::copy_n(q + r * all + kv_head * width, width, head_q_.data() + r * width);
   }
+  for (const Work& work : work_) reads_of(work, head, head_q_.data() + work.rows.row * width);
   const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
   kernels::attention_ref(store_->pages(head), {0, 1}, group, scale, head_q_.data(), reads_, head_out_.data(),
                          nullptr);
@@ -76,8 +93,8 @@ void CompressedCache::read_rows(uint32_t layer, uint32_t kv_head, const float* q
 }
 
 // What each row of the entry reads, in order of position: bits then depend neither on what is staged nor on
-// how a prompt was cut.
-void CompressedCache::reads_of(const Work& work, uint32_t head) {
+// how a prompt was cut. q [tokens][group][head_dim]
+void CompressedCache::reads_of(const Work& work, uint32_t head, const float* q) {
   const uint32_t group = shape_.groups.group_of(head), tokens = work.rows.tokens;
   const CallCells& cells = work.call->cells;
   if (shape_.is_ring(group)) {
@@ -90,36 +107,40 @@ void CompressedCache::reads_of(const Work& work, uint32_t head) {
     }
     return;
   }
-  uint32_t before = cells.cells(head) - tokens;
+  if (may_choose(work, head) && chosen_reads(work, head, q)) return;
+  const uint32_t before = cells.cells(head) - (work.rows.staged ? 0 : tokens);
   std::span<const kernels::ReadRun> shared = work.reads;
-  if (shape_.keeping != Keeping::kHoles) {
-    std::vector<kernels::ReadRun>& runs = runs_.emplace_back();
-    cells.reads(group, cells.cells(head), &runs);
-    if (work.rows.staged) {
-      before = cells.cells(head);
-      for (uint32_t i = 0; i < tokens; ++i) append_place(store_->staged(head, work.rows.row + i), &runs);
-    }
+  if (shape_.keeping != Keeping::kHoles || work.own_exact) {
+    std::vector<kernels::ReadRun>& runs = runs_.emplace_back(work.reads);
+    if (shape_.keeping != Keeping::kHoles)
+      cells.reads(group, work.own_exact ? before : before + tokens, &runs);
+    for (uint32_t i = 0; work.own_exact && i < tokens; ++i)
+      append_place(store_->staged(head, work.rows.row + i), &runs);
     shared = runs;
   }
   for (uint32_t i = 0; i < tokens; ++i) reads_.push_back({shared, before + i + 1});
 }
 
-// Sinks and the newest cells up to the row itself: in the ring, or among this step's rows.
+// Sinks and the newest cells up to the row itself: in the ring, or among this step's rows. A decoded row is
+// in the ring already.
 void CompressedCache::ring_reads(const Work& work, uint32_t head, uint32_t row,
                                  std::vector<kernels::ReadRun>* runs) const {
   const uint32_t position = work.rows.context + row, group = shape_.groups.group_of(head);
+  const uint32_t held = work.rows.context + (work.rows.prompt ? 0 : work.rows.tokens);
   const auto read = [&](uint32_t p) {
-    append_place(p < work.rows.context ? work.call->cells.ring_place(group, p)
-                                       : store_->staged(head, work.rows.row + p - work.rows.context),
+    append_place(p < held ? work.call->cells.ring_place(group, p)
+                          : store_->staged(head, work.rows.row + p - work.rows.context),
                  runs);
   };
   for (uint32_t p = 0; p < std::min(shape_.ring_sinks(), position + 1); ++p) read(p);
   for (uint32_t p = shape_.first_in_ring(position); p <= position; ++p) read(p);
 }
 
-// This step's rows take the places of what no later row reads.
-void CompressedCache::hold_in_rings(uint32_t layer) {
+// This step's rows take the places of what no later row reads; `prompts`: those of prompts, or of decodes.
+void CompressedCache::hold_in_rings(uint32_t layer, bool prompts) {
+  if (shape_.tables.rings == 0) return;
   for (const Work& work : work_) {
+    if (work.rows.prompt != prompts) continue;
     const uint32_t end = work.rows.context + work.rows.tokens;
     for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
       const uint32_t head = layer * llm_.kv_heads + h, group = shape_.groups.group_of(head);

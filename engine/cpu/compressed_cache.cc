@@ -13,7 +13,43 @@ namespace {
 // The query span where no window stands for it (METHODS 3.3, the fallback).
 constexpr uint32_t kSpanRows = 64;
 
-CellShape shape_of(const CoreConfig& config) {
+CellFormat format_of(const PolicySet& set) {
+  const Format format = make_axes(set).precision->prompt_format();
+  return {format, set.precision_spec.group, set.retrieval != "all"};
+}
+
+// Formats, and choosing among what is left.
+std::optional<std::string> check_stored(const PolicySet& set, const PolicyAxes& axes) {
+  const bool packed = set.precision != "bf16", chooses = set.retrieval != "all";
+  if (packed && axes.precision->prompt_format() == Format::kInt2) {
+    return "precision " + set.precision + " packs keys in groups of tokens, which layout " + set.layout +
+           " would have to fill head by head with what is kept; set precision: int4, fp8 or fp4, or "
+           "budget: all with layout: paged";
+  }
+  if (packed && !axes.layout->keeps_phase()) {
+    return "layout " + set.layout + " turns keys to new places, and precision " + set.precision +
+           " has packed them: they would be quantised twice; choose layout compact";
+  }
+  const bool moved_late =
+      axes.layout->keeping() == Keeping::kMove && axes.scorer->moment() != Moment::kChunkEnd;
+  if (packed && chooses && moved_late) {
+    return "retrieval " + set.retrieval + " summarises exact keys, but precision " + set.precision +
+           " packs a prompt before scorer " + set.scorer +
+           " moves its cells; choose a scorer that works at chunk ends, layout page_mask_dead, or precision "
+           "bf16";
+  }
+  const bool looks = set.scorer == "h2o" || set.scorer == "tova" || set.scorer == "raas";
+  if (chooses && looks && axes.scorer->moment() == Moment::kDecodeStep) {
+    return "scorer " + set.scorer + " looks at what each step attends to, but retrieval " + set.retrieval +
+           " lets steps read some pages only; choose a scorer that works at chunk or prompt ends, or "
+           "retrieval: all";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+CellShape cell_shape(const CoreConfig& config) {
   const PolicyAxes axes = make_axes(config.policies);
   const Retention retention(config, axes);
   CellShape out;
@@ -25,15 +61,15 @@ CellShape shape_of(const CoreConfig& config) {
   return out;
 }
 
-}  // namespace
-
 CompressedCache::CompressedCache(const CompressedConfig& config, const KvMemory& memory,
                                  const ModelWeights* weights)
     : config_(config),
       memory_(memory),
       llm_(weights->llm()),
       rope_(rope_frequencies(weights->llm())),
-      shape_(shape_of(config.core)) {}
+      retrieval_(config.core.policies.retrieval_spec),
+      chooses_(config.core.policies.retrieval != "all"),
+      shape_(cell_shape(config.core)) {}
 
 Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedConfig& config,
                                                                const KvMemory& memory,
@@ -50,7 +86,7 @@ Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedC
     const ScorerSpec& spec = config.core.policies.scorer_spec;
     rows = std::max(rows, spec.repeat_tokens + spec.repeat_tail + spec.repeat_instruction);
   }
-  Result<CellStore> store = CellStore::make(memory, llm, &out->shape_, rows);
+  Result<CellStore> store = CellStore::make(memory, llm, &out->shape_, rows, format_of(config.core.policies));
   if (!store) return tl::unexpected<Mistake>(store.error());
   out->store_ = std::make_unique<CellStore>(std::move(*store));
   ScorerConfig scorer;
@@ -68,7 +104,8 @@ Result<std::unique_ptr<CompressedCache>> CompressedCache::make(const CompressedC
 CompressedCache::Call& CompressedCache::call_of(CallId id) {
   const auto known = calls_.find(id);
   if (known != calls_.end()) return known->second;
-  Call& made = calls_.emplace(id, Call{CallCells(&shape_), {}}).first->second;
+  Call& made = calls_.emplace(id, Call{CallCells(&shape_), {}, {}}).first->second;
+  made.summaries.resize(size_t{llm_.layers} * llm_.kv_heads);
   scorer_->begin(&made.captured);
   return made;
 }
@@ -76,6 +113,7 @@ CompressedCache::Call& CompressedCache::call_of(CallId id) {
 void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
   take_pages(launch, offset);
   work_.clear();
+  recalls_.assign(chooses_ ? llm_.layers : 0, {});
   rows_ = 0;
   for (const PlanEntry& entry : entries) {
     KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
@@ -101,7 +139,9 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
     KVT_CHECK(cells.tokens() == work.rows.context);
     scorer_->begin_rows(work.rows, &work.call->captured);
     cells.add(work.rows.tokens, !work.rows.staged);
-    if (shape_.keeping == Keeping::kHoles) cells.reads(0, cells.cells(0), &work.reads);
+    work.own_exact = work.rows.staged || (store_->packed() && work.rows.prompt);
+    if (shape_.keeping == Keeping::kHoles)
+      cells.reads(0, cells.cells(0) - (work.own_exact ? work.rows.tokens : 0), &work.reads);
   }
 }
 
@@ -112,16 +152,53 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
       Call& call = call_of(entry.call);
       call.cells.clear();
       scorer_->begin(&call.captured);
+      for (std::vector<float>& of_head : call.summaries) of_head.clear();
     }
-    for (const Adoption& adoption : launch.adoptions) adopt(adoption);
+    for (const Adoption& adoption : launch.adoptions) {
+      if (adoption.cells.empty()) {
+        adopt(adoption);
+      } else {
+        continue_from(adoption);
+      }
+    }
   }
   for (const PageGrant& grant : launch.grants) {
     if (grant.offset != offset) continue;
     KVT_CHECK(raw(grant.page) < memory_.pages_gpu);
     if (memory_.poison) store_->poison(grant.page);
     page_dead_.erase(grant.page);
-    call_of(launch.entries[grant.entry].call).cells.grant(grant.group, grant.page);
+    const CallId call = launch.entries[grant.entry].call;
+    call_of(call).cells.grant(grant.group, grant.page);
+    if (!copied_.empty()) fill_copy(call, grant);
   }
+  for (const auto& [of, pages] : copied_) KVT_CHECK(pages.empty());
+  copied_.clear();
+}
+
+// What lies in a snapshot's pages is where it was when it was taken; the call writes to copies alone. Scorers
+// that may share a prefix look at one chunk at a time, so nothing else is carried over
+// (CellScorer::begin_rows).
+void CompressedCache::continue_from(const Adoption& adoption) {
+  CallCells& cells = call_of(adoption.call).cells;
+  cells = snapshots_.at(adoption.snapshot);
+  std::span<const PageId> pages = adoption.pages;
+  for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
+    KVT_CHECK(cells.cells(shape_.groups.members(g)[0]) == adoption.cells[g]);
+    const uint32_t count = div_ceil(adoption.cells[g], memory_.page_tokens), shared = adoption.shared[g];
+    cells.retable(g, pages.first(shared));
+    if (count > shared) {
+      const std::span<const PageId> tail = pages.subspan(shared, count - shared);
+      copied_[{adoption.call, g}].assign(tail.rbegin(), tail.rend());
+    }
+    pages = pages.subspan(count);
+  }
+}
+
+void CompressedCache::fill_copy(CallId call, const PageGrant& grant) {
+  const auto at = copied_.find({call, grant.group});
+  if (at == copied_.end() || at->second.empty()) return;
+  store_->copy(at->second.back(), grant.page);
+  at->second.pop_back();
 }
 
 // What was dropped of a page travels with it.
@@ -138,6 +215,7 @@ void CompressedCache::adopt(const Adoption& adoption) {
 
 void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const PlanEntry>,
                           StepValues* values) {
+  values->recalls = recalls_;
   values->kept.reserve(launch.compressions.size());
   std::vector<std::pair<size_t, size_t>> ends;  // of each answer's counts and bits
   for (const Work& work : work_) {
@@ -148,6 +226,9 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     if (memory_.poison) work.call->cells.check();
     ends.emplace_back(values->kept_counts.size(), values->kept_live.size());
     values->kept.push_back({work.rows.call, {}, {}});
+  }
+  for (const Snapshot& snapshot : launch.snapshots) {
+    snapshots_.insert_or_assign(snapshot.snapshot, work_.at(snapshot.entry).call->cells);
   }
   // Vectors that grow move: spans come last.
   size_t counts = 0, live = 0;
@@ -183,7 +264,9 @@ std::optional<std::string> check_compressed(const CoreConfig& config, const LlmS
            std::to_string(llm.kv_heads) +
            "), which the CPU engine does not; set tensor_parallel to at most " + std::to_string(llm.kv_heads);
   }
-  const bool decodes = make_axes(set).scorer->moment() == Moment::kDecodeStep;
+  const PolicyAxes axes = make_axes(set);
+  if (auto wrong = check_stored(set, axes)) return wrong;
+  const bool decodes = axes.scorer->moment() == Moment::kDecodeStep;
   if (set.scorer == "tova" && decodes && layout_has_groups(set.layout)) {
     return "scorer tova ranks tokens for all heads of a layer alike, but layout ragged lets them hold "
            "different ones; choose layout compact";

@@ -22,10 +22,14 @@ struct CpuBackend::Launch {
         entries(from.entries.begin(), from.entries.end()),
         grants(from.grants.begin(), from.grants.end()),
         compressions(from.compressions.begin(), from.compressions.end()),
-        formats(from.formats.begin(), from.formats.end()) {
+        formats(from.formats.begin(), from.formats.end()),
+        snapshots(from.snapshots.begin(), from.snapshots.end()) {
     for (const Adoption& adoption : from.adoptions) {
       adopted.emplace_back(adoption.pages.begin(), adoption.pages.end());
-      adoptions.push_back({adoption.call, adopted.back()});
+      adopted_cells.emplace_back(adoption.cells.begin(), adoption.cells.end());
+      adopted_shared.emplace_back(adoption.shared.begin(), adoption.shared.end());
+      adoptions.push_back(
+          {adoption.call, adopted.back(), adoption.snapshot, adopted_cells.back(), adopted_shared.back()});
     }
     for (Compression& compression : compressions) {
       forced.emplace_back(compression.forced.begin(), compression.forced.end());
@@ -39,6 +43,7 @@ struct CpuBackend::Launch {
     command.adoptions = adoptions;
     command.compressions = compressions;
     command.formats = formats;
+    command.snapshots = snapshots;
     steps = from.repeat;
   }
 
@@ -51,7 +56,9 @@ struct CpuBackend::Launch {
   std::vector<Adoption> adoptions;
   std::vector<Compression> compressions;
   std::vector<CellRun> formats;
+  std::vector<Snapshot> snapshots;
   std::deque<std::vector<PageId>> adopted;
+  std::deque<std::vector<uint32_t>> adopted_cells, adopted_shared;
   std::deque<std::vector<Compression::Forced>> forced;
   std::deque<std::vector<uint32_t>> keep;
 };

@@ -115,6 +115,22 @@ void PackedStore::put_value(PageId page, uint32_t slot, uint32_t layer, uint32_t
   kernels::unpack_token(to, 2, shape_, {pages.values + pages.at(raw(page), head, slot), shape_.head_dim});
 }
 
+void PackedStore::move(PageId source, uint32_t from, PageId target, uint32_t to, uint32_t layer,
+                       uint32_t head) {
+  const Format format_here = format(source);
+  KVT_CHECK(format_here == format(target) && format_here != Format::kInt2);
+  const size_t each = token_bytes(format_here, shape_);
+  const std::span<const uint8_t> source_bytes = bytes(source, layer, head);
+  const std::span<uint8_t> target_bytes = bytes(target, layer, head);
+  for (const uint64_t part : {uint64_t{0}, kernels::key_part_bytes(format_here, shape_)})
+    std::copy_n(source_bytes.data() + part + from * each, each, target_bytes.data() + part + to * each);
+  const kernels::KvPages pages = values_.layer(layer);
+  const uint64_t d = shape_.head_dim, at = pages.at(raw(source), head, from),
+                 behind = pages.at(raw(target), head, to);
+  std::copy_n(pages.keys + at, d, pages.keys + behind);
+  std::copy_n(pages.values + at, d, pages.values + behind);
+}
+
 void PackedStore::copy(PageId source, PageId target) {
   KVT_CHECK(format(source) == format(target));
   for (uint32_t layer = 0; layer < layers_; ++layer) {

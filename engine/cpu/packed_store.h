@@ -54,6 +54,9 @@ class PackedStore {
   void put_keys(PageId page, uint32_t first, uint32_t layer, uint32_t head, const float* k);
   void put_value(PageId page, uint32_t slot, uint32_t layer, uint32_t head, const float* v);
 
+  // One layer and head of a cell, bytes and all: what is packed is not packed again. REQUIRES: one format,
+  // not int2.
+  void move(PageId source, uint32_t from, PageId target, uint32_t to, uint32_t layer, uint32_t head);
   // REQUIRES: one format.
   void copy(PageId source, PageId target);
   // Every value becomes NaN: whoever reads before writing spreads it.

@@ -11,6 +11,8 @@
 #include "engine/base/check.h"
 #include "engine/cuda/cuda_check.h"
 #include "engine/cuda/cuda_forward.h"
+#include "engine/cuda/paged_cache.h"
+#include "engine/cuda/step_graphs.h"
 #include "kernels/dense_cuda.h"
 
 namespace kvtwin::cuda {
@@ -59,16 +61,20 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::make(const ModelWeights& weigh
 }
 
 struct CudaEngine::Parts {
-  Parts(const CudaEngineConfig& given, const DeviceModel* model, const cpu::TokenIds* ids)
-      : config(given), llm(model->weights().llm()), tokens(ids, given.decoding, given.end_tokens) {}
+  Parts(const CudaEngineConfig& given, const DeviceModel* model, const cpu::TokenIds* ids,
+        OwnedCache given_cache)
+      : config(given),
+        llm(model->weights().llm()),
+        tokens(ids, given.decoding, given.end_tokens),
+        graphs(given.log == nullptr ? given.graphs_max : 0),
+        cache(std::move(given_cache)) {}
   ~Parts();
 
   Result<void> make(const DeviceModel* model);
-  void take_pages(const LaunchStep& launch, uint32_t offset);
-  void add_entry(const PlanEntry& entry);
-  void add_attention(uint32_t first, uint32_t table, uint32_t context, uint32_t count);
-  // `step`: for the log; null: nobody asked for it.
-  void compute(const StepId* step);
+  void add_tokens(const PlanEntry& entry);
+  StepStream on_stream() { return {compute_stream, timer.get()}; }
+  DeviceRows compute();
+  void log_step(StepId step, const DeviceRows& on_device);
   void warm_up();
   void start(const StartTransfer& transfer);
 
@@ -84,15 +90,16 @@ struct CudaEngine::Parts {
   cudaStream_t compute_stream = nullptr, copy_in = nullptr, copy_out = nullptr;
   std::unique_ptr<OperationTimer> timer;
   std::unique_ptr<CudaForward> forward;
-  DevicePages pages;
+  StepGraphs graphs;
+  OwnedCache cache;
   RowsUpload upload;
-  Buffer sampled;                                  // pinned
-  std::map<CallId, std::vector<uint32_t>> tables;  // pages in order of position
+  Buffer sampled;  // pinned
   std::map<TransferId, Copy> copies;
   // Of the step at hand.
   std::vector<PlanEntry> entries;
   StepRows rows;
-  uint64_t decode_cells = 0, chunk_cells = 0;
+  Clock::time_point started;
+  Duration issued{};
   std::vector<Sample> samples;
   uint64_t tokens_computed = 0;
 };
@@ -116,14 +123,16 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
   timer = std::make_unique<OperationTimer>(config.log != nullptr, compute_stream);
   uint32_t rows_max = config.rows_max;
   for (const uint32_t size : config.row_sizes) rows_max = std::max(rows_max, size);
-  Result<std::unique_ptr<CudaForward>> made_forward = CudaForward::make(
-      &model->weights(), {rows_max, config.samples_max, config.page_tokens, config.pages_gpu});
+  Result<std::unique_ptr<CudaForward>> made_forward =
+      CudaForward::make(&model->weights(), {rows_max, config.samples_max});
   if (!made_forward) return tl::unexpected<Mistake>(made_forward.error());
   forward = std::move(*made_forward);
-  Result<DevicePages> made_pages =
-      DevicePages::make(llm, config.page_tokens, config.pages_gpu, config.pages_host);
-  if (!made_pages) return tl::unexpected<Mistake>(made_pages.error());
-  pages = std::move(*made_pages);
+  if (cache == nullptr) {
+    Result<OwnedCache> made_cache = PagedCache::make(
+        {config.page_tokens, config.pages_gpu, config.pages_host, rows_max, config.poison}, &llm);
+    if (!made_cache) return tl::unexpected<Mistake>(made_cache.error());
+    cache = std::move(*made_cache);
+  }
   Result<RowsUpload> made_upload = RowsUpload::make(uint64_t{4} << 20);
   if (!made_upload) return tl::unexpected<Mistake>(made_upload.error());
   upload = std::move(*made_upload);
@@ -136,92 +145,52 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
   return {};
 }
 
-void CudaEngine::Parts::take_pages(const LaunchStep& launch, uint32_t offset) {
-  KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
-  if (offset == 0) {
-    for (const PlanEntry& entry : launch.entries) {
-      if (entry.first) tables[entry.call].clear();
-    }
-    for (const Adoption& adoption : launch.adoptions) {
-      for (const PageId page : adoption.pages) tables[adoption.call].push_back(raw(page));
-    }
-  }
-  for (const PageGrant& grant : launch.grants) {
-    if (grant.offset != offset) continue;
-    KVT_CHECK(raw(grant.page) < config.pages_gpu);
-    if (config.poison) pages.poison(grant.page, compute_stream);
-    tables[launch.entries[grant.entry].call].push_back(raw(grant.page));
-  }
-}
-
-void CudaEngine::Parts::add_entry(const PlanEntry& entry) {
-  KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
-  const std::vector<uint32_t>& table = tables.at(entry.call);
-  const uint32_t cells = entry.context + entry.tokens, page = config.page_tokens;
-  const uint32_t used = div_ceil(cells, page);
-  KVT_CHECK(used <= table.size());
-  const auto at = static_cast<uint32_t>(rows.pages.size());
-  rows.pages.insert(rows.pages.end(), table.begin(), table.begin() + used);
-  const auto first = static_cast<uint32_t>(rows.tokens.size());
-  for (uint32_t position = entry.context; position < cells; ++position) {
+void CudaEngine::Parts::add_tokens(const PlanEntry& entry) {
+  for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
     rows.tokens.push_back(tokens.input(entry.call, position));
     KVT_CHECK(rows.tokens.back() < llm.vocab);
-    rows.positions.push_back(position);
-    rows.slots.push_back({table[position / page] * llm.kv_heads, position % page});
   }
-  add_attention(first, at, entry.context, entry.tokens);
   if (entry.samples) rows.sampling.push_back(static_cast<uint32_t>(rows.tokens.size()) - 1);
 }
 
-// Rows [first, first + count) read `context` cells and themselves, each the ones before it and itself.
-void CudaEngine::Parts::add_attention(uint32_t first, uint32_t table, uint32_t context, uint32_t count) {
-  const uint32_t group = llm.query_heads / llm.kv_heads, page = config.page_tokens;
-  const uint64_t cells = uint64_t{count} * context + uint64_t{count} * (count + 1) / 2;
-  if (count == 1 && CudaForward::decode_takes(llm, page)) {
-    for (uint32_t head = 0; head < llm.kv_heads; ++head)
-      rows.decodes.push_back({first * llm.query_heads + head * group, table, context + 1, head});
-    decode_cells += cells;
-    return;
-  }
-  chunk_cells += cells;
-  if (CudaForward::prefill_takes(llm, page, config.pages_gpu)) {
-    for (uint32_t head = 0; head < llm.kv_heads; ++head)
-      rows.chunks.push_back({first, count, head, context, table, head});
-    return;
-  }
-  for (uint32_t i = 0; i < count; ++i) rows.others.push_back({first + i, table, context + i + 1});
-}
-
 // Everything is started without waiting; the one wait is for the sampled tokens.
-void CudaEngine::Parts::compute(const StepId* step) {
-  const Clock::time_point start = Clock::now();
+DeviceRows CudaEngine::Parts::compute() {
+  started = Clock::now();
   timer->begin(Operation::kUpload);
   const DeviceRows on_device = upload.send(rows, compute_stream);
-  forward->run(on_device, pages, compute_stream, timer.get());
-  if (on_device.samples > 0) {
+  const auto start_layers = [&] {
+    forward->run(on_device, cache.get(), on_stream());
+    if (on_device.samples == 0) return;
     must(cudaMemcpyAsync(sampled.as<uint32_t>(), forward->sampled(), on_device.samples * sizeof(uint32_t),
                          cudaMemcpyDeviceToHost, compute_stream),
          "copy of sampled tokens", 0, no_shape);
+  };
+  if (cache->repeats(on_device)) {
+    graphs.run(on_device, compute_stream, start_layers);
+  } else {
+    start_layers();
   }
   timer->end();
-  const Duration issued = since(start);
+  issued = since(started);
   must(cudaStreamSynchronize(compute_stream), "step", 0, [&] {
     return fmt::format("{} rows, {} decode and {} chunk sequences, {} other rows, {} samples", on_device.rows,
                        on_device.decodes_count, on_device.chunks_count, on_device.other_rows,
                        on_device.samples);
   });
+  return on_device;
+}
+
+void CudaEngine::Parts::log_step(StepId step, const DeviceRows& on_device) {
   if (config.log == nullptr) return;
-  std::vector<OperationTime> times = timer->times({});
-  if (step == nullptr) return;
-  config.log->add(config.engine, {.step = *step,
+  config.log->add(config.engine, {.step = step,
                                   .rows = on_device.rows,
                                   .samples = on_device.samples,
                                   .decode_rows = on_device.decodes_count / llm.kv_heads,
-                                  .decode_cells = decode_cells,
-                                  .chunk_cells = chunk_cells,
+                                  .decode_cells = rows.decode_cells,
+                                  .chunk_cells = rows.chunk_cells,
                                   .issued = issued,
-                                  .ended = since(start),
-                                  .times = std::move(times)});
+                                  .ended = since(started),
+                                  .times = timer->times({})});
 }
 
 // What comes up for the first time is slow: kernels are loaded, cuBLASLt chooses. So every number of rows
@@ -231,18 +200,12 @@ void CudaEngine::Parts::warm_up() {
   if (sizes.empty()) sizes = {1, config.rows_max};
   for (const uint32_t size : sizes) {
     rows.clear();
-    rows.pages.push_back(0);
-    for (uint32_t row = 0; row < size; ++row) {
-      rows.tokens.push_back(0);
-      rows.positions.push_back(0);
-      rows.slots.push_back({0, row % config.page_tokens});
-    }
-    // One decode and, where there is room for it, a chunk. (What padding rows read does not matter.)
-    add_attention(0, 0, 0, 1);
-    if (size > 2 && config.page_tokens > 1) add_attention(1, 0, 0, 2);
+    rows.tokens.assign(size, 0);
+    cache->warm_up(size, on_stream(), &rows);
     for (uint32_t i = 0; i < std::min(size, config.samples_max); ++i) rows.sampling.push_back(i);
-    compute(nullptr);
+    compute();
   }
+  if (config.log != nullptr) timer->times({});  // nobody asked for them
 }
 
 void CudaEngine::Parts::start(const StartTransfer& transfer) {
@@ -258,18 +221,20 @@ void CudaEngine::Parts::start(const StartTransfer& transfer) {
     must(cudaEventRecord(copy.begin, stream), "cudaEventRecord", 0, no_shape);
   }
   for (size_t i = 0; i < transfer.source.size(); ++i)
-    pages.copy(transfer.source[i], transfer.target[i], stream);
+    cache->copy(transfer.source[i], transfer.target[i], stream);
   if (!beside) return;
   must(cudaEventRecord(copy.end, stream), "cudaEventRecord", 0, no_shape);
   copies[transfer.transfer] = copy;
 }
 
+void DeleteCache::operator()(KvCache* cache) const { delete cache; }
+
 CudaEngine::CudaEngine(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 CudaEngine::~CudaEngine() = default;
 
 Result<std::unique_ptr<CudaEngine>> CudaEngine::make(const CudaEngineConfig& config, const DeviceModel* model,
-                                                     const cpu::TokenIds* tokens) {
-  auto parts = std::make_unique<Parts>(config, model, tokens);
+                                                     const cpu::TokenIds* tokens, OwnedCache cache) {
+  auto parts = std::make_unique<Parts>(config, model, tokens, std::move(cache));
   if (Result<void> ok = parts->make(model); !ok) return tl::unexpected<Mistake>(ok.error());
   return std::unique_ptr<CudaEngine>(new CudaEngine(std::move(parts)));
 }
@@ -281,17 +246,18 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* val
   values->clear();
   p.rows.clear();
   p.samples.clear();
-  p.decode_cells = p.chunk_cells = 0;
-  p.take_pages(launch, offset);
   p.entries.assign(launch.entries.begin(), launch.entries.end());
   for (PlanEntry& entry : p.entries) {
     entry.context += offset;
-    p.add_entry(entry);
+    p.add_tokens(entry);
   }
+  p.cache->begin(launch, offset, p.entries, p.on_stream(), &p.rows);
   p.tokens_computed += p.rows.tokens.size();
   p.rows.tokens.resize(std::max(p.rows.tokens.size(), size_t{launch.tokens_padded}), 0);
   const StepId step{raw(launch.step) + offset};
-  p.compute(&step);
+  const DeviceRows on_device = p.compute();
+  p.cache->end(launch, offset, p.entries, p.on_stream(), values);
+  p.log_step(step, on_device);
   for (const PlanEntry& entry : p.entries) {
     if (!entry.samples) continue;
     const uint32_t token = p.sampled.as<uint32_t>()[p.samples.size()];
@@ -302,12 +268,8 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* val
 
 void CudaEngine::told(const Command& command) {
   if (const auto* transfer = std::get_if<StartTransfer>(&command)) parts_->start(*transfer);
-  if (const auto* drop = std::get_if<DropCallState>(&command)) {
-    // A preempted call may still be in a step that was launched before; if it comes back, it begins a new
-    // table.
-    if (drop->reason != DropCallState::Reason::kPreempted) parts_->tables.erase(drop->call);
-    parts_->tokens.dropped(*drop);
-  }
+  parts_->cache->told(command);
+  if (const auto* drop = std::get_if<DropCallState>(&command)) parts_->tokens.dropped(*drop);
 }
 
 Duration CudaEngine::copy_time(TransferId transfer) {
@@ -331,8 +293,9 @@ std::vector<float> CudaEngine::logits() const {
   return out;
 }
 
-uint64_t CudaEngine::page_bytes() const { return parts_->pages.page_bytes(); }
 uint64_t CudaEngine::tokens_computed() const { return parts_->tokens_computed; }
+uint64_t CudaEngine::graph_replays() const { return parts_->graphs.replays(); }
+Duration CudaEngine::issued() const { return parts_->issued; }
 uint64_t CudaEngine::samples_digest() const { return parts_->tokens.digest(); }
 
 }  // namespace kvtwin::cuda

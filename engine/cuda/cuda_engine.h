@@ -1,9 +1,9 @@
-// CudaEngine performs the steps of one serving engine on a GPU: the identity of every axis, in bf16.
+// CudaEngine performs the steps of one serving engine on a GPU.
 //
 // Like CpuEngine it is an OutcomeSource: asked for single steps in order, it keeps no time, and what it
-// computes does not depend on who does (cpu_backend.h measures, the simulated world prices). A call's page
-// table starts with its adoption and grows with its grants. A step is: work lists up in one copy, all layers,
-// sampled tokens down, one wait.
+// computes does not depend on who does (cpu_backend.h measures, the simulated world prices). What lies in
+// pages is its KvCache's business (kv_cache.h). A step is: work lists up in one copy, all layers, sampled
+// tokens down, one wait.
 
 #ifndef KVTWIN_ENGINE_CUDA_CUDA_ENGINE_H_
 #define KVTWIN_ENGINE_CUDA_CUDA_ENGINE_H_
@@ -15,6 +15,7 @@
 
 #include "engine/cpu/call_tokens.h"
 #include "engine/cuda/operation_log.h"
+#include "engine/cuda/owned_cache.h"
 #include "engine/outcome_source.h"
 #include "models/weights.h"
 
@@ -35,6 +36,8 @@ struct CudaEngineConfig {
   bool copies_beside = false;
   bool poison = false;          // pages are filled with NaN when they are granted: tests
   OperationLog* log = nullptr;  // null: operations are not timed
+  // So many shapes of decode steps are kept as CUDA graphs (step_graphs.h); timed operations never are.
+  uint32_t graphs_max = 64;
 };
 
 // Whether there is a GPU that the kernels run on. Says what is there instead.
@@ -57,9 +60,10 @@ class DeviceModel {
 
 class CudaEngine final : public OutcomeSource {
  public:
-  // `model` and `tokens` must outlive this. Wrong: no room for so many pages.
+  // `model` and `tokens` must outlive this. `cache`: null is the identity of every axis (paged_cache.h).
+  // Wrong: no room for so many pages.
   static Result<std::unique_ptr<CudaEngine>> make(const CudaEngineConfig& config, const DeviceModel* model,
-                                                  const cpu::TokenIds* tokens);
+                                                  const cpu::TokenIds* tokens, OwnedCache cache = nullptr);
   ~CudaEngine() override;
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
@@ -76,8 +80,9 @@ class CudaEngine final : public OutcomeSource {
   std::span<const Sample> samples() const;
   std::vector<float> logits() const;  // [samples().size()][vocab]; copied from the GPU
 
-  uint64_t page_bytes() const;  // of all layers
   uint64_t tokens_computed() const;
+  uint64_t graph_replays() const;
+  Duration issued() const;          // what starting the last step's work took the host
   uint64_t samples_digest() const;  // cpu::CallTokens::digest
 
  private:

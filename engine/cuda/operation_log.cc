@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kNames[] = {
     "upload",          "embed",         "norm",          "qkv",     "append",     "plan", "decode attention",
     "chunk attention", "row attention", "attention out", "gate up", "activation", "down", "logits",
-    "sample"};
+    "sample",          "score",         "select",        "move"};
 static_assert(std::size(kNames) == kOperations);
 
 }  // namespace

@@ -31,8 +31,11 @@ enum class Operation : uint8_t {
   kDown,
   kLogits,
   kSample,  // argmax, and the tokens back to the host
+  kScore,   // what scorers take down and make of it
+  kSelect,
+  kMove,  // cells that are kept, to where they stay
 };
-constexpr size_t kOperations = 15;
+constexpr size_t kOperations = 18;
 const char* name_of(Operation operation);
 
 // Times are from the step's start.
@@ -61,8 +64,6 @@ class OperationLog {
   void add(EngineId engine, StepOperations step);
   // What was added of a step, once; empty: nothing was.
   std::vector<OperationTime> take(EngineId engine, StepId step);
-  // Of the step that was added last: when the host was done with starting operations.
-  Duration last_issued() const { return rows_.empty() ? Duration{} : rows_.back().step.issued; }
   // One line per step and kind of operation, in order of steps.
   std::string csv() const;
 

@@ -10,15 +10,15 @@ OperationTimer::~OperationTimer() {
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
 }
 
-void OperationTimer::mark(Operation operation, uint32_t layer) {
-  const auto shape = [&] { return std::string(name_of(operation)); };
+void OperationTimer::mark(const Mark& mark) {
+  const auto shape = [&] { return std::string(name_of(mark.operation)); };
   if (marks_.size() == events_.size()) {
     cudaEvent_t event = nullptr;
     must(cudaEventCreate(&event), "cudaEventCreate", 0, shape);
     events_.push_back(event);
   }
   must(cudaEventRecord(events_[marks_.size()], stream_), "cudaEventRecord", 0, shape);
-  marks_.push_back({operation, layer});
+  marks_.push_back(mark);
 }
 
 std::vector<OperationTime> OperationTimer::times(Duration start) {
@@ -29,7 +29,7 @@ std::vector<OperationTime> OperationTimer::times(Duration start) {
     must(cudaEventElapsedTime(&ms, events_[i], events_[i + 1]), "cudaEventElapsedTime", 0,
          [&] { return std::string(name_of(marks_[i].operation)); });
     const Duration took{std::llround(double{ms} * 1e6)};
-    out.push_back({marks_[i].operation, marks_[i].layer, at, at + took});
+    if (!marks_[i].idle) out.push_back({marks_[i].operation, marks_[i].layer, at, at + took});
     at = at + took;
   }
   marks_.clear();

@@ -22,20 +22,22 @@ class OperationTimer {
   bool on() const { return on_; }
   // What is started from now on is this operation's, until the next begin() or end().
   void begin(Operation operation, uint32_t layer = 0) {
-    if (on_) mark(operation, layer);
+    if (on_) mark({operation, layer});
   }
   void end() {
-    if (on_) mark(Operation::kSample, 0);
+    if (on_) mark({Operation::kSample, 0, true});
   }
-  // Times of what was begun since the last call; the first began at `start`. REQUIRES: all of it has ended.
+  // Times of what was begun since the last call; the first began at `start`, and what lies between an end()
+  // and the next begin() is nobody's. REQUIRES: all of it has ended.
   std::vector<OperationTime> times(Duration start);
 
  private:
   struct Mark {
     Operation operation{};
     uint32_t layer = 0;
+    bool idle = false;
   };
-  void mark(Operation operation, uint32_t layer);
+  void mark(const Mark& mark);
 
   const bool on_;
   const cudaStream_t stream_;

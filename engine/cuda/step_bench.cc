@@ -38,7 +38,10 @@ class DrawnTokens final : public cpu::TokenIds {
 }  // namespace
 
 struct StepBench::Parts {
-  Parts(const StepBenchConfig& given, uint32_t vocab) : config(given), tokens(vocab) {}
+  Parts(const StepBenchConfig& given, const LlmSpec& llm)
+      : config(given),
+        page_bytes(static_cast<double>(llm.kv_bytes_per_token() * given.page_tokens)),
+        tokens(llm.vocab) {}
 
   void fill();
   // Steps of these calls from now on, with pages of their own; ends the ones before.
@@ -47,6 +50,7 @@ struct StepBench::Parts {
   TransferId start_copy(bool to_gpu, uint32_t pages);
 
   const StepBenchConfig config;
+  const double page_bytes;  // of all layers
   DrawnTokens tokens;
   OperationLog log{true};
   std::unique_ptr<CudaEngine> engine;
@@ -63,7 +67,7 @@ StepBench::~StepBench() = default;
 
 Result<std::unique_ptr<StepBench>> StepBench::make(const StepBenchConfig& config, const LlmSpec& llm,
                                                    const DeviceModel* model) {
-  auto parts = std::make_unique<Parts>(config, llm.vocab);
+  auto parts = std::make_unique<Parts>(config, llm);
   CudaEngineConfig own;
   own.page_tokens = config.page_tokens;
   own.pages_gpu = config.pages_gpu, own.pages_host = config.pages_host;
@@ -168,7 +172,7 @@ StepTimes StepBench::measure(std::span<const BenchCall> calls, uint32_t padded, 
     if (i < warm) continue;
     out.wall.push_back(took);
     if (!parts_->config.timed) continue;
-    out.issued.push_back(static_cast<double>(parts_->log.last_issued().ns) / 1e3);
+    out.issued.push_back(static_cast<double>(parts_->engine->issued().ns) / 1e3);
     for (size_t kind = 0; kind < kOperations; ++kind) {
       if (count[kind] > 0) out.operation[kind].push_back(sum[kind] / count[kind]);
     }
@@ -217,7 +221,7 @@ StepBench::Beside StepBench::beside_copies(std::span<const BenchCall> calls, boo
     if (out) outs.push_back(p.start_copy(false, pages));
   }
   for (uint32_t i = 0; i < steps; ++i) result.steps.wall.push_back(p.step(0));
-  const double bytes = static_cast<double>(p.engine->page_bytes()) * pages;
+  const double bytes = p.page_bytes * pages;
   const auto rates = [&](const std::vector<TransferId>& copies, std::vector<double>* to) {
     for (const TransferId copy : copies) {
       const double us = static_cast<double>(p.engine->copy_time(copy).ns) / 1e3;

@@ -29,6 +29,7 @@ void StepRows::clear() {
   chunks.clear();
   others.clear();
   pages.clear();
+  decode_cells = chunk_cells = 0;
 }
 
 Result<RowsUpload> RowsUpload::make(uint64_t bytes) {
@@ -72,7 +73,7 @@ DeviceRows RowsUpload::send(const StepRows& rows, cudaStream_t stream) {
   out.chunks = put(rows.chunks);
   out.others = put(rows.others);
   out.pages = put(rows.pages);
-  out.rows = static_cast<uint32_t>(rows.slots.size());
+  out.rows = static_cast<uint32_t>(rows.positions.size());
   out.padded_rows = static_cast<uint32_t>(rows.tokens.size());
   out.samples = static_cast<uint32_t>(rows.sampling.size());
   out.decodes_count = static_cast<uint32_t>(rows.decodes.size());

@@ -21,7 +21,7 @@ namespace kvtwin::cuda {
 // One row per token. A row's attention is in one of three lists: `decodes` by row and KV head, `chunks` by
 // chunk and KV head, or `others`.
 struct StepRows {
-  std::vector<uint32_t> tokens;  // more than slots: rows that pad the matrix products, and touch no page
+  std::vector<uint32_t> tokens;  // more than positions: rows that pad the matrix products, and touch no page
   std::vector<uint32_t> positions;
   std::vector<AppendSlot> slots;   // where the KV of a row goes
   std::vector<uint32_t> sampling;  // rows, ascending
@@ -29,6 +29,8 @@ struct StepRows {
   std::vector<PrefillSequence> chunks;
   std::vector<QueryRow> others;
   std::vector<uint32_t> pages;  // page tables, one behind the other
+  // For the log: cells that are read by decodes, and by all other rows, all KV heads as one.
+  uint64_t decode_cells = 0, chunk_cells = 0;
 
   void clear();
 };
@@ -43,9 +45,11 @@ struct DeviceRows {
   const PrefillSequence* chunks = nullptr;
   const QueryRow* others = nullptr;
   const uint32_t* pages = nullptr;
-  uint32_t rows = 0;         // with a slot
+  uint32_t rows = 0;         // with a position
   uint32_t padded_rows = 0;  // with a token
   uint32_t samples = 0, decodes_count = 0, chunks_count = 0, other_rows = 0;
+
+  bool operator==(const DeviceRows&) const = default;
 };
 
 class RowsUpload {

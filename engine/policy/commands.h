@@ -54,9 +54,24 @@ struct PageGrant {
 // where nothing is left of a page. Formats by tag: the pages in which positions [0, page_tokens) have cells,
 // and kNoPage, then those of the next page_tokens positions, and so on; such a page holds cells of others
 // too.
+//
+// Layouts that move cells: `pages` are a snapshot's, group by group, ceil(cells[g] / page_tokens) of each;
+// the cells of a head are at the positions where they were when it was taken. The first shared[g] pages of a
+// group are read where they are. The others stay the snapshot's and are copied, before anything is written,
+// to the first pages that this step grants to the group. A call whose own snapshot was taken goes on in the
+// same way.
 struct Adoption {
   CallId call{};
   std::span<const PageId> pages;
+  uint32_t snapshot = 0;
+  std::span<const uint32_t> cells{}, shared{};  // by head group; empty: no snapshot
+};
+
+// What compressions have left of entries[entry]'s call may be adopted from now on as number `snapshot`. A
+// number is given again once nobody can ask for what it meant before.
+struct Snapshot {
+  uint32_t entry = 0;
+  uint32_t snapshot = 0;
 };
 
 // After the rows of entries[entry] are computed, score cells with the engine's scorer and keep the best:
@@ -111,11 +126,12 @@ struct LaunchStep {
   uint32_t tokens_padded = 0;  // what dense kernels run on (CUDA-graph capture sizes)
   std::span<const PlanEntry> entries;
   std::span<const PageGrant> grants;            // ascending by (offset, entry, group)
-  std::span<const Adoption> adoptions;          // of entries with first == true
+  std::span<const Adoption> adoptions;          // of entries with first == true, or behind a snapshot
   std::span<const Compression> compressions{};  // ascending by entry; only with repeat == 1
   HeldCells held{};
   // Of chunks, by entry, where formats go by tag; decoded cells get 4 bits.
   std::span<const CellRun> formats{};
+  std::span<const Snapshot> snapshots{};  // ascending by entry; each of a compressed chunk
 };
 
 enum class TransferKind : uint8_t { kRecall, kDemote };

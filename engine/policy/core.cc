@@ -18,6 +18,13 @@ uint32_t frames_max(const CoreConfig& c) {
   return static_cast<uint32_t>(std::min<uint64_t>(c.pages_gpu + waiting, UINT32_MAX / 2));
 }
 
+// Layouts that keep slots share pages by position; others share what a chunk's end left.
+std::unique_ptr<SnapshotCache> make_snapshots(const CoreConfig& c, const Retention& retention) {
+  if (!c.prefix_cache || retention.keeping() != Keeping::kMove) return nullptr;
+  return std::make_unique<SnapshotCache>(retention.chunk_tokens() / c.unit_tokens, c.pages_gpu,
+                                         retention.shape(), make_prefix_eviction(c.prefix_eviction));
+}
+
 std::unique_ptr<DualPool> make_dual_pool(const CoreConfig& c, const PolicyAxes& axes) {
   if (!axes.precision->by_tag()) return nullptr;
   return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens);
@@ -54,6 +61,7 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
       index(c.page_tokens / c.unit_tokens, &gpu, arena ? nullptr : host.get(),
             make_prefix_eviction(c.prefix_eviction), dual.get()),
+      snapshots(make_snapshots(c, retention)),
       sessions(axes.identity->session_states_max()) {
   KVT_CHECK(!validate_limits(c).has_value());
   KVT_CHECK(!validate_axes(axes, c.policies, c).has_value());
@@ -98,8 +106,13 @@ void Core::State::on(const CallReady& event) {
   const auto name_space = axes.identity->name_space(event.session);
   const bool cached = config.prefix_cache && name_space.has_value();
   call.name_space = name_space.value_or(0);
-  call.pages_public = cached ? static_cast<uint32_t>(units_public / page_units) : 0;
-  call.pages_known = cached ? static_cast<uint32_t>(units / page_units) : 0;
+  if (snapshots) {
+    const uint32_t chunk_units = retention.chunk_tokens() / config.unit_tokens;
+    call.chunks_public = cached ? static_cast<uint32_t>(units_public / chunk_units) : 0;
+  } else {
+    call.pages_public = cached ? static_cast<uint32_t>(units_public / page_units) : 0;
+    call.pages_known = cached ? static_cast<uint32_t>(units / page_units) : 0;
+  }
   call.phase = CallState::Phase::kWaiting;
   if (raw(event.call) >= slots.size()) slots.resize(raw(event.call) + 1, UINT32_MAX);
   slots[raw(event.call)] = slot;
@@ -209,13 +222,15 @@ void Core::State::let_go(CallState* call, bool preempted) {
   spare_pages.clear();
   call->tables.clear(&spare_pages);
   for (const PageId page : spare_pages) give_page(page);
-  call->holes = call->dead = 0;
+  call->holes = call->dead = call->dead_soon = 0;
   call->page_dead.clear();
 #ifdef KVTWIN_PLANT_STALE_LEASE
   if (!preempted)  // planted: tests/negative must catch it
 #endif
     index.release(call->lease, true);
   call->lease = {};
+  if (snapshots) snapshots->release(call->snapshots, true);
+  call->snapshots = {};
   reserved_total -= call->reserved;
   reserved_2_total -= call->reserved_2;
   call->reserved = call->beyond = call->reserved_2 = 0;
@@ -292,7 +307,7 @@ CoreGauges Core::gauges() const {
   g.calls_waiting = static_cast<uint32_t>(s.waiting.size()) + s.recalling;
   g.pages_gpu_total = s.gpu.pages_total();
   g.pages_gpu_free = s.gpu.pages_free() + static_cast<uint32_t>(pages_ahead);
-  g.pages_gpu_cached = s.index.pages_evictable();
+  g.pages_gpu_cached = s.index.pages_evictable() + (s.snapshots ? s.snapshots->pages_loose() : 0);
   if (s.dual) {
     g.pages_gpu_total = s.config.pages_gpu;
     g.pages_gpu_free =
@@ -319,6 +334,7 @@ void Core::State::check_invariants() const {
   gpu.check_invariants();
   if (host) host->check_invariants();
   index.check_invariants();
+  if (snapshots) snapshots->check_invariants();
   sessions.check_invariants();
   uint64_t pages_own = 0, host_own = 0, cells = 0, held = 0, reserved = 0, reserved_host = 0, live = 0;
   for (const CallState& call : calls) {
@@ -333,19 +349,17 @@ void Core::State::check_invariants() const {
       KVT_CHECK(call.host_pages.empty());
       KVT_CHECK(call.tables.pages() == 0);
       KVT_CHECK(call.lease.pages == 0);
+      KVT_CHECK(call.snapshots.pages == 0);
       continue;
     }
     cells += cells_of(call, call.kv);
     held += table_pages(call);
     host_own += call.host_pages.size();
     for (const PageId page : call.host_pages) KVT_CHECK(host->owned(page));
-    uint32_t holes = index.holes(call.lease);
-    for (const PageId page : call.pages) {
-      holes += page == kNoPage ? 1 : 0;
-      KVT_CHECK(page == kNoPage || gpu.owned(page));
-    }
-    KVT_CHECK(call.holes == holes);
-    pages_own += call.pages_held() - (call.lease.pages - index.holes(call.lease));
+    for (const PageId page : call.pages) KVT_CHECK(page == kNoPage || gpu.owned(page));
+    KVT_CHECK(call.holes ==
+              index.holes(call.lease) + std::count(call.pages.begin(), call.pages.end(), kNoPage));
+    pages_own += call.pages_held() - (call.lease.pages - index.holes(call.lease)) - call.tables.lent();
     if (arena) {
       KVT_CHECK(uint64_t{table_pages(call)} * config.page_tokens >= call.kv);
       KVT_CHECK(!call.in_arena ||
@@ -375,7 +389,8 @@ void Core::State::check_invariants() const {
   KVT_CHECK(held == pages_running);
   KVT_CHECK(reserved == reserved_total);
   KVT_CHECK(reserved_host == reserved_host_total);
-  KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + gpu_in_flight);
+  const uint32_t in_snapshots = snapshots ? snapshots->pages() : 0;
+  KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + in_snapshots + gpu_in_flight);
   KVT_CHECK(!host || host->pages_owned() == host_own + index.pages_host() + host_in_flight);
   KVT_CHECK(running.size() <= config.calls_max);
   KVT_CHECK(recalling <= waits);

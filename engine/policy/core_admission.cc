@@ -18,10 +18,19 @@ void Core::State::let_in(Slot slot, uint32_t cached) {
   call.insert_barred = call.recall_barred = call.reuse_barred = false;
 }
 
+// Nothing of it has been dropped since it was admitted.
+void Core::State::begin_retention(CallState* call) {
+  call->due = true;
+  call->fill = call->known();
+  call->ranked = call->answers = 0;
+  ++call->attempt;
+}
+
 Core::State::Admitted Core::State::admit(Slot slot) {
   CallState& call = calls[slot];
   if (arena) return admit_to_arena(slot) ? Admitted::kYes : Admitted::kBlocked;
   if (dual) return admit_to_pools(slot);
+  if (snapshots) return admit_from_snapshot(slot);
   Match match;
   if (call.pages_known > 0) {
     // One token at least is computed: something must be sampled from.
@@ -42,10 +51,7 @@ Core::State::Admitted Core::State::admit(Slot slot) {
   }
   let_in(slot, cached);
   call.lease = match.lease;
-  call.due = true;
-  call.fill = call.known();
-  call.ranked = call.answers = 0;
-  ++call.attempt;
+  begin_retention(&call);
   if (retention.by_group()) call.tables.open(&retention.shape());
   if (!retention.keeps_all()) adopt_holes(&call);
   cells_held += cells_of(call, cached);

@@ -163,7 +163,8 @@ uint32_t Core::State::grant_ahead_cells(uint32_t steps, Launch* launch) {
 // X-4, and what two pools add to the invariants.
 void Core::State::check_reserves() const {
   if (!dual) {
-    KVT_CHECK(reserved_total <= uint64_t{gpu.pages_free()} + index.pages_evictable());
+    const uint64_t loose = snapshots ? snapshots->pages_loose() : index.pages_evictable();
+    KVT_CHECK(reserved_total <= gpu.pages_free() + loose);
     return;
   }
   uint64_t own = 0, reserved_2 = 0;

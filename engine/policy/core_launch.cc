@@ -17,12 +17,8 @@ void Core::State::launch_planned() {
   launch.clear(launched);
   for (size_t i = 0; i < planned.size(); ++i) commit_entry(i, &launch);
   launch.adopted.swap(adopted);
-  for (const Planned& entry : planned) {
-    calls[entry.slot].admitted_now = false;
-    const size_t count = entry.adopted_end - entry.adopted_begin;
-    if (count == 0) continue;
-    launch.adoptions.push_back({calls[entry.slot].id, {launch.adopted.data() + entry.adopted_begin, count}});
-  }
+  launch.adopted_counts.swap(adopted_counts);
+  for (const Planned& entry : planned) add_adoption(entry, &launch);
   size_t keep = 0, forced = 0;
   for (Compression& compression : launch.compressions) {  // now that the lists no longer move
     compression.keep = {launch.keep.data() + keep, compression.keep.size()};
@@ -50,7 +46,22 @@ void Core::State::launch_planned() {
   note_launch(launch, tokens);
   out->push_back(LaunchStep{config.engine, StepId{launch.first}, repeat, tokens, padded(tokens),
                             launch.entries, launch.grants, launch.adoptions, launch.compressions, held,
-                            launch.formats});
+                            launch.formats, launch.snapshots});
+}
+
+void Core::State::add_adoption(const Planned& entry, Launch* launch) {
+  CallState& call = calls[entry.slot];
+  call.admitted_now = false;
+  const size_t count = entry.adopted_end - entry.adopted_begin;
+  if (count == 0) return;
+  Adoption adoption{call.id, {launch->adopted.data() + entry.adopted_begin, count}};
+  if (snapshots) {
+    const uint32_t groups = retention.shape().groups;
+    adoption.snapshot = raw(entry.snapshot);
+    adoption.cells = {launch->adopted_counts.data() + entry.counts_begin, groups};
+    adoption.shared = {launch->adopted_counts.data() + entry.counts_begin + groups, groups};
+  }
+  launch->adoptions.push_back(adoption);
 }
 
 void Core::State::commit_entry(size_t index_planned, Launch* launch) {

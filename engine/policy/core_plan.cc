@@ -12,6 +12,7 @@ bool Core::State::plan_step() {
   planned.clear();
   granted.clear();
   adopted.clear();
+  adopted_counts.clear();
   bits.clear();
   budget = config.step_tokens_max;
   preempted_now = evicted_now = false;
@@ -56,7 +57,7 @@ void Core::State::plan_running(bool decodes, bool prefills) {
       // would bring them sooner.
       if (running.size() == 1 && transfers_live > 0) return;
       const bool itself = running.back() == slot;
-      if (dual && running.size() == 1) call.reuse_barred = true;
+      if ((dual || snapshots) && running.size() == 1) call.reuse_barred = true;
       preempt_last();
       if (itself) return;
     }
@@ -121,7 +122,8 @@ void Core::State::note_untaken(CallState* call) {
 }
 
 uint32_t Core::State::pages_available(const CallState& call) const {
-  const uint64_t had = uint64_t{gpu.pages_free()} + index.pages_evictable();
+  const uint64_t loose = snapshots ? snapshots->pages_loose() : index.pages_evictable();
+  const uint64_t had = gpu.pages_free() + loose;
   const uint64_t others = reserved_total - call.reserved;
   return static_cast<uint32_t>(had > others ? had - others : 0);
 }
@@ -139,7 +141,9 @@ PageId Core::State::take_page(uint32_t more) {
     evicted_now = true;
     return index.evict_gpu_page();
   }
-  if (gpu.pages_free() == 0) {
+  if (gpu.pages_free() == 0 && snapshots) {
+    evict_snapshots(std::min(snapshots->pages_loose(), std::max(more, config.evict_batch_pages)));
+  } else if (gpu.pages_free() == 0) {
     const uint32_t batch = std::min(index.pages_evictable(), std::max(more, config.evict_batch_pages));
     for (uint32_t i = 0; i < batch; ++i) give_page(index.evict_gpu_page());
     evicted_now = true;
@@ -165,13 +169,19 @@ void Core::State::preempt_last() {
 
 void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
   CallState& call = calls[slot];
-  Planned entry{slot,           tokens,         granted_before, granted.size(),
-                adopted.size(), adopted.size(), bits.size(),    bits.size()};
+  Planned entry{slot,           tokens,      granted_before, granted.size(),        adopted.size(),
+                adopted.size(), bits.size(), bits.size(),    adopted_counts.size(), call.snapshot};
   if (dual) {
     bits.insert(bits.end(), entry_bits.begin(), entry_bits.end());
     entry.bits_end = bits.size();
   }
-  if (call.admitted_now) {
+  if (snapshots) {
+    adopted.insert(adopted.end(), adopting.begin(), adopting.end());
+    adopted_counts.insert(adopted_counts.end(), adopting_counts.begin(), adopting_counts.end());
+    adopting.clear();
+    adopting_counts.clear();
+    entry.adopted_end = adopted.size();
+  } else if (call.admitted_now) {
     if (dual) {
       adopted.insert(adopted.end(), adopting.begin(), adopting.end());
     } else {

@@ -57,6 +57,7 @@ bool Core::State::grow_groups(CallState* call, uint32_t tokens) {
   }
   const auto more = static_cast<uint32_t>(wanted.size());
   if (more > pages_available(*call)) return false;
+  stop_borrowing(call);
   for (uint32_t i = 0; i < more; ++i) {
     const PageId page = take_page(more - i);
     tables.give(wanted[i], page);
@@ -86,6 +87,13 @@ uint64_t Core::State::pages_to_admit(const CallState& call, uint32_t cached, uin
 
 // --- compressions
 
+// Cells of the longest group. What a drop leaves counts from the step on that asks for it: when the next drop
+// is due must not depend on how many steps are in flight.
+uint32_t Core::State::longest(const CallState& call) const {
+  if (retention.by_group()) return call.tables.longest(call.kv);
+  return call.kv - (call.answers > 0 ? std::max(call.dead, call.dead_soon) : call.dead);
+}
+
 // Whether the entry that brought the call from `context` to call.kv tokens ends with one.
 bool Core::State::compresses(const CallState& call, uint32_t context) const {
   if (retention.keeping() == Keeping::kRing) return false;
@@ -97,8 +105,7 @@ bool Core::State::compresses(const CallState& call, uint32_t context) const {
     return retention.at_prompt_end() && retention.can_drop(tokens, cells_of(call, tokens));
   }
   if (call.due || !retention.at_decode()) return false;
-  const uint32_t longest = retention.by_group() ? call.tables.longest(tokens) : tokens - call.dead;
-  return longest >= retention.decode_limit(tokens);
+  return longest(call) >= retention.decode_limit(tokens);
 }
 
 void Core::State::compress(CallState* call, uint32_t entry, Launch* launch) {
@@ -128,12 +135,16 @@ void Core::State::compress(CallState* call, uint32_t entry, Launch* launch) {
   launch->attempts.push_back(call->attempt);
   call->ranked = tokens;
   if (!retention.known() || retention.keeping() == Keeping::kHoles) {
+    if (retention.keeping() == Keeping::kHoles)
+      call->dead_soon = tokens - std::min(longest(*call), retention.cells_after(0, tokens));
     ++call->answers;
     launch->decisive = true;
+    if (snapshots) plan_snapshot(call, entry, launch);
     return;
   }
   cells_after(*call, tokens, &after);
   keep_cells(call, tokens, after);
+  if (snapshots) plan_snapshot(call, entry, launch);
 }
 
 // Each group holds `cells` of its cells from now on.
@@ -165,9 +176,8 @@ void Core::State::keep_cells(CallState* call, uint32_t tokens, std::span<const u
 uint32_t Core::State::quiet_steps_left(const CallState& call) const {
   if (retention.keeping() == Keeping::kRing) return retention.steps_until_full(call.kv - 1);
   if (!retention.at_decode()) return UINT32_MAX;
-  const uint32_t longest = retention.by_group() ? call.tables.longest(call.kv) : call.kv - call.dead;
-  const uint32_t limit = retention.decode_limit(call.kv);
-  return longest >= limit ? 1 : limit - longest;
+  const uint32_t limit = retention.decode_limit(call.kv), cells = longest(call);
+  return cells >= limit ? 1 : limit - cells;
 }
 
 // As grant_ahead(): step by step, and in each the groups that cross, in the order in which a step on its own
@@ -203,7 +213,13 @@ void Core::State::apply_kept(const StepDone& event, const Launch& launch) {
     // Preempted meanwhile: it starts again, and what was kept is gone.
     const bool gone = call.phase != CallState::Phase::kRunning || call.attempt != launch.attempts[i];
     const bool holes = retention.keeping() == Keeping::kHoles;
-    if (gone || (retention.known() && !holes)) continue;
+    if (retention.known() && !holes) continue;
+    const auto snapshot = std::find_if(launch.snapshots.begin(), launch.snapshots.end(),
+                                       [&](const Snapshot& s) { return s.entry == compression.entry; });
+    if (gone) {
+      if (snapshot != launch.snapshots.end()) snapshots->give_back(SnapshotId{snapshot->snapshot});
+      continue;
+    }
     --call.answers;
     const CellsKept kept = i < event.kept.size() ? event.kept[i] : CellsKept{};
     if (holes) {
@@ -214,11 +230,13 @@ void Core::State::apply_kept(const StepDone& event, const Launch& launch) {
     uint64_t hash = 0;
     for (uint32_t g = 0; g < call.tables.groups(); ++g) {
       const uint32_t had = call.tables.cells(g, call.kv);
-      after.push_back(g < kept.counts.size() ? std::min(had, kept.counts[g]) : had);
+      const uint32_t least = call.tables.shared(g) * config.page_tokens;  // never ranked again
+      after.push_back(g < kept.counts.size() ? std::clamp(kept.counts[g], least, had) : had);
       hash = hash * 0x9e3779b97f4a7c15u + after.back() + 1;
     }
     note({kKept, launch.first, raw(call.id), hash});
     keep_cells(&call, call.kv, after);
+    if (snapshot != launch.snapshots.end()) take_snapshot(&call, SnapshotId{snapshot->snapshot});
   }
 }
 

@@ -20,6 +20,7 @@
 #include "engine/policy/prefix_index.h"
 #include "engine/policy/retention.h"
 #include "engine/policy/session_store.h"
+#include "engine/policy/snapshot_cache.h"
 
 namespace kvtwin {
 
@@ -65,8 +66,14 @@ struct CallState {
   uint32_t answers = 0;             // compressions whose counts or holes the world has yet to say
   uint32_t attempt = 0;             // admissions
   uint32_t dead = 0;                // tokens of which no cell is left, where cells keep their places
+  uint32_t dead_soon = 0;           // likewise, once the world has answered: how many is known before
   uint32_t holes = 0;               // positions, in pages, that have no page any more
   std::vector<uint16_t> page_dead;  // likewise, by page position; may be shorter
+
+  // Compressed prefixes (core_snapshots.cc).
+  uint32_t chunks_public = 0;  // leading chunks that another call could ever match
+  Lease snapshots;             // of chunks: what it began with, and what it has added
+  SnapshotId snapshot{};       // of the last of them
 
   // Formats by tag (core_formats.cc): `pages` and the lease are frames then, and the pages are here.
   DualPool::Call cells;
@@ -104,6 +111,8 @@ struct Launch {
   std::vector<uint32_t> keep;
   std::vector<Compression::Forced> forced;
   std::vector<CellRun> formats;
+  std::vector<uint32_t> adopted_counts;  // of snapshots: cells, then shared pages, by group
+  std::vector<Snapshot> snapshots;
 
   void clear(uint64_t step) {
     first = end = step;
@@ -118,6 +127,8 @@ struct Launch {
     keep.clear();
     forced.clear();
     formats.clear();
+    adopted_counts.clear();
+    snapshots.clear();
   }
 };
 
@@ -195,6 +206,7 @@ struct Core::State {
   void cells_after(const CallState& call, uint32_t tokens, std::vector<uint32_t>* cells) const;
   bool grow_groups(CallState* call, uint32_t tokens);
   uint64_t pages_to_admit(const CallState& call, uint32_t cached, uint32_t tokens) const;
+  uint32_t longest(const CallState& call) const;
   bool compresses(const CallState& call, uint32_t context) const;
   void compress(CallState* call, uint32_t entry, Launch* launch);
   void keep_cells(CallState* call, uint32_t tokens, std::span<const uint32_t> cells);
@@ -224,9 +236,20 @@ struct Core::State {
   void add_entry(Slot slot, uint32_t tokens, size_t granted_before);
   void remove_entry(Slot slot);
 
+  struct Planned {
+    Slot slot;
+    uint32_t tokens;
+    size_t granted_begin, granted_end;  // in `granted`
+    size_t adopted_begin, adopted_end;  // in `adopted`
+    size_t bits_begin, bits_end;        // in `bits`
+    size_t counts_begin;                // in `adopted_counts`
+    SnapshotId snapshot;                // whose pages these are
+  };
+
   // core_launch.cc
   void launch_planned();
   void commit_entry(size_t index_planned, Launch* launch);
+  void add_adoption(const Planned& entry, Launch* launch);
   uint32_t quiet_steps(const Launch& launch) const;
   uint32_t grant_ahead(uint32_t steps, Launch* launch);
   uint32_t padded(uint32_t tokens) const;
@@ -271,8 +294,20 @@ struct Core::State {
   }
   static DualPool::Frames frames_of(const CallState& call) { return {call.pages, call.lease.pages}; }
 
+  // core_snapshots.cc
+  uint64_t tail_pages(uint32_t tokens) const;
+  uint64_t tails_ahead(const CallState& call, uint32_t tokens) const;
+  uint64_t pages_behind_snapshot(const CallState& call, uint32_t cached, uint32_t tokens) const;
+  Admitted admit_from_snapshot(Slot slot);
+  void stop_borrowing(CallState* call);
+  void plan_snapshot(CallState* call, uint32_t entry, Launch* launch);
+  bool take_snapshot(CallState* call, SnapshotId id);
+  void bar_snapshots(CallState* call);
+  void evict_snapshots(uint32_t pages);
+
   // core_admission.cc
   Admitted admit(Slot slot);
+  void begin_retention(CallState* call);
   void let_in(Slot slot, uint32_t cached);
   Admitted recall_first(Slot slot, const Match& match);
   bool below_clean_target(uint32_t newly_taken) const;
@@ -297,7 +332,8 @@ struct Core::State {
     kCompressed,
     kKept,
     kShrunk,
-    kSessionDropped
+    kSessionDropped,
+    kSnapshot
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -311,14 +347,6 @@ struct Core::State {
   void note_grant(const Launch& launch, const PageGrant& grant) { digest += grant_record(launch, grant); }
   void note_launch(const Launch& launch, uint32_t tokens);
 
-  struct Planned {
-    Slot slot;
-    uint32_t tokens;
-    size_t granted_begin, granted_end;  // in `granted`
-    size_t adopted_begin, adopted_end;  // in `adopted`
-    size_t bits_begin, bits_end;        // in `bits`
-  };
-
   const CoreConfig config;
   const PolicyAxes axes;
   const Retention retention;
@@ -328,6 +356,7 @@ struct Core::State {
   PagePool gpu;
   std::unique_ptr<PagePool> host;
   PrefixIndex index;
+  std::unique_ptr<SnapshotCache> snapshots;  // layouts that move cells: instead of `index`
   SessionStore sessions;
   Instant now{};
   std::vector<Command>* out = nullptr;
@@ -359,7 +388,8 @@ struct Core::State {
     uint32_t group;
   };
   std::vector<Granted> granted;
-  std::vector<PageId> adopted;  // of the step being planned
+  std::vector<PageId> adopted;           // of the step being planned
+  std::vector<uint32_t> adopted_counts;  // likewise
   uint32_t budget = 0;
   bool preempted_now = false;
   bool evicted_now = false;     // the index lost pages: the head of the queue may match less now
@@ -372,6 +402,7 @@ struct Core::State {
   std::vector<PageId> spare_pages;
   std::vector<BitRun> bits, entry_bits;               // of the step being planned, and scratch
   std::vector<PageId> newly_taken, frames, adopting;  // scratch
+  std::vector<uint32_t> adopting_counts;              // scratch
 
   uint64_t reserved_total = 0;
   uint64_t reserved_host_total = 0;

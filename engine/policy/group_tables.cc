@@ -13,12 +13,20 @@ void GroupTables::open(const GroupShape* shape) {
   gone_all_ = 0;
   gone_.assign(shape->groups, 0);
   pages_.assign(shape->groups, 0);
+  borrows_ = false;
+  shared_all_ = 0;
   stride_ = static_cast<uint32_t>(table_.size() / shape->groups);  // what it has allocated serves again
 }
 
 uint32_t GroupTables::needs(uint32_t group, uint32_t tokens) const {
   const uint32_t cells_of = shape_->even ? longest(tokens) : cells(group, tokens);
   return div_ceil(cells_of, shape_->page_tokens);
+}
+
+uint64_t GroupTables::pages_until(uint32_t tokens) const {
+  uint64_t pages = 0;
+  for (uint32_t g = 0; g < groups(); ++g) pages += needs(g, tokens) - shared(g);
+  return pages;
 }
 
 void GroupTables::wanted(uint32_t from, uint32_t tokens, std::vector<uint32_t>* groups_out) {
@@ -29,14 +37,15 @@ void GroupTables::wanted(uint32_t from, uint32_t tokens, std::vector<uint32_t>* 
     return;
   }
   for (uint32_t g = 0; g < groups(); ++g) {
-    for (uint32_t page = pages_[g], need = needs(g, tokens); page < need; ++page) groups_out->push_back(g);
+    for (uint32_t page = kept_pages(g), need = needs(g, tokens); page < need; ++page)
+      groups_out->push_back(g);
   }
 }
 
 void GroupTables::wanted(std::span<const uint32_t> after, std::vector<uint32_t>* groups_out) const {
   for (uint32_t g = 0; g < groups(); ++g) {
     const uint32_t need = div_ceil(after[g], shape_->page_tokens);
-    for (uint32_t page = pages_[g]; page < need; ++page) groups_out->push_back(g);
+    for (uint32_t page = kept_pages(g); page < need; ++page) groups_out->push_back(g);
   }
 }
 
@@ -107,15 +116,50 @@ void GroupTables::trim(uint32_t tokens, std::vector<PageId>* pages) {
   for (uint32_t g = groups(); g-- > 0;) {
     // What the group itself needs: topping up to an even depth happens when pages are given next.
     const uint32_t own = div_ceil(cells(g, tokens), shape_->page_tokens);
+    KVT_CHECK(own >= shared(g));
     while (pages_[g] > own) pages->push_back(take_last(g));
   }
   settled_ = !shape_->even;
 }
 
 void GroupTables::clear(std::vector<PageId>* pages) {
-  for (size_t g = pages_.size(); g-- > 0;) {
-    while (pages_[g] > 0) pages->push_back(take_last(static_cast<uint32_t>(g)));
+  for (size_t i = pages_.size(); i-- > 0;) {
+    const auto g = static_cast<uint32_t>(i);
+    const uint32_t others = borrows_ ? pages_[g] : shared(g);
+    while (pages_[g] > others) pages->push_back(take_last(g));
+    pages_[g] = 0;
   }
+  pages_all_ = shared_all_ = 0;
+  borrows_ = false;
+}
+
+void GroupTables::borrow(uint32_t tokens, std::span<const uint32_t> cells_there,
+                         std::span<const uint32_t> shared_there, std::span<const PageId> pages) {
+  KVT_CHECK(pages_all_ == 0 && shape_->rings == 0);
+  size_t next = 0;
+  for (uint32_t g = 0; g < groups(); ++g) {
+    for (uint32_t n = div_ceil(cells_there[g], shape_->page_tokens); n > 0; --n) give(g, pages[next++]);
+  }
+  KVT_CHECK(next == pages.size());
+  keep(tokens, cells_there);
+  lend(shared_there);
+}
+
+void GroupTables::lend(std::span<const uint32_t> shared_now) {
+  shared_.assign(shared_now.begin(), shared_now.end());
+  shared_all_ = 0;
+  for (uint32_t g = 0; g < groups(); ++g) {
+    KVT_CHECK(shared_[g] <= pages_[g]);
+    shared_all_ += shared_[g];
+  }
+  borrows_ = true;
+  settled_ = false;
+}
+
+void GroupTables::drop_borrowed() {
+  for (uint32_t g = 0; g < groups(); ++g) pages_[g] = shared(g);
+  pages_all_ = shared_all_;
+  borrows_ = false;
 }
 
 void GroupTables::check(uint32_t tokens) const {
@@ -124,6 +168,7 @@ void GroupTables::check(uint32_t tokens) const {
     KVT_CHECK(gone_[g] <= tokens);
     KVT_CHECK(uint64_t{pages_[g]} * shape_->page_tokens >= cells(g, tokens));  // T-2
     KVT_CHECK(!is_ring(g) || pages_[g] <= shape_->ring_pages);
+    KVT_CHECK(shared(g) <= pages_[g]);
     sum += pages_[g];
     all += cells(g, tokens);
   }

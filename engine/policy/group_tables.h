@@ -7,6 +7,10 @@
 //
 // Structure of arrays. A group may be a ring of ring_pages pages, whose content the world chooses.
 //
+// A call that goes on from a snapshot (snapshot_cache.h) reads the snapshot's first shared() pages of each
+// group where they are. The pages behind them are *borrowed* until its next tokens are given pages: copies of
+// them come first then.
+//
 // Invariants (check): cells <= page_tokens * pages in every group (T-2); the counts are the sums.
 
 #ifndef KVTWIN_ENGINE_POLICY_GROUP_TABLES_H_
@@ -49,7 +53,15 @@ class GroupTables {
   uint32_t longest(uint32_t tokens) const { return tokens - gone_least_; }
   uint32_t pages(uint32_t group) const { return pages_[group]; }
   uint32_t pages() const { return pages_all_; }
+  uint32_t shared(uint32_t group) const { return shared_all_ == 0 ? 0 : shared_[group]; }
+  uint32_t shared() const { return shared_all_; }
+  bool borrows() const { return borrows_; }
+  // Pages that belong to snapshots.
+  uint32_t lent() const { return borrows_ ? pages_all_ : shared_all_; }
   PageId page(uint32_t group, uint32_t index) const { return table_[size_t{group} * stride_ + index]; }
+
+  // Pages of its own that it takes until it has `tokens` tokens, if nothing goes meanwhile.
+  uint64_t pages_until(uint32_t tokens) const;
 
   // Appends each group that lacks a page for `tokens` tokens, once per page, in order. `from`: the
   // tokens it had when everything wanted was last given (settle).
@@ -69,12 +81,23 @@ class GroupTables {
   void keep(uint32_t tokens, std::span<const uint32_t> cells);
   // Appends the pages that `tokens` tokens do not need, and takes them: last groups, last pages first.
   void trim(uint32_t tokens, std::vector<PageId>* pages);
+  // Appends its own pages, and forgets all.
   void clear(std::vector<PageId>* pages);
+
+  // It begins with a snapshot's pages, group by group: cells[g] cells of the first `tokens` tokens, shared[g]
+  // pages to be read where they are. REQUIRES: open, and empty.
+  void borrow(uint32_t tokens, std::span<const uint32_t> cells, std::span<const uint32_t> shared,
+              std::span<const PageId> pages);
+  // All its pages became a snapshot's. REQUIRES: shared[g] is not less than before.
+  void lend(std::span<const uint32_t> shared);
+  // Forgets what it borrowed: copies take its place.
+  void drop_borrowed();
   void check(uint32_t tokens) const;
 
  private:
   bool is_ring(uint32_t group) const { return shape_->rings > 0 && shape_->ring[group]; }
   uint32_t needs(uint32_t group, uint32_t tokens) const;
+  uint32_t kept_pages(uint32_t group) const { return borrows_ ? shared(group) : pages_[group]; }
   void widen();
   void order();
 
@@ -85,7 +108,10 @@ class GroupTables {
   uint32_t pages_all_ = 0;
   uint32_t gone_least_ = 0;
   uint64_t gone_all_ = 0;
+  bool borrows_ = false;
+  uint32_t shared_all_ = 0;
   std::vector<uint32_t> gone_, pages_;    // by group
+  std::vector<uint32_t> shared_;          // likewise; read only where shared_all_ > 0
   std::vector<PageId> table_;             // group-major
   std::vector<uint32_t> order_, starts_;  // groups by gone % page_tokens; where each residue starts
 };

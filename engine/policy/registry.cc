@@ -343,8 +343,7 @@ std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet
            std::to_string(config.page_tokens) + "; set it, or take layout page_mask_dead";
   }
   if (!axes.layout->keeps_slots() && config.prefix_cache) {
-    return "layout " + set.layout +
-           " moves cells, so a cached prefix cannot be reused; set prefix_cache: false";
+    if (auto wrong = validate_snapshots(axes, set, config)) return wrong;
   }
   if (auto wrong = validate_precision(set, axes, config)) return wrong;
   if (axes.precision->by_tag()) {

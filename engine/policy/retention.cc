@@ -163,4 +163,58 @@ std::optional<std::string> validate_retention(const PolicyAxes& axes, const Poli
   return validate_moment(axes, set, config);
 }
 
+std::optional<std::string> validate_snapshots(const PolicyAxes& axes, const PolicySet& set,
+                                              const CoreConfig& config) {
+  const auto number = [](uint64_t value) { return std::to_string(value); };
+  const BudgetSpec& spec = set.budget_spec;
+  if (axes.layout->keeping() != Keeping::kMove || !axes.layout->keeps_phase()) {
+    return "layout " + set.layout + (axes.layout->keeps_phase() ? " overwrites" : " rotates") +
+           " cells, so a cached prefix cannot be reused; set prefix_cache: false, or layout: compact";
+  }
+  if (axes.scorer->moment() != Moment::kChunkEnd) {
+    return "layout " + set.layout + " moves cells when scorer " + set.scorer +
+           " has seen the whole prompt, so what is left of a prefix depends on what follows it and cannot be "
+           "reused; set prefix_cache: false, or a scorer that works at chunk ends";
+  }
+  if (axes.scorer->causality() != Causality::kPrefixClosed) {
+    return "scorer " + set.scorer + " keeps cells by what follows them, so what layout " + set.layout +
+           " has left of a prefix cannot be reused; set prefix_cache: false, scorer_options.window_closed: "
+           "true where the scorer has a window, or another scorer";
+  }
+  if (spec.chunk_tokens % config.unit_tokens != 0) {
+    return "compressed prefixes end with chunks of " + number(spec.chunk_tokens) +
+           " tokens, but the trace tells prefixes apart by units of " + number(config.unit_tokens) +
+           "; set budget_options.chunk_tokens to a multiple of it, or prefix_cache: false";
+  }
+  if (config.page_order == PageOrder::kOldestFirst) {
+    return "page_order OLDEST_FIRST is one queue of pages by age, but a compressed prefix goes as a whole; "
+           "set "
+           "page_order: LOWEST_FIRST, or prefix_cache: false";
+  }
+  if (!axes.retrieval->reads_everything()) {
+    return "retrieval " + set.retrieval +
+           " summarises pages, and nobody copies the summaries of a compressed prefix yet; set retrieval: "
+           "all, "
+           "or prefix_cache: false";
+  }
+  if (axes.precision->exact_tokens_max() > 0) {
+    return "precision " + set.precision +
+           " keeps a call's newest cells beside its pages, which a compressed prefix would lack; set "
+           "prefix_cache: false, or another precision";
+  }
+  if (axes.budget->known_at_admission()) return std::nullopt;
+  if (config.admission == AdmissionKind::kFullReservation) {
+    return "admission FULL_RESERVATION sets pages aside for what budget " + set.budget +
+           " may leave, which does not count the copies of compressed prefixes; set admission: WATERMARK, or "
+           "prefix_cache: false";
+  }
+  if (spec.chunk_tokens <= spec.sinks + spec.window) {
+    return "chunks of " + number(spec.chunk_tokens) + " tokens are all sinks and window (" +
+           number(spec.sinks + spec.window) +
+           "), so nothing of them is compressed; set budget_options.chunk_tokens higher, or prefix_cache: "
+           "false";
+  }
+  return std::nullopt;
+}
+
 }  // namespace kvtwin

@@ -42,6 +42,9 @@ class Retention {
   bool at_prompt_end() const { return moment_ == Moment::kPromptEnd || moment_ == Moment::kDecodeStep; }
   const GroupShape& shape() const { return shape_; }
 
+  // At the end of a chunk, with `tokens` tokens: newest cells of a group that the next chunk's compression
+  // ranks again. Cells before them are never moved.
+  uint32_t carried(uint32_t tokens) const { return ranked(tokens) > 0 ? window_ : UINT32_MAX; }
   uint32_t ranked(uint32_t tokens) const { return tokens > forced_ ? tokens - forced_ : 0; }
   uint32_t quota(uint32_t group, uint32_t ranked_tokens) const { return budget_.quota(group, ranked_tokens); }
   // Cells of a group when `tokens` tokens have been ranked, for budgets that are known.
@@ -84,6 +87,11 @@ class Retention {
 
 // A sentence that says why budget, layout and scorer cannot work together, and the way out.
 std::optional<std::string> validate_retention(const PolicyAxes& axes, const PolicySet& set,
+                                              const CoreConfig& config);
+
+// Likewise, where a layout moves cells and prefixes are to be cached: why what such calls keep of a prefix
+// cannot be shared. REQUIRES: config.prefix_cache, and a layout that does not keep slots.
+std::optional<std::string> validate_snapshots(const PolicyAxes& axes, const PolicySet& set,
                                               const CoreConfig& config);
 
 }  // namespace kvtwin

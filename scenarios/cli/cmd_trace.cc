@@ -195,6 +195,7 @@ void add_trace_command(CLI::App& app, int* exit_status) {
   add_inspect(*trace, exit_status);
   add_cut(*trace, exit_status);
   add_trace_synth_command(*trace, exit_status);
+  add_trace_task_command(*trace, exit_status);
   CLI::App* const list =
       trace->add_subcommand("formats", "Example: kvtwin trace formats\n\nLists the formats that are known.");
   list->callback([exit_status] {

@@ -15,7 +15,9 @@ namespace kvtwin {
 
 // `exit_status` receives 0 or 2 when the command runs, and must outlive `app`.
 void add_trace_command(CLI::App& app, int* exit_status);
-void add_trace_synth_command(CLI::App& trace, int* exit_status);  // hung under `trace` by the first
+// Hung under `trace` by the first.
+void add_trace_synth_command(CLI::App& trace, int* exit_status);
+void add_trace_task_command(CLI::App& trace, int* exit_status);
 
 // What a trace that was just written holds, on standard output.
 void report_written(const std::string& path, const v1::TraceFooter& footer);

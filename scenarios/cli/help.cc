@@ -86,7 +86,8 @@ beyond what they hide behind, and how much later each operation could end withou
   SCENARIO              as for kvtwin run; always priced in the simulated world
   --step=N              the Nth single step of the engine in the run, from 0
   --shape=SHAPE         or a step of alike calls, the third of three: decodes=N,context=TOKENS and
-                        chunks=N,chunk_tokens=TOKENS,chunk_context=TOKENS
+                        chunks=N,chunk_tokens=TOKENS,chunk_context=TOKENS, compress=1: chunks end with a
+                        compression
   --engine=N            of --step; 0 if it is not given
   --out=FILE            the graph for Graphviz: streams as clusters, the critical path in red, predicated
                         operations dashed, those that do not happen dotted, background ones rounded

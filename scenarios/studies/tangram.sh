@@ -4,7 +4,7 @@
 #
 #   scenarios/studies/tangram.sh build/dev/scenarios/kvtwin [CALLS [OUTPUT [PART ...]]]
 #
-# PART: parts, groups, terms; all of them where none is named.
+# PART: parts, reclaim, groups, terms; all of them where none is named.
 #
 # All calls arrive at once; throughput is calls per second until the last one has ended.
 set -euo pipefail
@@ -13,7 +13,7 @@ kvtwin=${1:?the program}
 calls=${2:-128}
 output=${3:-1024}
 shift $(($# < 3 ? $# : 3))
-wanted=" ${*:-parts groups terms} "
+wanted=" ${*:-parts reclaim groups terms} "
 methods=$(cd "$(dirname "${BASH_SOURCE[0]}")/../methods" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -96,6 +96,29 @@ parts() {
 
 }
 
+# What compressions take of the steps that compute prompts, by part, and what the host would have to take per head
+# group for the 25 % of prefill that the paper says reclaiming costs (METHODS 2.11).
+reclaim() {
+  printf '\n## Compressions in prefill: 75 %% evicted, in %% of the time of steps that compute prompts\n\n'
+  printf '| | inputs | gate | score, select | moved cells | tables, 0.8 us a group | in all | 25 %% would take, us a group |\n'
+  printf '|---|---|---|---|---|---|---|---|\n'
+  for length in short mid long; do
+    for method in tangram_released tangram; do
+      with=("${profile[@]}" policies.budget_options.ratio=0.25 policies.layout_options.heads_per_group=4
+        policies.layout_options.clustering=across_layers policies.partition=flashinfer)
+      [[ $method == tangram_released ]] && with+=(simulation.kept=profile)
+      run=$(result "$method" "$length" "${with[@]}")
+      awk -v m="$method" -v l="$length" -v c="$(of compression_capture_s "$run")" -v s="$(of compression_score_s "$run")" \
+        -v k="$(of compression_select_s "$run")" -v v="$(of compression_move_s "$run")" -v b="$(of compression_bookkeeping_s "$run")" \
+        -v a="$(of prompt_steps_compression_s "$run")" -v p="$(of prompt_steps_s "$run")" 'BEGIN {
+          x = b > 0 ? sprintf("%.0f", 0.8 * (0.25 * (p - b) - (a - b)) / (0.75 * b)) : "gives none back"
+          n = m == "tangram" ? "reservation" : "compress and reclaim"
+          printf("| %s | %s | %.2f | %.2f | %.2f | %.3f | %.2f | %s |\n", n, l, 100 * c / p, 100 * (s + k) / p, 100 * v / p, 100 * b / p, 100 * a / p, x)
+        }'
+    done
+  done
+}
+
 groups() {
   printf '\n## Heads per group: 75 %% evicted, mid inputs, AOT shares, pieces for 8 grids\n\n'
   printf '| H_p | tables per call | reclaimed | group fragmentation | attention over even shares | over full KV, 3.2 ns a table | 100 ns | 1000 ns |\n'
@@ -133,6 +156,6 @@ terms() {
   row "... and four times the output" "$base" "$(result tangram long "${with[@]}")"
 }
 
-for part in parts groups terms; do
+for part in parts reclaim groups terms; do
   if [[ $wanted == *" $part "* ]]; then "$part"; fi
 done

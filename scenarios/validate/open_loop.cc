@@ -28,6 +28,10 @@ void OpenLoop::saw_command(Instant now, const Command& command) {
 void OpenLoop::price(Instant now, const LaunchStep& launch) {
   const std::vector<Instant>& ends = log_.engines.at(raw(launch.engine)).ends;
   StepShape shape = sim::shape_of(launch, &chunks_);
+  std::vector<CompressionShape> compressions;
+  for (const Compression& one : launch.compressions)
+    compressions.push_back(sim::shape_of(one, launch.entries));
+  shape.compressions = compressions;
   uint32_t growing = 0;
   for (const PlanEntry& entry : launch.entries) growing += entry.grows ? 1 : 0;
   for (uint32_t i = 0; i < launch.repeat; ++i) {

@@ -71,10 +71,10 @@ struct KnownDeviation {
 };
 
 struct Validation {
-  std::string details;  // every priced step and copy, as CSV; for looking into errors
   std::string profile;  // as the scenarios name it
   std::vector<ScenarioValidation> scenarios;
   ErrorStatistics steps, copies;  // over all of them
+  std::string details{};          // every priced step and copy, as CSV: for looking into errors
   bool good() const;
 };
 

@@ -49,14 +49,14 @@ void add_scenario(const ScenarioValidation& one, std::string* out) {
                       "least", "most", "differs", "limit", "");
   for (const ComparedFigure& f : one.figures) {
     if (f.real_max == 0 && f.absolute && f.simulated == f.difference) continue;  // of the open loop
-    *out += fmt::format("  {:<26}{:>12}{:>12}{:>12}{:>12}{:>9}{} {:>7}  {}{}\n",
+    *out += fmt::format("  {:<26}{:>12}{:>12}{:>12}{:>12}{:>9}{} {:>7}  {}\n",
                         f.name + (f.unit.empty() ? "" : ", " + f.unit), number(f.simulated), number(f.real),
                         number(f.real_min), number(f.real_max), fmt::format("{:+.2f}", f.difference),
-                        f.absolute ? ' ' : '%', number(f.tolerance), name_of(f.verdict),
-                        f.known.empty() ? "" : ": " + f.known);
+                        f.absolute ? ' ' : '%', number(f.tolerance), name_of(f.verdict));
   }
   for (const ComparedFigure& f : one.figures) {
     if (f.verdict == Verdict::kOutside) *out += fmt::format("  outside: {}\n", f.name);
+    if (f.verdict == Verdict::kKnown) *out += fmt::format("  known: {}, because {}\n", f.name, f.known);
   }
   *out += "\n";
 }

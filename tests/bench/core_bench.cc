@@ -3,12 +3,15 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <string_view>
 #include <vector>
 
 #include "engine/policy/budget_groups.h"
 #include "engine/policy/core.h"
+#include "engine/policy/group_tables.h"
+#include "engine/policy/page_pool.h"
 #include "engine/policy/registry.h"
 #include "engine/policy/retention.h"
 
@@ -70,6 +73,10 @@ class Steady {
     ready.call = CallId{call_next_++};
     ready.prompt_tokens = 500 + 13 * call_next_ % 300;
     ready.output_tokens = 300 + 97 * call_next_ % 700;
+    const RoleRun roles[] = {{{0, Modal::kText, Semantic::kInst}, 100},
+                             {{0, Modal::kText, Semantic::kObs}, ready.prompt_tokens - 100}};
+    ready.roles = roles;
+    ready.turn = 1;
     // What backend.h says of interrupt(): the stretch in flight ends after the step that runs.
     if (!ends_of_launches_.empty()) {
       const uint64_t end = std::max(done_ + config_.steps_in_flight_max, last_first_ + 1);
@@ -176,6 +183,58 @@ BENCHMARK_CAPTURE(core_retention, slot_dead, "slot_dead", "uniform", Moment::kPr
 BENCHMARK_CAPTURE(core_retention, page_mask_dead, "page_mask_dead", "uniform", Moment::kPromptEnd, 0, 1);
 BENCHMARK_CAPTURE(core_retention, arena, "arena", "uniform", Moment::kAtNoTime, 0, 1);
 
+// The same of the axes that keep every cell: where their pages are, and in what format.
+void core_axis(benchmark::State& state, const CoreConfig& config) {
+  constexpr uint32_t kCalls = 64;
+  if (const auto wrong = validate_core_config(config)) return state.SkipWithError(wrong->c_str());
+  Steady steady(kCalls, config);
+  uint64_t steps = 0;
+  for (auto _ : state) steps += steady.answer();
+  using benchmark::Counter;
+  const auto call_steps = static_cast<double>(steps * kCalls);
+  state.counters["per_call_step"] = Counter(call_steps, Counter::kIsRate | Counter::kInvert);
+}
+CoreConfig axis(const char* precision, const char* retrieval) {
+  CoreConfig config = Steady::config(1, 1);
+  config.page_tokens = config.unit_tokens = 32;
+  config.prefix_cache = false;
+  config.policies.precision = precision;
+  config.policies.retrieval = retrieval;
+  return config;
+}
+// Observations get two bits, all else four.
+CoreConfig triaxial() {
+  CoreConfig config = axis("triaxial", "all");
+  config.pages_int2 = config.pages_gpu / 2;
+  config.policies.identity = "none";
+  for (uint32_t t = 0; t < kTemporals; ++t) {
+    const auto tag = tag_code(static_cast<Temporal>(t), Modal::kText, Semantic::kObs);
+    config.policies.precision_spec.four_bit_tags &= ~(uint64_t{1} << tag);
+  }
+  return config;
+}
+// Arenas of four pages in calls of ten to thirty.
+CoreConfig arena_of(const char* retrieval, RetrievalMethod method) {
+  CoreConfig config = axis("bf16", retrieval);
+  config.pages_host = 200'000;
+  config.policies.placement = "arena";
+  config.policies.retrieval_spec = retrieval_defaults(method);
+  config.policies.retrieval_spec.budget_tokens = 128;
+  config.policies.retrieval_spec.sink_tokens = config.policies.retrieval_spec.window_tokens = 32;
+  return config;
+}
+BENCHMARK_CAPTURE(core_axis, int4, axis("int4", "all"));
+BENCHMARK_CAPTURE(core_axis, kivi, axis("kivi_int2", "all"));
+BENCHMARK_CAPTURE(core_axis, triaxial, triaxial());
+CoreConfig quest() {
+  CoreConfig config = axis("bf16", "quest");
+  config.policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
+  return config;
+}
+BENCHMARK_CAPTURE(core_axis, quest, quest());
+BENCHMARK_CAPTURE(core_axis, arkvale, arena_of("arkvale", RetrievalMethod::kArkvale));
+BENCHMARK_CAPTURE(core_axis, freekv, arena_of("freekv", RetrievalMethod::kFreekv));
+
 // Admission of one call: O(layers * heads / heads_per_group).
 void reservation(benchmark::State& state) {
   CoreConfig config = Steady::config(1, 1);
@@ -193,6 +252,51 @@ void reservation(benchmark::State& state) {
   state.SetComplexityN(256 / state.range(0));
 }
 BENCHMARK(reservation)->RangeMultiplier(2)->Range(1, 32)->Complexity(benchmark::oN);
+
+// What a compression does to the tables of one call: of a chunk of 2,048 tokens each group gives back the
+// pages of the 70 % that it drops (90 of 128). Per group: cost.reclaim_ns.
+void tables_of_compression(benchmark::State& state) {
+  constexpr uint32_t kPage = 16, kChunk = 2'048, kKept = 614, kChunks = 8;
+  GroupShape shape;
+  shape.groups = static_cast<uint32_t>(state.range(0)), shape.page_tokens = kPage;
+  PagePool pool(PageId{0}, 2'000'000, PageOrder::kLowestFirst);
+  GroupTables tables;
+  std::vector<uint32_t> wanted, cells;
+  std::vector<PageId> spare;
+  uint32_t tokens = 0;
+  uint64_t stamp = 0;
+  double seconds = 0;
+  const auto give_back = [&] {
+    for (const PageId page : spare) pool.release(page, ++stamp);
+    spare.clear();
+  };
+  tables.open(&shape);
+  for (auto _ : state) {
+    if (tokens >= kChunk * kChunks) {
+      tables.clear(&spare);
+      give_back();
+      tables.open(&shape);
+      tokens = 0;
+    }
+    wanted.clear();
+    tables.wanted(tokens, tokens + kChunk, &wanted);
+    for (const uint32_t group : wanted) tables.give(group, pool.acquire());
+    tables.settle();
+    tokens += kChunk;
+    const auto begin = std::chrono::steady_clock::now();
+    cells.assign(shape.groups, 0);
+    for (uint32_t g = 0; g < shape.groups; ++g) cells[g] = tables.cells(g, tokens) - (kChunk - kKept);
+    tables.keep(tokens, cells);
+    tables.trim(tokens, &spare);
+    give_back();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    state.SetIterationTime(took.count());
+    seconds += took.count();
+  }
+  const auto groups = static_cast<double>(state.iterations()) * shape.groups;
+  state.counters["ns_per_group"] = 1e9 * seconds / groups;
+}
+BENCHMARK(tables_of_compression)->UseManualTime()->Arg(8)->Arg(64)->Arg(256);
 
 }  // namespace
 }  // namespace kvtwin

@@ -65,7 +65,7 @@ class Server {
  public:
   // Each step has `rows` tokens of each call; more than one: always the same chunk.
   Server(const cuda::DeviceModel& model, const LlmSpec& llm, uint32_t calls, uint32_t context, uint32_t rows,
-         cuda::OperationLog* log)
+         cuda::OperationLog* log, bool graphs = true)
       : tokens_(llm.vocab, context + rows), calls_(calls), rows_(rows), context_(context) {
     const uint32_t each = (context + rows + kSteps + kWarm) / kPage + 2;
     cuda::CudaEngineConfig config;
@@ -73,6 +73,7 @@ class Server {
     config.pages_gpu = calls * each + 1;
     config.rows_max = std::max(calls * rows, kPage), config.samples_max = calls;
     config.log = log;
+    if (!graphs) config.graphs_max = 0;
     engine_ = must_be(cuda::CudaEngine::make(config, &model, &tokens_));
     fill(config.pages_gpu);
     for (uint32_t i = 0; i < calls; ++i) {
@@ -105,6 +106,7 @@ class Server {
     return took;
   }
   uint64_t digest() const { return digest_; }
+  double issued() const { return static_cast<double>(engine_->issued().ns) / 1e9; }
 
  private:
   // One page of KV as the model makes it, everywhere.
@@ -164,6 +166,24 @@ double floor_s(const LlmSpec& llm, uint32_t calls, uint32_t context, uint32_t ro
   return std::max(bytes / kCeiling, flops / kFlops);
 }
 
+// Medians over steps: what one took, and of that what starting it took.
+struct Taken {
+  double step = 0, issued = 0;
+  uint64_t digest = 0;
+};
+Taken steps(const cuda::DeviceModel& model, const LlmSpec& llm, uint32_t calls, uint32_t context,
+            uint32_t rows, bool graphs) {
+  Server server(model, llm, calls, context, rows, nullptr, graphs);
+  std::vector<double> took, issued;
+  for (uint32_t i = 0; i < kWarm + kSteps; ++i) {
+    const double one = server.step();
+    if (i < kWarm) continue;
+    took.push_back(one);
+    issued.push_back(server.issued());
+  }
+  return {median(took), median(issued), server.digest()};
+}
+
 void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t context, uint32_t rows) {
   if (const Result<void> ok = cuda::check_gpu(); !ok) {
     state.SkipWithError(ok.error().text().c_str());
@@ -172,16 +192,17 @@ void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t co
   LlmSpec llm;
   const cuda::DeviceModel& model = model_named(name, &llm);
   for (auto unused : state) {
-    std::vector<double> took;
-    {
-      Server server(model, llm, calls, context, rows, nullptr);
-      for (uint32_t i = 0; i < kWarm + kSteps; ++i) {
-        const double one = server.step();
-        if (i >= kWarm) took.push_back(one);
-      }
-      state.counters["digest32"] = static_cast<double>(server.digest() & UINT32_MAX);
+    Taken with, without;
+    with = steps(model, llm, calls, context, rows, true);
+    if (rows == 1) {  // chunks are no graphs
+      without = steps(model, llm, calls, context, rows, false);
+      KVT_CHECK(with.digest == without.digest);
+      state.counters["us step without graph"] = without.step * 1e6;
+      state.counters["us issued without graph"] = without.issued * 1e6;
     }
-    state.SetIterationTime(median(took));
+    state.counters["digest32"] = static_cast<double>(with.digest & UINT32_MAX);
+    state.counters["us issued"] = with.issued * 1e6;
+    state.SetIterationTime(with.step);
     const auto each = operations(model, llm, calls, context, rows);
     double sum = 0, main = 0;
     for (size_t kind = 0; kind < each.size(); ++kind) {
@@ -198,7 +219,7 @@ void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t co
     }
     state.counters["us floor"] = floor_s(llm, calls, context, rows) * 1e6;
     state.counters["us operations"] = sum;
-    state.counters["step / (products + attention)"] = median(took) * 1e6 / main;
+    state.counters["step / (products + attention)"] = with.step * 1e6 / main;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -114,6 +115,43 @@ TEST_CASE("explain cli: a step of the run is the run's own") {
   CHECK(sum == doctest::Approx(elapsed_ms).epsilon(1e-4));
 }
 
+TEST_CASE("explain cli: a compression's operations are part of the step, each scorer's own") {
+  const Folder folder;
+  const std::string shape = "--shape=decodes=2,context=20000,chunks=1,chunk_tokens=2048,chunk_context=14336";
+  const struct {
+    const char* method;
+    std::set<std::string> has, lacks;
+  } rows[] = {
+      {"snapkv", {"score", "select", "compact", "host"}, {"probe", "capture"}},
+      {"judge_q", {"probe", "score", "select", "compact", "host"}, {"capture"}},
+      {"kvzip", {"probe", "score", "select", "compact", "host"}, {"capture"}},
+      {"tangram", {"capture", "score", "select", "compact"}, {"probe"}},
+      {"tangram_released", {"capture", "score", "select", "compact", "host"}, {"probe"}},
+      {"intentkv_slots", {"score", "select", "host"}, {"probe", "capture", "compact"}},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.method);
+    std::map<std::string, double> took[2];
+    double step_ms[2] = {};
+    for (const int compress : {0, 1}) {
+      const std::string asked = shape + (compress == 1 ? ",compress=1" : "");
+      const Outcome csv = run_kvtwin(folder, words(row.method, {asked, "--format=csv"}));
+      REQUIRE_MESSAGE(csv.status == 0, csv.err);
+      for (const Row& one : rows_of(csv.out)) {
+        if (one.at("happens") == "true") took[compress][one.at("operation")] += number(one, "duration_ns");
+      }
+      step_ms[compress] = line_ms(run_kvtwin(folder, words(row.method, {asked})).out, "step ");
+    }
+    double more = 0;
+    for (const char* one : {"probe", "score", "select", "compact", "host"}) more += took[1][one];
+    CHECK(step_ms[1] - step_ms[0] == doctest::Approx(more / 1e6).epsilon(1e-2));
+    for (const std::string& name : row.has) CHECK_MESSAGE(took[1][name] > 0, name);
+    for (const std::string& name : row.lacks) CHECK_MESSAGE(took[1][name] == 0, name);
+    for (const char* one : {"probe", "score", "select", "compact"}) CHECK(took[0][one] == 0);
+    CHECK(took[0]["capture"] == doctest::Approx(took[1]["capture"]));
+  }
+}
+
 TEST_CASE("explain cli: the graph has a cluster for each stream and the same bytes every time") {
   const Folder folder;
   const auto explain = [&](const char* file) {
@@ -144,6 +182,9 @@ TEST_CASE("explain cli: mistakes name what would be right") {
       {{"--shape=decode=1"}, "--shape: \"decode=1\" is no part of one"},
       {{"--shape=context=5"}, "has no decodes and no chunks"},
       {{"--shape=chunks=2"}, "--shape: 2 chunks of 0 tokens"},
+      {{"--shape=decodes=2,compress=1"}, "--shape: compress is 1 with 0 chunks"},
+      {{"--shape=chunks=1,chunk_tokens=8,compress=1"},
+       "--shape: compress=1, but this scenario drops nothing"},
       {{"--step=3", "--engine=1"}, "--engine: there is no engine 1; the scenario has 1, from 0"},
       {{"--step=3", "--layers=4"}, "--layers: \"4\" are no layers; FROM..TO of 0 to 31"},
       {{"--step=99999"}, "the run has no step 99999 of engine 0; its last is"},

@@ -37,11 +37,9 @@ std::vector<std::string> run_words(const std::string& method, const std::vector<
 }  // namespace
 
 TEST_CASE("methods: each one that drops cells has a small scenario") {
-  // The composite packs what it keeps and chooses among it: the CPU engine computes neither beside dropping.
-  std::vector<std::string> large = dropping(kMethods);
-  CHECK(std::erase(large, "composite") == 1);
+  const std::vector<std::string> large = dropping(kMethods);
   CHECK(large == dropping(kMethods / "tiny"));
-  CHECK(large.size() >= 22);
+  CHECK(large.size() >= 23);
 }
 
 TEST_CASE(
@@ -62,6 +60,12 @@ TEST_CASE(
 
     const bool ring = reads.substr(0, reads.find('\n')).find("ring") != std::string::npos;
     std::vector<std::string> more = {"--world=sim", "--no-write"};
+    const bool chooses = computed.out.find("choosing heads") != std::string::npos;
+    CHECK(chooses == (method == "composite"));
+    if (chooses) {
+      CHECK(after(computed.out, "absent; 0.00 % of ")[0] != '0');  // heads did choose
+      more.push_back("--set=simulation.retrieval.outcomes=recorded");
+    }
     if (!ring) {
       more.push_back("--set=simulation.kept=recorded");
       more.push_back("--set=simulation.recorded_run=" + folder.file("a"));
@@ -74,6 +78,33 @@ TEST_CASE(
     const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a")});
     CHECK(replayed.out.find("same decisions") != std::string::npos);
     CHECK(after(replayed.out, "decisions=") == after(computed.out, "decisions="));
+  }
+}
+
+TEST_CASE(
+    "methods: what scorers and compressions take is told apart, and cost.compressions: free leaves it out") {
+  for (const char* method : {"snapkv", "h2o", "kvzip", "tangram_released"}) {
+    CAPTURE(method);
+    const Folder folder;
+    const auto run = [&](const std::string& how) {
+      return run_kvtwin(folder, run_words(method, {"--world=sim", "--no-write", "--format=jsonl",
+                                                   "--set=cost.compressions=" + how}));
+    };
+    const Outcome priced = run("roofline"), free = run("free");
+    if (priced.said("no simulat")) return;
+    REQUIRE_MESSAGE(priced.status == 0, priced.err);
+    REQUIRE_MESSAGE(free.status == 0, free.err);
+    const auto number = [](const Outcome& of, const std::string& key) {
+      return std::stod(after(of.out, "\"" + key + "\":"));
+    };
+    CHECK(number(priced, "compressions") > 0);
+    CHECK(free.out.find("\"compressions\"") == std::string::npos);
+    CHECK(number(priced, "prompt_steps_compression_s") > 0);
+    CHECK(number(priced, "prompt_steps_compression_s") < number(priced, "prompt_steps_s"));
+    CHECK(number(priced, "time_latency_s") > number(free, "time_latency_s"));
+    CHECK((number(priced, "compression_probe_s") > 0) == (std::string(method) == "kvzip"));
+    CHECK((number(priced, "compression_capture_s") > 0) ==
+          (std::string(method) == "h2o" || std::string(method) == "tangram_released"));
   }
 }
 
@@ -97,7 +128,13 @@ TEST_CASE("methods: what the CPU engine cannot compute is refused by name, statu
        "the response is asked before it is there"},
       {"streaming_llm", {"--set=policies.scorer=knorm"}, "which is not what scorer knorm says"},
       {"intentkv", {"--set=policies.scorer=critical_kv"}, "drops a token from all heads at once"},
-      {"adakv", {"--set=policies.precision=int4"}, "is not computed by the CPU engine"},
+      {"finch", {"--set=policies.precision=int4"}, "they would be quantised twice; choose layout compact"},
+      {"adakv",
+       {"--set=policies.precision=int4", "--set=policies.retrieval=quest"},
+       "choose a scorer that works at chunk ends"},
+      {"intentkv",
+       {"--set=policies.precision=kivi_int2", "--set=memory.page_tokens=32"},
+       "set precision: int4, fp8 or fp4"},
   };
   for (const auto& row : rows) {
     CAPTURE(row.says);

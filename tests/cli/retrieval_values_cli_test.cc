@@ -115,8 +115,5 @@ TEST_CASE("retrieval on values: what the engine cannot compute is refused with t
     CHECK_MESSAGE(outcome.said(says), outcome.err);
   };
   refused("shadowkv", {"policies.retrieval_options.rank=129"}, "the keys of a layer have 128 numbers");
-  refused("quest",
-          {"policies.scorer=knorm", "policies.budget=uniform", "policies.budget_options.cells=64",
-           "policies.budget_options.chunk_tokens=256", "policies.layout=compact", "policies.identity=none"},
-          "is not computed by the CPU engine");
+  refused("quest", {"policies.precision=int4"}, "is not computed by the CPU engine");
 }

@@ -306,7 +306,7 @@ TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
       auto made = cpu::CompressedCache::make({.core = config, .score = score_of(config), .seed = 9},
                                              {.page_tokens = 4, .pages_gpu = 40, .poison = true}, &weights);
       REQUIRE(made);
-      auto cache = std::make_unique<WitnessCache>(std::move(*made), llm, 4);
+      auto cache = std::make_unique<WitnessCache>(std::move(*made), llm, config);
       *witness = cache.get();
       return std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(cache));
     };

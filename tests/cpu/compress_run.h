@@ -9,9 +9,11 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "engine/cpu/cpu_backend.h"
+#include "engine/cpu/packed_cache.h"
 #include "engine/driver.h"
 #include "engine/policy/registry.h"
 #include "engine/recorder.h"
@@ -33,6 +35,8 @@ struct Method {
   uint32_t heads_per_group = 0;
   Clustering clustering = Clustering::kAdjacent;
   std::optional<Moment> moment{};
+  const char* precision = "bf16";
+  const char* retrieval = "all";
 };
 
 // Numbers that drop a lot of prompts of some sixty tokens.
@@ -46,6 +50,14 @@ inline CoreConfig config_of(const Method& method, const LlmSpec& llm) {
   PolicySet& set = config.policies;
   set.scorer = method.scorer, set.budget = method.budget, set.layout = method.layout;
   set.scorer_spec.moment = method.moment;
+  set.precision = method.precision, set.retrieval = method.retrieval;
+  if (set.retrieval != "all") {
+    set.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
+    set.retrieval_spec.budget_tokens = 4 * config.page_tokens;
+    set.retrieval_spec.sink_tokens = set.retrieval_spec.window_tokens = config.page_tokens;
+    set.retrieval_spec.layers_dense = 1, set.retrieval_spec.scale = ScoreScale::kInverseSqrt;
+    set.retrieval_spec.pooling = GroupPooling::kMeanS;  // which witnesses compute
+  }
   const bool holes = config.page_tokens == 1 || set.layout == "page_mask_dead";
   set.identity = holes ? "session_memory" : "none";
   config.prefix_cache = holes;
@@ -94,14 +106,18 @@ class LogitHashes final : public OutcomeSource {
     }
   }
   void told(const Command& command) override {
-    preemptions_ += std::holds_alternative<DropCallState>(command) &&
-                    std::get<DropCallState>(command).reason == DropCallState::Reason::kPreempted;
+    const auto* drop = std::get_if<DropCallState>(&command);
+    if (drop != nullptr && drop->reason == DropCallState::Reason::kPreempted) {
+      ++preemptions_;
+      preempted_.insert(drop->call);
+    }
     engine_->told(command);
   }
   // By call, then position.
   std::map<CallId, std::map<uint32_t, uint64_t>> hashes_;
   bool finite_ = true;
   uint32_t preemptions_ = 0;
+  std::set<CallId> preempted_;
 
  private:
   cpu::CpuEngine* const engine_;
@@ -109,9 +125,10 @@ class LogitHashes final : public OutcomeSource {
 
 struct RunResult {
   std::map<CallId, std::map<uint32_t, uint64_t>> logits;
+  std::set<CallId> preempted{};
   double worst = 0;
   uint64_t compressions = 0, dropped = 0, preemptions = 0, adopted = 0, adopted_dead = 0, rows = 0,
-           digest = 0;
+           digest = 0, chose = 0;
 };
 
 struct RunOf {
@@ -119,7 +136,7 @@ struct RunOf {
   CoreConfig config;
   uint64_t seed = 1;
   ScriptClientOptions client{};
-  bool dense = false;                                      // PagedCache instead
+  bool dense = false;  // nothing is dropped or chosen: PagedCache or PackedCache instead
   std::function<void(const WitnessCache::Kept&)> judge{};  // of every compression
   std::function<void(kernels::ScoreSpec*)> scorer{};       // changes it
   std::function<void(WitnessCache*)> hook{};
@@ -147,7 +164,16 @@ inline RunResult run_of(const RunOf& what) {
   const cpu::KvMemory memory{what.config.page_tokens, what.config.pages_gpu, 0, true};
   std::unique_ptr<cpu::KvCache> cache;
   WitnessCache* witness = nullptr;
-  if (what.dense) {
+  ChoiceWitness choices;
+  const PolicySet& set = what.config.policies;
+  if (what.dense && set.precision != "bf16") {
+    auto packed = cpu::PackedCache::make(memory, what.llm,
+                                         {.format = make_axes(set).precision->prompt_format(),
+                                          .group = set.precision_spec.group,
+                                          .step_tokens_max = what.config.step_tokens_max});
+    REQUIRE(packed);
+    cache = std::move(*packed);
+  } else if (what.dense) {
     cache = paged(memory, what.llm);
   } else {
     kernels::ScoreSpec score = score_of(what.config);
@@ -156,10 +182,12 @@ inline RunResult run_of(const RunOf& what) {
                                             .score = score,
                                             .seed = 9,
                                             .weights = what.weights,
-                                            .ask_response = what.ask_response},
+                                            .ask_response = what.ask_response,
+                                            .witness = &choices},
                                            memory, &weights);
     REQUIRE(made);
-    auto watched = std::make_unique<WitnessCache>(std::move(*made), what.llm, what.config.page_tokens);
+    auto watched = std::make_unique<WitnessCache>(std::move(*made), what.llm, what.config,
+                                                  set.retrieval == "all" ? nullptr : &choices);
     witness = watched.get();
     witness->judge = what.judge;
     if (what.hook) what.hook(witness);
@@ -174,12 +202,15 @@ inline RunResult run_of(const RunOf& what) {
   CHECK(client.content());
   CHECK(hashes.finite_);  // no slot that nobody wrote was read
   check_replays(recorder.finish(end), end.digest);
-  RunResult out{.logits = hashes.hashes_, .preemptions = hashes.preemptions_, .digest = end.digest};
+  RunResult out{.logits = hashes.hashes_,
+                .preempted = hashes.preempted_,
+                .preemptions = hashes.preemptions_,
+                .digest = end.digest};
   if (witness != nullptr) {
     out.worst = witness->worst(), out.compressions = witness->compressions();
     out.dropped = witness->dropped(), out.adopted_dead = witness->adopted_dead();
     out.adopted = witness->adopted();
-    out.rows = witness->rows_checked();
+    out.rows = witness->rows_checked(), out.chose = witness->chose();
     CHECK(witness->cache().nan_scores() == 0);
   }
   return out;

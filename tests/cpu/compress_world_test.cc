@@ -129,9 +129,7 @@ TEST_CASE("X-9 compress: a call samples the same beside others and alone, howeve
     const RunResult beside = run_of(what);
     what.config.calls_max = 1;
     what.config.step_tokens_max = 33;
-    // What a drop left takes effect one step later where two are in flight.
-    const bool holes = what.config.prefix_cache;
-    what.config.steps_in_flight_max = holes ? 1 : 2;
+    what.config.steps_in_flight_max = 2;
     const RunResult alone = run_of(what);
     CHECK(beside.preemptions == 0);
     CHECK(beside.logits == alone.logits);

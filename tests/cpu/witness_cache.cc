@@ -6,12 +6,21 @@
 #include <cmath>
 
 #include "engine/base/check.h"
+#include "engine/policy/registry.h"
+#include "kernels/packed_page.h"
+#include "kernels/small_floats.h"
 
 namespace kvtwin::testing {
 
 WitnessCache::WitnessCache(std::unique_ptr<cpu::CompressedCache> cache, const LlmSpec& llm,
-                           uint32_t page_tokens)
-    : cache_(std::move(cache)), llm_(llm), rope_(rope_frequencies(llm)), page_tokens_(page_tokens) {}
+                           const CoreConfig& config, ChoiceWitness* choices)
+    : cache_(std::move(cache)),
+      llm_(llm),
+      rope_(rope_frequencies(llm)),
+      config_(config),
+      page_tokens_(config.page_tokens),
+      format_(make_axes(config.policies).precision->prompt_format()),
+      choices_(choices) {}
 
 WitnessCache::Cell& WitnessCache::cell(Call* call, uint32_t position) {
   if (!holes()) return call->cells[position];
@@ -72,6 +81,16 @@ void WitnessCache::begin(const LaunchStep& launch, uint32_t offset, std::span<co
 
 // Nobody sees what another session has left of a prefix (METHODS 3.7).
 void WitnessCache::adopt(const Adoption& adoption) {
+  if (!adoption.cells.empty()) {
+    const Call& from = snapshots_.at(adoption.snapshot);
+    Call& call = calls_[adoption.call];
+    const bool own = !call.cells.empty();
+    if (!own) adopted_ += from.cells.size();
+    call.cells = from.cells;
+    call.gone = from.gone;
+    call.tables.assign(adoption.shared.begin(), adoption.shared.end());
+    return;
+  }
   calls_[adoption.call].pages.assign(adoption.pages.begin(), adoption.pages.end());
   for (const PageId page : adoption.pages) {
     adopted_ += page_tokens_;
@@ -121,8 +140,16 @@ void WitnessCache::attend(uint32_t layer, float* q, float* k, const float* v, fl
     }
   }
   const std::vector<float> queries(q, q + size_t{rows} * q_width);
+  if (choices_ != nullptr) choices_->reads.clear();
   cache_->attend(layer, q, k, v, out);
   uint32_t row = 0;
+  for (const PlanEntry& entry : entries_) {
+    for (uint32_t i = 0; i < entry.tokens && format_ != Format::kBf16; ++i, ++row) {
+      store(layer, k + size_t{row} * kv_width, v + size_t{row} * kv_width,
+            &cell(&calls_[entry.call], entry.context + i));
+    }
+  }
+  row = 0;
   for (const PlanEntry& entry : entries_) {
     check_rows(layer, entry, row, &calls_[entry.call], queries.data(), out);
     row += entry.tokens;
@@ -139,11 +166,15 @@ void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t r
     Row& gathered = call->gathered[head];
     gathered.resize(entry.context + entry.tokens, 0.0);
     for (uint32_t i = 0; i < entry.tokens; ++i) {
-      const std::vector<uint32_t> reads = readable(entry, head, i);
+      std::vector<uint32_t> reads = readable(entry, head, i);
+      const float* const own = q + (size_t{row + i} * llm_.query_heads + h * group) * dim;
+      if (entry.kind == EntryKind::kDecode && choices_ != nullptr)
+        reads = check_choice(call, entry, layer, h, reads, own);
       std::vector<std::vector<double>> keys;
       for (uint32_t cell_index = 0; cell_index < reads.size(); ++cell_index) {
-        const Cell& from = cell(call, reads[cell_index]);
-        keys.push_back(turned(from.keys[layer].data() + h * dim, rerotate ? cell_index : reads[cell_index]));
+        const uint32_t position = reads[cell_index];
+        keys.push_back(
+            key_of(cell(call, position), entry, position, layer, h, rerotate ? cell_index : position));
       }
       const uint32_t behind = entry.tokens - i;  // rows from the newest, this one included
       std::vector<Row>* recent = nullptr;
@@ -168,7 +199,11 @@ void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t r
         if (row_seen) row_seen({entry.call, layer, h * group + g, entry.context + i, query, reads, p});
         for (size_t c = 0; c < reads.size(); ++c) {
           const Cell& from = cell(call, reads[c]);
-          for (uint32_t d = 0; d < dim; ++d) expected[d] += p[c] * from.values[layer][h * dim + d];
+          const bool chunk = entry.kind == EntryKind::kChunk && reads[c] >= entry.context;
+          const auto& values = format_ == Format::kBf16 ? from.values
+                               : chunk                  ? from.exact_values
+                                                        : from.stored_values;
+          for (uint32_t d = 0; d < dim; ++d) expected[d] += p[c] * values[layer][h * dim + d];
           gathered[reads[c]] += p[c] / group;
           if (recent != nullptr) (*recent)[g][reads[c]] = p[c];
         }
@@ -183,6 +218,133 @@ void WitnessCache::check_rows(uint32_t layer, const PlanEntry& entry, uint32_t r
   }
 }
 
+// A row's own bytes: rounded to bf16, packed alone, unpacked. Keys come rotated; that is checked.
+void WitnessCache::store(uint32_t layer, const float* k, const float* v, Cell* cell) const {
+  const uint32_t dim = llm_.head_dim, width = llm_.kv_heads * dim;
+  const PageShape shape{1, dim, config_.policies.precision_spec.group};
+  for (auto* of_layers : {&cell->exact_keys, &cell->exact_values, &cell->stored_keys, &cell->stored_values}) {
+    of_layers->resize(llm_.layers);
+    (*of_layers)[layer].clear();
+  }
+  for (uint32_t i = 0; i < width; ++i) {
+    CHECK(kernels::from_bf16(kernels::to_bf16(k[i])) == k[i]);
+    cell->exact_keys[layer].push_back(static_cast<double>(k[i]));
+    cell->exact_values[layer].push_back(static_cast<double>(kernels::from_bf16(kernels::to_bf16(v[i]))));
+  }
+  std::vector<uint8_t> bytes(page_bytes(format_, shape));
+  std::vector<float> key(dim), value(dim);
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    const auto at = cell->exact_values[layer].begin() + h * dim;
+    const std::vector<float> rounded(at, at + dim);
+    kernels::pack_page(format_, shape, {k + h * dim, dim}, rounded, bytes);
+    kernels::unpack_page(format_, shape, bytes, 1, key, value);
+    cell->stored_keys[layer].insert(cell->stored_keys[layer].end(), key.begin(), key.end());
+    cell->stored_values[layer].insert(cell->stored_values[layer].end(), value.begin(), value.end());
+  }
+}
+
+// As a row of the entry reads it.
+std::vector<double> WitnessCache::key_of(const Cell& cell, const PlanEntry& entry, uint32_t position,
+                                         uint32_t layer, uint32_t kv_head, uint32_t phase) const {
+  const uint32_t dim = llm_.head_dim;
+  const std::vector<double> exact = turned(cell.keys[layer].data() + kv_head * dim, phase);
+  if (format_ == Format::kBf16) return exact;
+  const bool chunk = entry.kind == EntryKind::kChunk && position >= entry.context;
+  const auto from = [&](const std::vector<double>& row) {
+    return std::vector<double>(row.begin() + kv_head * dim, row.begin() + (kv_head + 1) * dim);
+  };
+  const std::vector<double> rounded = from(cell.exact_keys[layer]);
+  for (uint32_t d = 0; d < dim; ++d)
+    CHECK(std::fabs(rounded[d] - exact[d]) <= std::fabs(exact[d]) / 256 + 1e-6);
+  return chunk ? rounded : from(cell.stored_keys[layer]);
+}
+
+// What a head has left, page by page: of its table, or by position where cells keep their places.
+std::vector<std::vector<uint32_t>> WitnessCache::pages_of(const std::vector<uint32_t>& readable) const {
+  std::map<uint32_t, std::vector<uint32_t>> pages;
+  for (uint32_t i = 0; i < readable.size(); ++i)
+    pages[(holes() ? readable[i] : i) / page_tokens_].push_back(readable[i]);
+  std::vector<std::vector<uint32_t>> out;
+  for (const auto& [index, cells] : pages) out.push_back(cells);
+  return out;
+}
+
+// METHODS 6.2, min-max and MeanS: of each page, from keys as they were before they were packed. Holes: also
+// of cells that were dropped from it.
+std::vector<double> WitnessCache::scores_of(Call* call, const std::vector<std::vector<uint32_t>>& pages,
+                                            uint32_t layer, uint32_t kv_head, uint32_t position,
+                                            const float* q) {
+  const uint32_t dim = llm_.head_dim, group = llm_.query_heads / llm_.kv_heads;
+  std::vector<double> pooled(pages.size());
+  for (uint32_t g = 0; g < group; ++g) {
+    const std::vector<double> wide(q + size_t{g} * dim, q + size_t{g + 1} * dim);
+    const std::vector<double> query = turned(wide.data(), position);
+    std::vector<double> u(pages.size());
+    for (size_t page = 0; page < pages.size(); ++page) {
+      std::vector<uint32_t> members = pages[page];
+      if (holes()) {
+        members.clear();
+        for (uint32_t i = 0; i < page_tokens_; ++i)
+          members.push_back(pages[page][0] / page_tokens_ * page_tokens_ + i);
+      }
+      std::vector<double> high(dim, -INFINITY), low(dim, INFINITY);
+      for (const uint32_t p : members) {
+        const Cell& from = cell(call, p);
+        std::vector<double> key = turned(from.keys[layer].data() + kv_head * dim, p);
+        for (uint32_t d = 0; d < dim; ++d) {
+          if (format_ != Format::kBf16) key[d] = from.exact_keys[layer][kv_head * dim + d];
+          high[d] = std::max(high[d], key[d]), low[d] = std::min(low[d], key[d]);
+        }
+      }
+      for (uint32_t d = 0; d < dim; ++d) u[page] += std::max(query[d] * high[d], query[d] * low[d]);
+      u[page] /= std::sqrt(static_cast<double>(dim));
+    }
+    const double most = *std::max_element(u.begin(), u.end());
+    double sum = 0;
+    for (const double x : u) sum += std::exp(x - most);
+    for (size_t page = 0; page < u.size(); ++page) pooled[page] += std::exp(u[page] - most) / sum / group;
+  }
+  return pooled;
+}
+
+// What the decoded row reads: everything, or the first pages, the last ones, and the best of the others.
+std::vector<uint32_t> WitnessCache::check_choice(Call* call, const PlanEntry& entry, uint32_t layer,
+                                                 uint32_t kv_head, const std::vector<uint32_t>& readable,
+                                                 const float* q) {
+  const RetrievalSpec& spec = config_.policies.retrieval_spec;
+  std::vector<std::vector<uint32_t>> pages = pages_of(readable);
+  const auto told = choices_->reads.find({entry.call, kv_head});
+  const bool chooses = layer >= spec.layers_dense && pages.size() > spec.budget_tokens / page_tokens_;
+  CHECK(chooses == (told != choices_->reads.end()));
+  if (!chooses || told == choices_->reads.end()) return readable;
+  ++chose_;
+  const uint32_t sinks = spec.sink_tokens / page_tokens_, window = spec.window_tokens / page_tokens_;
+  const std::vector<std::vector<uint32_t>> candidates(pages.begin() + sinks, pages.end() - window);
+  const std::vector<double> scores = scores_of(call, candidates, layer, kv_head, entry.context, q);
+  std::set<uint32_t> read(told->second.begin(), told->second.end());
+  CHECK(read.size() == told->second.size());
+  const auto take = [&](const std::vector<uint32_t>& cells) {
+    uint32_t taken = 0;
+    for (const uint32_t p : cells) taken += static_cast<uint32_t>(read.erase(p));
+    CHECK((taken == 0 || taken == cells.size()));  // whole pages
+    return taken > 0;
+  };
+  for (size_t i = 0; i < sinks; ++i) CHECK(take(pages[i]));
+  for (size_t i = pages.size() - window; i < pages.size(); ++i) CHECK(take(pages[i]));
+  double least = INFINITY, most_left = -INFINITY;
+  uint32_t chosen = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const bool taken = take(candidates[i]);
+    chosen += taken ? 1 : 0;
+    if (taken) least = std::min(least, scores[i]);
+    if (!taken) most_left = std::max(most_left, scores[i]);
+  }
+  CHECK(read.empty());
+  CHECK(chosen == selectable_pages(spec, page_tokens_));
+  CHECK(least >= most_left - 1e-5);
+  return told->second;
+}
+
 void WitnessCache::end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                        StepValues* values) {
   cache_->end(launch, offset, entries, values);
@@ -193,6 +355,12 @@ void WitnessCache::end(const LaunchStep& launch, uint32_t offset, std::span<cons
   }
   for (size_t i = 0; i < launch.compressions.size(); ++i)
     check_kept(launch, launch.compressions[i], values->kept[i]);
+  for (const Snapshot& snapshot : launch.snapshots) {
+    const Call& of = calls_[launch.entries[snapshot.entry].call];
+    Call& taken = snapshots_[snapshot.snapshot];
+    taken.cells = of.cells;
+    taken.gone = of.gone;
+  }
 }
 
 void WitnessCache::check_kept(const LaunchStep& launch, const Compression& c, const CellsKept& kept) {

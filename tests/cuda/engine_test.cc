@@ -206,6 +206,42 @@ TEST_CASE(
   CHECK(preempted.engine().samples_digest() != 0);
 }
 
+TEST_CASE("cuda: steps replayed as graphs are those started one by one, to the bit") {
+  for (const LlmSpec& llm : cuda_models()) {
+    CAPTURE(llm.family);
+    CAPTURE(llm.head_dim);
+    const Prepared p(llm, 90);
+    GivenTokens tokens = p.tokens;
+    tokens.give(kA, p.ids, 40);
+    tokens.give(kB, random_tokens(4, 90, llm.vocab), 33);
+    // Shapes that come back after others, page boundaries on the way, and more shapes than graphs.
+    const auto logits = [&](uint32_t graphs_max, uint64_t* replays) {
+      cuda::CudaEngineConfig config = config_of(16);
+      config.graphs_max = graphs_max;
+      CudaSteps steps(config, *p.device, &tokens, 9);
+      std::vector<std::vector<float>> out;
+      steps.begin(kA), steps.begin(kB);
+      out.push_back(steps.run({{kA, 40}}));
+      for (int round = 0; round < 3; ++round) {
+        for (int i = 0; i < 5; ++i) out.push_back(steps.run({{kA, 1}}));
+        if (round == 0) out.push_back(steps.run({{kB, 33}}));
+        for (int i = 0; i < 3; ++i) out.push_back(steps.run({{kA, 1}, {kB, 1}}));
+        out.push_back(steps.run({{kA, 1}}, 6));
+      }
+      *replays = steps.engine().graph_replays();
+      return out;
+    };
+    uint64_t none = 0, some = 0, all = 0;
+    const auto expected = logits(0, &none);
+    CHECK(logits(1, &some) == expected);
+    CHECK(logits(8, &all) == expected);
+    CHECK(none == 0);
+    const bool takes = llm.head_dim == 64 || llm.head_dim == 128;  // attention_rows' steps are not replayed
+    CHECK((some > 0) == takes);
+    CHECK(all == (takes ? 3 * (5 + 3 + 6) - 1 : 0));  // but the first of two rows; of one row warmed up
+  }
+}
+
 TEST_CASE("cuda: operations are timed when somebody keeps them") {
   const LlmSpec llm = cuda_models()[4];
   const Prepared p(llm, 40);

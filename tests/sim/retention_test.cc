@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>
@@ -173,4 +174,23 @@ TEST_CASE("combined source: each part answers what it knows, and both are told e
   }
   both.told(DropCallState{EngineId{}, CallId{5}, DropCallState::Reason::kFinished});
   CHECK(recalls.commands == 1);
+}
+
+TEST_CASE("combined source: where cells keep their places, the live bits travel with the answer") {
+  CoreConfig holes = config("page_mask_dead", "uniform");
+  RetentionSource alone(holes, KeptModel::kFixed, 1), kept(holes, KeptModel::kFixed, 1);
+  Recalls recalls;
+  CombinedSource both({&recalls, &kept});
+  for (const uint32_t tokens : {200u, 90u, 1000u}) {
+    const uint32_t keep[] = {tokens / 4};
+    Asked asked(CallId{5}, tokens);
+    asked.compression.keep = keep;
+    StepValues values, expected;
+    both.step(asked.launch(), 0, &values);
+    alone.step(asked.launch(), 0, &expected);
+    REQUIRE(values.kept.size() == 1);
+    CHECK(std::ranges::equal(values.kept[0].live, expected.kept[0].live));
+    CHECK(values.kept[0].live.size() >= tokens / 64);
+    CHECK(values.kept[0].live.data() == values.kept_live.data());
+  }
 }

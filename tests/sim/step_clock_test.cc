@@ -10,6 +10,7 @@
 
 #include "engine/base/prng.h"
 #include "models/catalog.h"
+#include "models/compression_cost.h"
 #include "models/cost_factory.h"
 
 using namespace kvtwin;
@@ -103,6 +104,74 @@ TEST_CASE("step clock: the graph of a step without retrieval takes the serial su
       REQUIRE(timing.end - start == cost->step(shape).device);
       REQUIRE(timing.exposed == 0);
       REQUIRE(pricer.by_evidence() == cost->step(shape).by_evidence);
+    }
+  }
+}
+
+TEST_CASE("step clock: compressions are priced with their step, by graph as by sum, and told apart") {
+  const Catalog catalog;
+  const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
+  CompressionWork work;
+  work.capture_kernels = 1, work.per_row.bytes = 1000;
+  work.score_kernels = 2, work.score = {2048, 1e6, 1e4};
+  work.selects = work.moves = true;
+  work.kv_heads = 8, work.cell_bytes = 4096, work.bookkeeping_ns = 2000;
+  // A prompt's last chunk, beside a decode: of 5,000 cells 4,900 are ranked behind an earlier compression,
+  // then all; groups keep 100 and 301 beside 4 + 32 forced ones: 236 of a mean group.
+  const std::vector<PlanEntry> entries = {
+      {.call = CallId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 700},
+      {.call = CallId{1},
+       .kind = EntryKind::kChunk,
+       .samples = true,
+       .tokens = 1000,
+       .context = 9000,
+       .gone = 5000}};
+  const uint32_t keep[] = {100, 301};
+  const Compression::Forced forced[] = {{0, 4}, {9968, 10'000}};
+  for (const auto place : {CompressionPlace::kInLayers, CompressionPlace::kBehindLayers}) {
+    work.after_layers = place == CompressionPlace::kBehindLayers;
+    work.probe_rows = work.after_layers ? 32 : 0;
+    for (const uint32_t begin : {0u, 5100u}) {
+      CAPTURE(begin);
+      const Compression compression{
+          .entry = 1, .begin = begin, .end = 10'000, .forced = forced, .keep = keep};
+      CompressionCost cost(llm, catalog.device("h200").value(), work, llama_cost());
+      sim::GraphPricerSpec spec = identity_spec();
+      spec.graph.captures = true, spec.graph.compresses = place;
+      sim::GraphPricer pricer(spec, &cost, nullptr);
+      sim::StepClock serial(EngineId{}, &cost, 1), graph(EngineId{}, &cost, 1);
+      graph.extend(nullptr, &pricer, 1, nullptr);
+      LaunchStep launch = step_of(0, 1, entries);
+      launch.compressions = {&compression, 1};
+      const std::vector<LaunchStep> launches = {launch, step_of(1, 1, {entries.data(), 1})};
+      REQUIRE(ends_of(&serial, launches) == ends_of(&graph, launches));
+
+      const ChunkShape chunk{1000, 4000};
+      const CompressionShape shape{
+          .tokens = 10'000, .held = 5000, .ranked = begin > 0 ? 4900u : 5000u, .kept = 236};
+      StepShape step;
+      step.decodes = 1, step.decode_context_sum = step.decode_context_max = 700;
+      step.chunks = {&chunk, 1}, step.tokens = step.tokens_padded = 1001, step.logits_rows = 2;
+      step.compressions = {&shape, 1};
+      const StepCost want = cost.step(step);
+      step.compressions = {}, step.chunks = {};
+      step.tokens = step.tokens_padded = step.logits_rows = 1;
+      const StepCost second = cost.step(step);
+      for (const sim::StepClock* clock : {&serial, &graph}) {
+        const sim::StepTotals& totals = clock->totals();
+        CHECK(totals.compressions == 1);
+        CHECK(totals.prompts == want.device);
+        Ticks sum = 0;
+        for (size_t i = 0; i < want.compression.size(); ++i) {
+          CHECK(totals.compression[i] == want.compression[i] + second.compression[i]);
+          CHECK((want.compression[i] > 0) == (work.after_layers || i != size_t{1}));  // 1: probes
+          sum += want.compression[i];
+        }
+        CHECK(totals.prompts_compression == sum);
+        Ticks evidence = 0;
+        for (const Ticks ticks : totals.by_evidence) evidence += ticks;
+        CHECK(evidence == want.device + second.device);
+      }
     }
   }
 }

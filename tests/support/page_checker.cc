@@ -23,9 +23,46 @@ void PageChecker::begins(CallId call) { tables_[call].assign(shape_.groups, {});
 void PageChecker::granted(CallId call, uint32_t group, PageId page) {
   KVT_CHECK(group < shape_.groups);
   tables(call)[group].pages.push_back(page);
+  sealed_.erase(page);
+  const auto copied = copied_.find({call, group});
+  if (copied == copied_.end()) return;
+  KVT_CHECK(copied->second.front() != page);
+  pages_[page] = pages_.at(copied->second.front());
+  copied->second.erase(copied->second.begin());
+  if (copied->second.empty()) copied_.erase(copied);
+}
+
+// A snapshot's cells are where they were; pages that are not shared are copied to the next ones granted.
+void PageChecker::continued(const Adoption& adoption) {
+  KVT_CHECK(keeping_ == Keeping::kMove);
+  untaken_.erase(adoption.call);
+  KVT_CHECK(adoption.cells.size() == shape_.groups && adoption.shared.size() == shape_.groups);
+  std::vector<Table>& of_call = tables(adoption.call);
+  of_call = snapshots_.at(adoption.snapshot);
+  auto page = adoption.pages.begin();
+  for (uint32_t g = 0; g < shape_.groups; ++g) {
+    Table& table = of_call[g];
+    KVT_CHECK(table.positions.size() == adoption.cells[g]);
+    for (uint32_t i = 0; i < table.pages.size(); ++i, ++page) KVT_CHECK(*page == table.pages[i]);
+    const auto tail = table.pages.begin() + adoption.shared[g];
+    if (tail != table.pages.end()) copied_[{adoption.call, g}].assign(tail, table.pages.end());
+    table.pages.erase(tail, table.pages.end());
+  }
+  KVT_CHECK(page == adoption.pages.end());
+}
+
+void PageChecker::snapshot(CallId call, uint32_t snapshot, bool known) {
+  const std::vector<Table>& of_call = tables(call);
+  snapshots_[snapshot] = of_call;
+  for (const Table& table : of_call) {
+    for (const PageId page : table.pages) {
+      if (sealed_.insert(page).second && !known) untaken_[call].push_back(page);
+    }
+  }
 }
 
 void PageChecker::adopted(const Adoption& adoption) {
+  if (!adoption.cells.empty()) return continued(adoption);
   KVT_CHECK(keeping_ == Keeping::kAll || keeping_ == Keeping::kHoles);
   Table& table = tables(adoption.call)[0];
   KVT_CHECK(table.pages.empty());
@@ -46,6 +83,7 @@ void PageChecker::write(Table* table, uint32_t slot, CallId call, uint32_t posit
   KVT_CHECK(slot / shape_.page_tokens < table->pages.size());
   const PageId id = table->pages[slot / shape_.page_tokens];
   KVT_CHECK(id != kNoPage);
+  KVT_CHECK(!sealed_.contains(id));
   Content& page = pages_[id];
   const uint32_t at = slot % shape_.page_tokens;
   KVT_CHECK(at <= page.size());
@@ -59,6 +97,9 @@ void PageChecker::write(Table* table, uint32_t slot, CallId call, uint32_t posit
 }
 
 void PageChecker::wrote(const PlanEntry& entry, bool staged) {
+  for (const auto& [of, pages] : copied_) KVT_CHECK(of.first != entry.call);  // no page for a copy
+  for (const PageId page : untaken_[entry.call]) sealed_.erase(page);
+  untaken_.erase(entry.call);
   std::vector<Table>& of_call = tables(entry.call);
   if (keeping_ == Keeping::kMove || keeping_ == Keeping::kRing) {
     uint64_t cells = 0;
@@ -150,7 +191,11 @@ KeptCells PageChecker::compressed(const PlanEntry& entry, const Compression& c) 
     // T-1: a reservation is exact, so nothing is ever given back.
     KVT_CHECK(!c.staged || pages == table.pages.size());
     table.pages.resize(pages);
-    for (uint32_t slot = 0; slot < kept.size(); ++slot) write(&table, slot, entry.call, kept[slot]);
+    // What was not ranked stays where it is.
+    const auto ranked = std::lower_bound(kept.begin(), kept.end(), c.begin);
+    for (auto slot = static_cast<uint32_t>(ranked - kept.begin()); slot < kept.size(); ++slot) {
+      write(&table, slot, entry.call, kept[slot]);
+    }
   }
   return out;
 }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -45,6 +46,10 @@ class PageChecker {
   void wrote(const PlanEntry& entry, bool staged);
   void reads(const PlanEntry& entry, bool staged) const;
   KeptCells compressed(const PlanEntry& entry, const Compression& compression);
+  // What is left of the call can be adopted as `snapshot` from now on: nobody writes to its pages any more.
+  // Where the world has said the counts (`known` is false), the call's next entry tells whether the policy
+  // took it.
+  void snapshot(CallId call, uint32_t snapshot, bool known);
 
   void transfer_started(TransferId transfer, std::span<const PageId> source, std::span<const PageId> target);
   void transfer_ended(TransferId transfer, bool arrived);
@@ -63,6 +68,7 @@ class PageChecker {
   };
   static constexpr uint32_t kDead = UINT32_MAX;
 
+  void continued(const Adoption& adoption);
   std::vector<Table>& tables(CallId call);
   void write(Table* table, uint32_t slot, CallId call, uint32_t position);
   // Of `candidates`, which ones stay: `count` of them, drawn.
@@ -76,6 +82,10 @@ class PageChecker {
   std::map<PageId, Content> pages_;
   std::map<CallId, std::vector<Table>> tables_;
   std::map<TransferId, Copy> copies_;
+  std::map<uint32_t, std::vector<Table>> snapshots_;
+  std::set<PageId> sealed_;                                            // of snapshots
+  std::map<CallId, std::vector<PageId>> untaken_;                      // of these, by call: perhaps not
+  std::map<std::pair<CallId, uint32_t>, std::vector<PageId>> copied_;  // by group: pages still to be copied
 };
 
 }  // namespace kvtwin::testing

@@ -28,7 +28,15 @@ struct ScriptBackend::Launch {
   std::vector<Instant> ends;
   std::vector<PlanEntry> entries;
   std::vector<PageGrant> grants;
-  std::vector<std::pair<CallId, std::vector<PageId>>> adoptions;
+  struct Adopted {
+    Adoption adoption;
+    std::vector<PageId> pages;
+    std::vector<uint32_t> cells, shared;
+
+    Adoption told() const { return {adoption.call, pages, adoption.snapshot, cells, shared}; }
+  };
+  std::vector<Adopted> adoptions;
+  std::vector<Snapshot> snapshots;
   struct Cut {
     Compression compression;
     std::vector<Compression::Forced> forced;
@@ -118,9 +126,12 @@ void ScriptBackend::launch(const LaunchStep& command) {
   launch.entries.assign(command.entries.begin(), command.entries.end());
   launch.grants.assign(command.grants.begin(), command.grants.end());
   for (const Adoption& adoption : command.adoptions) {
-    launch.adoptions.emplace_back(adoption.call,
-                                  std::vector<PageId>(adoption.pages.begin(), adoption.pages.end()));
+    launch.adoptions.push_back({adoption,
+                                {adoption.pages.begin(), adoption.pages.end()},
+                                {adoption.cells.begin(), adoption.cells.end()},
+                                {adoption.shared.begin(), adoption.shared.end()}});
   }
+  launch.snapshots.assign(command.snapshots.begin(), command.snapshots.end());
   KVT_CHECK(command.compressions.empty() || command.repeat == 1);
   for (const Compression& c : command.compressions) {
     KVT_CHECK(c.entry < command.entries.size());
@@ -257,8 +268,8 @@ void ScriptBackend::check_cells(CellChecker* cells, const Launch& launch,
   for (uint32_t i = 0; i < entries.size(); ++i) {
     if (offset == 0 && entries[i].first) {
       std::vector<PageId> adopted;
-      for (const auto& [call, pages] : launch.adoptions) {
-        if (call == entries[i].call) adopted = pages;
+      for (const Launch::Adopted& one : launch.adoptions) {
+        if (one.adoption.call == entries[i].call) adopted = one.pages;
       }
       cells->begins(entries[i], adopted);
     }
@@ -282,7 +293,7 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
     for (const PlanEntry& entry : launch.entries) {
       if (entry.first) checker->begins(entry.call);
     }
-    for (const auto& [call, pages] : launch.adoptions) checker->adopted({call, pages});
+    for (const Launch::Adopted& one : launch.adoptions) checker->adopted(one.told());
   }
   std::vector<PlanEntry> entries = launch.entries;
   for (PlanEntry& entry : entries) {
@@ -310,6 +321,12 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
       c.forced = cut.forced;
       c.keep = cut.keep;
       engine->kept.push_back(checker->compressed(entries[c.entry], c));
+    }
+    for (const Snapshot& s : launch.snapshots) {
+      const bool known = std::any_of(launch.cuts.begin(), launch.cuts.end(), [&](const Launch::Cut& cut) {
+        return cut.compression.entry == s.entry && !cut.keep.empty();
+      });
+      checker->snapshot(entries[s.entry].call, s.snapshot, known);
     }
   }
   for (const PlanEntry& entry : entries) {

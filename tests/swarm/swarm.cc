@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "engine/base/check.h"
 #include "engine/driver.h"
@@ -85,6 +86,7 @@ void draw_scheduling(CoreConfig* config, Prng* prng) {
 void draw_budget(CoreConfig* config, Moment moment, Prng* prng) {
   PolicySet& set = config->policies;
   BudgetSpec& spec = set.budget_spec;
+  spec = {};
   spec.sinks = number(prng, 0, 3);
   spec.window = number(prng, set.layout == "arena" ? 1 : 0, 4);
   spec.interval = number(prng, 1, 4);
@@ -169,20 +171,54 @@ void draw_formats(CoreConfig* config, Prng* prng) {
   config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu - config->pages_int2 - 1);
 }
 
+// Compressed prefixes: whole chunks, of any number of units.
+Moment draw_snapshots(CoreConfig* config, Prng* prng) {
+  PolicySet& set = config->policies;
+  do {
+    draw_retention(config, prng);
+  } while (set.layout != "ragged" && set.layout != "compact");
+  draw_budget(config, Moment::kChunkEnd, prng);
+  config->prefix_cache = true;
+  config->page_order = PageOrder::kLowestFirst;
+  set.identity = one_of({"shared", "shared", "session"}, prng);
+  config->step_tokens_max = std::max(config->step_tokens_max, 8u);
+  config->chunk_tokens_max = 0;
+  draw_chunk(config, prng);
+  uint32_t& chunk = set.budget_spec.chunk_tokens;
+  const bool known = make_axes(set).budget->known_at_admission();
+  if (!known) {
+    set.budget_spec.sinks = std::min(set.budget_spec.sinks, 1u);
+    set.budget_spec.window = std::min(set.budget_spec.window, 1u);
+    chunk = std::max(chunk, 3u);
+  }
+  if (!known && config->admission == AdmissionKind::kFullReservation) {
+    config->admission = AdmissionKind::kFullPrompt;
+  }
+  if (prng->chance(2, 3)) chunk = std::min(chunk, number(prng, 3, 24));
+  if (known || set.budget_spec.uniform_depth) set.budget_spec.uniform_depth = !known;
+  // A chunk is whole units, and a unit part of a page.
+  config->unit_tokens = std::gcd(config->page_tokens, chunk);
+  if (config->pages_gpu > 1)
+    config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu / 4);
+  return Moment::kChunkEnd;
+}
+
 Setting draw_setting(uint64_t seed) {
   Prng prng(draw({seed, 0x5a4}));
   Setting setting;
   CoreConfig config;
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
-  if (seed >= kFormatSeeds) {
+  const bool formats = seed >= kFormatSeeds && seed < kSnapshotSeeds;
+  if (formats) {
     draw_formats(&config, &prng);
     const auto wrong = validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
   } else if (seed >= kRetentionSeeds) {
-    const Moment moment = draw_retention(&config, &prng);
-    draw_chunk(&config, &prng);
+    const bool snapshots = seed >= kSnapshotSeeds;
+    const Moment moment = snapshots ? draw_snapshots(&config, &prng) : draw_retention(&config, &prng);
+    if (!snapshots) draw_chunk(&config, &prng);
     setting.run.make_axes = [moment](const CoreConfig& c) { return axes_with_scorer(c, moment); };
     const auto wrong = validate_axes(setting.run.make_axes(config), config.policies, config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
@@ -205,7 +241,7 @@ Setting draw_setting(uint64_t seed) {
   client.sessions = number(&prng, 1, 8);
   client.calls_per_session = number(&prng, 1, 6);
   client.unit_tokens = config.unit_tokens;
-  client.roles = seed >= kFormatSeeds;
+  client.roles = formats;
   client.prompt_tokens_max = std::min(number(&prng, 1, room / (prng.chance(1, 3) ? 1 : 4) + 1), 300u);
   client.output_tokens_max = prng.chance(1, 8) ? 250 : number(&prng, 1, 40);
   client.gap_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{50'000}}, &prng);
@@ -308,7 +344,7 @@ void print_swarm(uint64_t seed, bool folded) {
       c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max, static_cast<int>(c.batch_order),
       static_cast<int>(c.admission), c.watermark_pages, static_cast<int>(c.page_order), c.prefix_cache,
       c.prefix_eviction, c.policies.identity, c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
-  if (seed >= kFormatSeeds) {
+  if (seed >= kFormatSeeds && seed < kSnapshotSeeds) {
     fmt::print("{} of the pages are int2, 4-bit tags {:x}, ageing {}\n", c.pages_int2,
                c.policies.precision_spec.four_bit_tags, static_cast<int>(c.policies.precision_spec.ageing));
   } else if (seed >= kRetentionSeeds) {

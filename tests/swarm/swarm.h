@@ -26,6 +26,9 @@ constexpr uint64_t kRetentionSeeds = 1'000'000;
 // From this seed on, cells get 2 or 4 bits by tag, in two pools.
 constexpr uint64_t kFormatSeeds = 2'000'000;
 
+// From this seed on, calls that drop cells at chunk ends share what is left of their prefixes.
+constexpr uint64_t kSnapshotSeeds = 3'000'000;
+
 struct SwarmResult {
   uint64_t digest = 0;
   uint64_t events = 0;

@@ -35,10 +35,26 @@ Probes format_probes() {
   return probes;
 }
 
+Probes snapshot_probes() {
+  Probes probes;
+  for (const char* name :
+       {"a snapshot was taken", "a snapshot of counts that the world said", "a call began with a snapshot",
+        "a call began with another session's snapshot", "a call went on behind its own snapshot",
+        "a call decoded behind its own snapshot", "a preempted call began with a snapshot",
+        "a snapshot's number was given again", "a snapshot shared a page with the one before",
+        "a snapshot was taken with two steps in flight", "a call was preempted twice", "a staged chunk",
+        "a stretch got pages ahead", "a stretch was cut by an arrival", "no page free and none to evict",
+        "cancelled while it ran", "end-of-sequence ended a stretch"}) {
+    probes[name] = 0;
+  }
+  return probes;
+}
+
 }  // namespace
 
 Probes all_probes(uint64_t last) {
   Probes probes;
+  if (last >= kSnapshotSeeds) return snapshot_probes();
   if (last >= kFormatSeeds) return format_probes();
   if (last >= kRetentionSeeds) return retention_probes();
   for (const char* name : {"a call of no output",
@@ -175,6 +191,7 @@ void ProbeObserver::told(const LaunchStep& c) {
   }
   saw_compressions(c, &engine);
   saw_formats(c);
+  saw_snapshots(c, &engine);
   if (configs_[raw(c.engine)].policies.placement == "arena" && c.repeat > 1) {
     const uint32_t pages_gpu = configs_[raw(c.engine)].pages_gpu;
     const auto on_gpu = [&](const PageGrant& grant) { return raw(grant.page) < pages_gpu; };
@@ -214,6 +231,37 @@ void ProbeObserver::saw_compressions(const LaunchStep& c, Engine* engine) {
     if (calls_.at(entry.call).preempted > 0) hit("a preempted call was compressed again");
     if (entry.kind == EntryKind::kDecode) hit("a compression between decode steps");
     if (compression.keep.empty()) engine->unanswered.insert(entry.call);
+  }
+}
+
+void ProbeObserver::saw_snapshots(const LaunchStep& c, Engine* engine) {
+  for (const Adoption& adoption : c.adoptions) {
+    if (adoption.cells.empty()) continue;
+    const auto entry = std::find_if(c.entries.begin(), c.entries.end(),
+                                    [&](const PlanEntry& e) { return e.call == adoption.call; });
+    const Call& call = calls_.at(adoption.call);
+    if (entry->first) {
+      hit("a call began with a snapshot");
+      if (engine->snapshots.at(adoption.snapshot) != call.session)
+        hit("a call began with another session's snapshot");
+      if (call.preempted > 0) hit("a preempted call began with a snapshot");
+    } else {
+      hit("a call went on behind its own snapshot");
+      if (entry->kind == EntryKind::kDecode) hit("a call decoded behind its own snapshot");
+    }
+    if (std::any_of(adoption.shared.begin(), adoption.shared.end(), [](uint32_t n) { return n > 0; }))
+      hit("a snapshot shared a page with the one before");
+  }
+  for (const Snapshot& snapshot : c.snapshots) {
+    const PlanEntry& entry = c.entries[snapshot.entry];
+    hit("a snapshot was taken");
+    if (raw(c.step) > engine->done) hit("a snapshot was taken with two steps in flight");
+    for (const Compression& compression : c.compressions) {
+      if (compression.entry == snapshot.entry && compression.keep.empty())
+        hit("a snapshot of counts that the world said");
+    }
+    if (engine->snapshots.contains(snapshot.snapshot)) hit("a snapshot's number was given again");
+    engine->snapshots[snapshot.snapshot] = calls_.at(entry.call).session;
   }
 }
 

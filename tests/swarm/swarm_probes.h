@@ -32,8 +32,9 @@ class ProbeObserver final : public Observer {
     uint64_t done = 0, launched = 0;  // single steps
     uint64_t last_first = 0;
     std::map<TransferId, TransferKind> transfers;
-    std::map<PageId, SessionId> writer;  // whose call a page was granted to last
-    std::set<CallId> unanswered;         // whose counts the world has yet to say
+    std::map<PageId, SessionId> writer;       // whose call a page was granted to last
+    std::map<uint32_t, SessionId> snapshots;  // by number: of the call that it was taken of last
+    std::set<CallId> unanswered;              // whose counts the world has yet to say
   };
 
   void hit(const std::string& name);
@@ -47,6 +48,7 @@ class ProbeObserver final : public Observer {
   void told(const LaunchStep& command);
   void saw_compressions(const LaunchStep& command, Engine* engine);
   void saw_formats(const LaunchStep& command);
+  void saw_snapshots(const LaunchStep& command, Engine* engine);
   void told(const StartTransfer& command);
   void told(const SetTimer&) {}
   void told(const TokensEmitted&) {}

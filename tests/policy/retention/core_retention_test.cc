@@ -290,3 +290,47 @@ TEST_CASE("a preempted call starts its compressions again") {
     done s9                           launch s10 r2:4 cut r2:7-12:2,1      held 4
   )");
 }
+
+// --- compressed prefixes
+
+namespace {
+
+CoreConfig sharing() {
+  CoreConfig config = tangram();
+  config.prefix_cache = true;
+  config.policies.identity = "shared";
+  return config;
+}
+
+}  // namespace
+
+// Groups of 5 and 4 cells after 8 tokens, one of them the carried window: 1 + 0 settled pages. After 16
+// tokens 9 and 6 cells, 2 + 1 settled ones. Set aside for r1: 3 + 2 pages, and the tails of two snapshots, 1
+// + 1 and 1 + 1.
+TEST_CASE("X-5 snapshots: a call begins with what another has kept, and copies what it will write to") {
+  check(sharing(), Moment::kChunkEnd, R"(
+    arrive r1 prompt=18 output=1 is=a:16      launch s1 r1:8 cut r1:0-8:3,2     held 3
+    done s1                                   launch s2 r1:8 cut r1:7-16:4,2    held 7
+    done s2                                   launch s3 r1:2 cut r1:15-18:1,0   held 9
+    done s3                                   finish r1:1                       held 0
+    arrive r2 prompt=20 output=1 is=a:16      launch s4 r2:4+16 cut r2:15-20:2,1   held 9
+    done s4                                   finish r2:1                       held 0
+    arrive r3 prompt=12 output=1 is=a:12      launch s5 r3:4+8 cut r3:7-12:2,1  held 6
+    done s5                                   finish r3:1                       held 0
+  )");
+}
+
+TEST_CASE("X-5 snapshots: the first of two that compute the same keeps it; sessions apart share nothing") {
+  CoreConfig config = sharing();
+  config.policies.identity = "session";
+  check(config, Moment::kChunkEnd, R"(
+    arrive r1 prompt=10 output=1 is=a:8 session=1    launch s1 r1:8 cut r1:0-8:3,2
+    done s1                                          launch s2 r1:2 cut r1:7-10:1,0
+    done s2                                          finish r1:1
+    arrive r2 prompt=10 output=1 is=a:8 session=2    launch s3 r2:8 cut r2:0-8:3,2
+    done s3                                          launch s4 r2:2 cut r2:7-10:1,0
+    done s4                                          finish r2:1
+    arrive r3 prompt=10 output=1 is=a:8 session=1    launch s5 r3:2+8 cut r3:7-10:1,0
+    done s5                                          finish r3:1
+  )");
+}

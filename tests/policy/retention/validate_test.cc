@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <span>
+#include <string>
 
 #include "tests/support/test_policies.h"
 
@@ -31,6 +33,17 @@ CoreConfig right() {
   return config;
 }
 
+void check(std::span<const Case> cases) {
+  for (const Case& c : cases) {
+    CAPTURE(std::string(c.name));
+    CoreConfig config = right();
+    c.spoil(&config);
+    const auto wrong = validate_axes(axes_with_scorer(config, c.moment), config.policies, config);
+    CHECK(wrong.has_value() == (c.way_out[0] != '\0'));
+    if (wrong.has_value()) CHECK_MESSAGE(wrong->find(c.way_out) != std::string::npos, *wrong);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("validate: retention") {
@@ -48,8 +61,6 @@ TEST_CASE("validate: retention") {
        "choose layout paged"},
       {"one table, different counts", Moment::kChunkEnd,
        [](CoreConfig* c) { c->policies.layout = "compact"; }, "choose layout ragged"},
-      {"prefix cache of moved cells", Moment::kChunkEnd, [](CoreConfig* c) { c->prefix_cache = true; },
-       "set prefix_cache: false"},
       {"slots of one token", Moment::kPromptEnd,
        [](CoreConfig* c) {
          c->policies.layout = "slot_dead";
@@ -88,12 +99,44 @@ TEST_CASE("validate: retention") {
        },
        "identity: session or none"},
   };
-  for (const Case& c : cases) {
-    CAPTURE(c.name);
-    CoreConfig config = right();
-    c.spoil(&config);
-    const auto wrong = validate_axes(axes_with_scorer(config, c.moment), config.policies, config);
-    CHECK(wrong.has_value() == (c.way_out[0] != '\0'));
-    if (wrong.has_value()) CHECK_MESSAGE(wrong->find(c.way_out) != std::string::npos, *wrong);
-  }
+  check(cases);
+}
+
+TEST_CASE("validate: compressed prefixes") {
+  const Case cases[] = {
+      {"compressed prefixes", Moment::kChunkEnd, [](CoreConfig* c) { c->prefix_cache = true; }, ""},
+      {"prefixes of whole prompts", Moment::kPromptEnd,
+       [](CoreConfig* c) {
+         c->policies.budget = "ratio";
+         c->prefix_cache = true;
+       },
+       "a scorer that works at chunk ends"},
+      {"prefixes that are rotated", Moment::kChunkEnd,
+       [](CoreConfig* c) {
+         c->policies.budget = "ratio";
+         c->policies.layout = "compact_rerotate";
+         c->prefix_cache = true;
+       },
+       "layout: compact"},
+      {"chunks of broken units", Moment::kChunkEnd,
+       [](CoreConfig* c) {
+         c->prefix_cache = true;
+         c->policies.budget_spec.chunk_tokens = c->unit_tokens + 1;
+       },
+       "chunk_tokens to a multiple"},
+      {"prefixes in one queue with pages", Moment::kChunkEnd,
+       [](CoreConfig* c) {
+         c->prefix_cache = true;
+         c->page_order = PageOrder::kOldestFirst;
+       },
+       "LOWEST_FIRST"},
+      {"prefixes whose counts nobody knows, all set aside", Moment::kChunkEnd,
+       [](CoreConfig* c) {
+         c->prefix_cache = true;
+         c->policies.budget = "released";
+         c->admission = AdmissionKind::kFullReservation;
+       },
+       "admission: WATERMARK"},
+  };
+  check(cases);
 }

@@ -1,0 +1,113 @@
+// Quest among what was kept (METHODS 6.2, 7.5): a decode whose head has more pages left than the budget reads
+// the first ones, the last ones and the best of the others, by summaries of their keys.
+//
+// Pages are those of the head's group, in order; every head summarises and scores its own column of them. A
+// page is summarised when it is full and its cells no longer move, from keys as they were before they were
+// packed; cells that are dropped from it afterwards leave the summary as it is, which stays a bound.
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+#include "engine/cpu/compressed_cache.h"
+#include "engine/cpu/page_pooling.h"
+#include "kernels/page_score.h"
+#include "kernels/page_summary.h"
+
+namespace kvtwin::cpu {
+namespace {
+
+kernels::SummaryKind kind_of(PageSummary summary) {
+  switch (summary) {
+    case PageSummary::kMinMax:
+      return kernels::SummaryKind::kMinMax;
+    case PageSummary::kCuboid:
+      return kernels::SummaryKind::kCuboid;
+    case PageSummary::kMean:
+      return kernels::SummaryKind::kMean;
+  }
+  KVT_CHECK(!"a summary that no kernel makes");
+  return {};
+}
+
+}  // namespace
+
+// The pages of a head in which it has cells left.
+std::vector<CompressedCache::PageCells> CompressedCache::pages_left(const CallCells& cells,
+                                                                    uint32_t head) const {
+  const uint32_t page_tokens = memory_.page_tokens, all = cells.cells(head);
+  const std::span<const uint32_t> positions = cells.positions(head);
+  std::vector<PageCells> out;
+  for (uint32_t cell = 0; cell < all; ++cell) {
+    const uint32_t index = (shape_.keeping == Keeping::kHoles ? positions[cell] : cell) / page_tokens;
+    if (out.empty() || out.back().index != index) out.push_back({index, cell, 0});
+    ++out.back().count;
+  }
+  return out;
+}
+
+bool CompressedCache::may_choose(const Work& work, uint32_t head) const {
+  return chooses_ && !work.rows.prompt && head / llm_.kv_heads >= retrieval_.layers_dense;
+}
+
+const float* CompressedCache::summary_of(const Work& work, uint32_t head, uint32_t index) {
+  const uint32_t dim = llm_.head_dim;
+  std::vector<float>& of_head = work.call->summaries[head];
+  const uint32_t group = shape_.groups.group_of(head);
+  for (auto next = static_cast<uint32_t>(of_head.size() / (2 * dim)); next <= index; ++next) {
+    of_head.resize(of_head.size() + size_t{2} * dim);
+    const PageId page = work.call->cells.pages(group)[next];
+    if (page == kNoPage) continue;  // holes: nothing is left of it
+    float* const high = of_head.data() + size_t{next} * 2 * dim;
+    kernels::summarise_page_ref(kind_of(retrieval_.summary), store_->exact_keys(head, raw(page)),
+                                memory_.page_tokens, dim, high, high + dim);
+  }
+  return of_head.data() + size_t{index} * 2 * dim;
+}
+
+// What the decoded row reads of its head, for the queries q [group][head_dim]. False: everything.
+bool CompressedCache::chosen_reads(const Work& work, uint32_t head, const float* q) {
+  const std::vector<PageCells> pages = pages_left(work.call->cells, head);
+  const ArenaShape budget(retrieval_, memory_.page_tokens);
+  if (pages.size() <= budget.slots) return false;
+  const uint32_t layer = head / llm_.kv_heads, group = llm_.query_heads / llm_.kv_heads;
+  const size_t end = pages.size() - budget.window;
+  for (size_t i = budget.sinks; i < end; ++i) summary_of(work, head, pages[i].index);
+  std::vector<kernels::PageVectors> vectors;
+  for (size_t i = budget.sinks; i < end; ++i) {  // now that they no longer move
+    const float* const high = summary_of(work, head, pages[i].index);
+    vectors.push_back({high, high + llm_.head_dim});
+  }
+  const float scale =
+      retrieval_.scale == ScoreScale::kOne ? 1.0f : 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
+  std::vector<float> scores(vectors.size());
+  kernels::score_pages_ref(pooling_of(retrieval_.pooling), scale, q, group, llm_.head_dim, vectors,
+                           scores.data());
+  std::vector<PageCells> read(pages.begin(), pages.begin() + budget.sinks);
+  for (const uint32_t i : kernels::select_rows(scores, {}, budget.selectable, &nan_scores_))
+    read.push_back(pages[budget.sinks + i]);
+  read.insert(read.end(), pages.begin() + static_cast<ptrdiff_t>(end), pages.end());
+  ++recalls_[layer].heads;
+  recalls_[layer].chosen += budget.selectable;
+  read_pages(work, head, read);
+  return true;
+}
+
+void CompressedCache::read_pages(const Work& work, uint32_t head, std::span<const PageCells> pages) {
+  const CallCells& cells = work.call->cells;
+  const uint32_t kv_heads = llm_.kv_heads, group = shape_.groups.group_of(head);
+  std::vector<kernels::ReadRun>& runs = runs_.emplace_back();
+  std::vector<uint32_t> positions;
+  for (const PageCells& page : pages) {
+    for (uint32_t cell = page.first; cell < page.first + page.count; ++cell) {
+      append_place(cells.place(group, cell), &runs);
+      positions.push_back(cells.positions(head)[cell]);
+    }
+  }
+  reads_.push_back({runs, static_cast<uint32_t>(positions.size())});
+  if (config_.witness == nullptr) return;
+  config_.witness->attends(
+      {{work.rows.call, head / kv_heads, head % kv_heads, work.rows.context}, runs, positions, false});
+}
+
+}  // namespace kvtwin::cpu

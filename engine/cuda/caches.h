@@ -1,0 +1,44 @@
+// The ways of keeping KV on the GPU, for those that choose one: no CUDA in here.
+
+#ifndef KVTWIN_ENGINE_CUDA_CACHES_H_
+#define KVTWIN_ENGINE_CUDA_CACHES_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "engine/base/result.h"
+#include "engine/cpu/compressed_cache.h"
+#include "engine/cuda/owned_cache.h"
+
+namespace kvtwin::cuda {
+
+// The memory that a KvCache deals with.
+struct KvMemory {
+  uint32_t page_tokens = 16;
+  uint32_t pages_gpu = 0;   // pages [0, pages_gpu) of the address space
+  uint32_t pages_host = 0;  // behind them, in pinned memory
+  uint32_t rows_max = 0;    // tokens of one step, padded
+  bool poison = false;      // pages are filled with NaN when they are granted: tests
+};
+
+struct CompressedOptions {
+  cpu::CompressedConfig config;
+  // Told after every compression, head by head (layer * kv_heads + head): positions that are left.
+  std::function<void(CallId call, uint32_t head, std::span<const uint32_t> positions)> kept{};
+};
+// What drops cells, or lets them lie elsewhere than by position (compressed_cache.h). Wrong: no room for so
+// many pages. REQUIRES: validate_core_config() found nothing, and check_compressed() neither.
+Result<OwnedCache> make_compressed(const CompressedOptions& options, const KvMemory& memory,
+                                   const LlmSpec& llm);
+
+// What the CUDA engine does not compute of what the policy allows: a sentence with the way out; nullopt: it
+// computes this. REQUIRES: validate_core_config() found nothing.
+std::optional<std::string> check_compressed(const CoreConfig& config, const kernels::ScoreSpec& score,
+                                            const LlmSpec& llm);
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_CACHES_H_

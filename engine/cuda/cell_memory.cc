@@ -1,0 +1,67 @@
+#include "engine/cuda/cell_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/cuda/cuda_check.h"
+
+namespace kvtwin::cuda {
+
+Result<CellMemory> CellMemory::make(const KvMemory& memory, const LlmSpec& llm, const cpu::CellShape* shape,
+                                    uint32_t scratch) {
+  CellMemory out;
+  out.page_tokens_ = memory.page_tokens;
+  out.columns_ = shape->groups.heads_per_group();
+  out.head_dim_ = llm.head_dim;
+  out.pages_gpu_ = memory.pages_gpu;
+  out.scratch_ = scratch;
+  uint32_t lanes = 1;
+  for (uint32_t head = 0; head < shape->groups.heads(); ++head) {
+    const uint32_t first = head / llm.kv_heads * llm.kv_heads;
+    uint32_t lane = 0;
+    for (uint32_t other = first; other < head; ++other)
+      lane += shape->groups.column_of(other) == shape->groups.column_of(head);
+    out.lanes_.push_back(lane);
+    lanes = std::max(lanes, lane + 1);
+  }
+  out.pages_ = memory.pages_gpu + lanes * scratch;
+  const auto make = [&](uint64_t bytes, const char* what) {
+    Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what,
+                                       fmt::format("{} pages of {} bytes, {} of them scratch", out.pages_,
+                                                   out.page_bytes(), lanes * scratch));
+    if (!made) made.error().hint = "give fewer: --set=memory.gpu_pages=N";
+    return made;
+  };
+  Result<Buffer> pool = make(out.pages_ * out.page_bytes(), "KV pages");
+  if (!pool) return tl::unexpected<Mistake>(pool.error());
+  out.pool_ = std::move(*pool);
+  Result<Buffer> marks =
+      make(uint64_t{out.pages_} * out.columns_ * out.page_tokens_ * sizeof(float), "marks of cells");
+  if (!marks) return tl::unexpected<Mistake>(marks.error());
+  out.marks_ = std::move(*marks);
+  if (Result<void> ok = check(cudaMemset(out.marks_.as<void>(), 0, out.marks_.bytes()), "cudaMemset",
+                              "marks of cells", out.marks_.bytes());
+      !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  return out;
+}
+
+uint32_t CellMemory::scratch(uint32_t head, uint32_t index) const {
+  KVT_CHECK(index < scratch_);
+  return pages_gpu_ + lanes_[head] * scratch_ + index;
+}
+
+void CellMemory::poison(PageId page, cudaStream_t stream) const {
+  KVT_CHECK(raw(page) < pages_gpu_);
+  const auto shape = [&] { return fmt::format("page {}", raw(page)); };
+  must(cudaMemsetAsync(pool_.as<char>(raw(page) * page_bytes()), 0xff, page_bytes(), stream),
+       "poisoning of a page", page_bytes(), shape);
+  const uint64_t bytes = uint64_t{columns_} * page_tokens_ * sizeof(float);
+  must(cudaMemsetAsync(marks_.as<char>(raw(page) * bytes), 0xff, bytes, stream), "poisoning of marks", bytes,
+       shape);
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,321 @@
+#include "engine/cuda/cell_scores.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/cuda/cuda_check.h"
+#include "kernels/score_keys_cuda.h"
+
+namespace kvtwin::cuda {
+
+using kernels::ScorerKind;
+
+namespace {
+
+std::string no_shape() { return {}; }
+
+void started(cudaError_t error, const char* kernel, uint32_t heads, uint32_t rows) {
+  must(error, kernel, 0, [&] { return fmt::format("{} heads, {} rows at most", heads, rows); });
+}
+
+LookPool pool_of(kernels::Pool pool) {
+  switch (pool) {
+    case kernels::Pool::kAverage:
+      return LookPool::kAverage;
+    case kernels::Pool::kMax:
+      return LookPool::kMax;
+    case kernels::Pool::kNone:
+      break;
+  }
+  return LookPool::kNone;
+}
+
+LookReduce reduce_of(kernels::Reduce reduce) {
+  switch (reduce) {
+    case kernels::Reduce::kMax:
+      return LookReduce::kMax;
+    case kernels::Reduce::kSum:
+      return LookReduce::kSum;
+    case kernels::Reduce::kMean:
+      break;
+  }
+  return LookReduce::kMean;
+}
+
+}  // namespace
+
+Result<CellScores> CellScores::make(const Config& config, const LlmSpec* llm, const CellMemory* memory,
+                                    const cpu::ScorerWeights& weights) {
+  CellScores out;
+  out.config_ = config;
+  out.llm_ = llm;
+  out.memory_ = memory;
+  cpu::StepRows prompt, decode;
+  prompt.prompt = true;
+  out.rows_kept_max_ = std::max(out.rows_kept(prompt), out.rows_kept(decode));
+  if (Result<void> ok = out.upload(weights); !ok) return tl::unexpected<Mistake>(ok.error());
+  return out;
+}
+
+// Gates, layer by layer, one field behind the other.
+Result<void> CellScores::upload(const cpu::ScorerWeights& weights) {
+  std::vector<float> all;
+  const auto add = [&](const std::vector<float>& field) {
+    weights_at_.back().push_back(all.size());
+    all.insert(all.end(), field.begin(), field.end());
+  };
+  for (const kernels::FastKvzipWeights& w : weights.fastkvzip) {
+    weights_at_.emplace_back();
+    for (const auto* field : {&w.wq, &w.bq, &w.q_norm, &w.wk, &w.k_norm, &w.k_base, &w.bias}) add(*field);
+  }
+  for (const kernels::TrimKvWeights& w : weights.trimkv) {
+    weights_at_.emplace_back();
+    for (const auto* field : {&w.w1, &w.b1, &w.w2, &w.b2}) add(*field);
+    trim_width_.push_back(w.width);
+  }
+  Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, all.size() * sizeof(float), "weights of gates",
+                                     fmt::format("{} layers", weights_at_.size()));
+  if (!made) return tl::unexpected<Mistake>(made.error());
+  weights_ = std::move(*made);
+  return check(cudaMemcpy(weights_.as<float>(), all.data(), weights_.bytes(), cudaMemcpyHostToDevice),
+               "copy of weights of gates", "", weights_.bytes());
+}
+
+bool CellScores::has_marks() const {
+  switch (config_.spec.kind) {
+    case ScorerKind::kH2o:
+    case ScorerKind::kObserved:
+    case ScorerKind::kRaas:
+      return true;
+    default:
+      return marks_are_gates();
+  }
+}
+
+bool CellScores::marks_are_gates() const {
+  return config_.spec.kind == ScorerKind::kFastKvzip || config_.spec.kind == ScorerKind::kTrimKv;
+}
+
+bool CellScores::looks() const {
+  switch (config_.spec.kind) {
+    case ScorerKind::kSnapKv:
+    case ScorerKind::kPyramidKv:
+    case ScorerKind::kFinch:
+    case ScorerKind::kTova:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool CellScores::by_position() const {
+  switch (config_.spec.kind) {
+    case ScorerKind::kNone:
+    case ScorerKind::kStreaming:
+    case ScorerKind::kDuo:
+    case ScorerKind::kRazor:
+    case ScorerKind::kRandom:
+      return true;
+    default:
+      return false;
+  }
+}
+
+uint32_t CellScores::rows_kept(const cpu::StepRows& rows) const {
+  switch (config_.spec.kind) {
+    case ScorerKind::kTova:
+    case ScorerKind::kRaas:
+      return 1;
+    case ScorerKind::kSnapKv:
+    case ScorerKind::kPyramidKv:
+    case ScorerKind::kFinch:
+      return rows.prompt ? config_.spec.window.window : 0;
+    default:
+      return 0;
+  }
+}
+
+void CellScores::begin_rows(const cpu::StepRows& rows, State* state) {
+  // What works at chunk ends looks at its chunk alone.
+  if (config_.moment == Moment::kChunkEnd && rows.prompt) state->phases.clear();
+  if (rows_kept_max_ == 0 || state->queries.bytes() > 0) return;
+  const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim * sizeof(__nv_bfloat16);
+  grow(&state->queries, Buffer::Kind::kDevice, 2 * row * rows_kept_max_ * llm_->layers, "captured queries");
+}
+
+const __nv_bfloat16* CellScores::queries(const State& state, uint32_t layer) const {
+  const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim;
+  return state.queries.as<__nv_bfloat16>() +
+         (uint64_t{state.side} * llm_->layers + layer) * rows_kept_max_ * row;
+}
+
+void CellScores::capture(uint32_t layer, const cpu::StepRows& rows, const __nv_bfloat16* q, State* state,
+                         cudaStream_t stream) const {
+  const uint32_t kept = rows_kept(rows);
+  if (kept == 0) return;
+  const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim;
+  const uint32_t added = std::min(kept, rows.tokens), had = static_cast<uint32_t>(state->phases.size());
+  const uint32_t old = std::min(had, kept - added);
+  auto* const to = state->queries.as<__nv_bfloat16>() +
+                   (uint64_t{1 - state->side} * llm_->layers + layer) * rows_kept_max_ * row;
+  const auto copy = [&](__nv_bfloat16* target, const __nv_bfloat16* source, uint32_t count) {
+    if (count == 0) return;
+    must(cudaMemcpyAsync(target, source, count * row * sizeof(*q), cudaMemcpyDeviceToDevice, stream),
+         "copy of queries", count * row * sizeof(*q), no_shape);
+  };
+  copy(to, queries(*state, layer) + (had - old) * row, old);
+  copy(to + old * row, q + (uint64_t{rows.row} + rows.tokens - added) * row, added);
+}
+
+void CellScores::captured(const cpu::StepRows& rows, State* state) const {
+  const uint32_t kept = rows_kept(rows);
+  if (kept == 0) return;
+  for (uint32_t i = rows.tokens - std::min(kept, rows.tokens); i < rows.tokens; ++i)
+    state->phases.push_back(rows.phase + i);
+  if (state->phases.size() > kept)
+    state->phases.erase(state->phases.begin(), state->phases.end() - static_cast<ptrdiff_t>(kept));
+  state->side = 1 - state->side;
+}
+
+void CellScores::mark_cells(uint32_t layer, const LayerRows& tensors, uint32_t rows, const AppendSlot* slots,
+                            const uint32_t* positions, cudaStream_t stream) {
+  if (!has_marks()) return;
+  NewMarksArgs args;
+  args.slots = slots, args.marks = memory_->marks();
+  args.rows = rows, args.kv_heads = llm_->kv_heads;
+  args.page_tokens = memory_->cells(nullptr, false).page_tokens;
+  if (config_.spec.kind == ScorerKind::kRaas) args.positions = positions;
+  if (marks_are_gates()) {
+    args.values = gates_.as<float>();
+    const std::vector<uint64_t>& at = weights_at_[layer];
+    const auto field = [&](size_t i) { return weights_.as<float>() + at[i]; };
+    if (config_.spec.kind == ScorerKind::kFastKvzip) {
+      FastKvzipArgs gate{tensors.hidden, rows, llm_->hidden, llm_->kv_heads,
+                         llm_->query_heads / llm_->kv_heads};
+      gate.wq = field(0), gate.bq = field(1), gate.q_norm = field(2), gate.wk = field(3);
+      gate.k_norm = field(4), gate.k_base = field(5), gate.bias = field(6);
+      gate.out = gates_.as<float>();
+      started(fastkvzip_gates(gate, stream), "fastkvzip_gates", llm_->kv_heads, rows);
+    } else {
+      TrimKvArgs gate{tensors.hidden, rows, llm_->hidden, llm_->kv_heads, trim_width_[layer]};
+      gate.w1 = field(0), gate.b1 = field(1), gate.w2 = field(2), gate.b2 = field(3);
+      gate.out = gates_.as<float>();
+      started(trimkv_gates(gate, stream), "trimkv_gates", llm_->kv_heads, rows);
+    }
+  }
+  started(write_marks(args, stream), "write_marks", llm_->kv_heads, rows);
+}
+
+bool CellScores::observes(const cpu::StepRows& rows) const {
+  if (config_.spec.kind == ScorerKind::kH2o) return true;
+  if (config_.spec.kind == ScorerKind::kObserved) return rows.prompt;
+  return config_.spec.kind == ScorerKind::kRaas && rows.samples;
+}
+
+void CellScores::observe_marks(LookArgs look, uint32_t now, cudaStream_t stream) {
+  if (look.count == 0) return;
+  look.sums = sums_.as<float>(), look.workspace = look_workspace_.as<void>();
+  const bool stamps = config_.spec.kind == ScorerKind::kRaas;
+  if (stamps && !config_.spec.raas.scaled) look.scale = 1;
+  started(look_at_cells(look, stream), "look_at_cells", look.count, look.rows_max);
+  const MarkArgs args{look, memory_->marks(), config_.spec.raas.alpha, static_cast<float>(now)};
+  started(stamps ? stamp_cells(args, stream) : gather_marks(args, stream), "gather_marks", look.count,
+          look.rows_max);
+}
+
+LookArgs CellScores::look_args(const RankBatch& batch, const DeviceLists& lists, uint32_t first,
+                               uint32_t count, const uint32_t* tables, const __nv_bfloat16* q,
+                               bool listed) const {
+  const kernels::WindowSpec& window = config_.spec.window;
+  LookArgs out;
+  out.cells = memory_->cells(tables, listed);
+  out.heads = lists.at(batch.at.looks) + first, out.visible = lists.at(batch.at.visible);
+  out.q = q, out.q_stride = llm_->query_heads * llm_->head_dim;
+  out.scale = 1 / std::sqrt(static_cast<float>(llm_->head_dim));
+  out.count = count, out.group = llm_->query_heads / llm_->kv_heads;
+  out.rows_max = batch.rows_max, out.queries_max = batch.queries_max;
+  out.stride = batch.rows_max;
+  const bool tova = config_.spec.kind == ScorerKind::kTova;
+  out.join_logits = !tova && window.order == kernels::PoolOrder::kReduceLogitsFirst;
+  out.weigh_visible = !tova && window.weigh_visible;
+  out.sums = sums_.as<float>(), out.workspace = look_workspace_.as<void>();
+  return out;
+}
+
+void CellScores::score(const RankBatch& batch, const DeviceLists& lists, uint32_t first, uint32_t count,
+                       const uint32_t* tables, const __nv_bfloat16* q, bool listed, uint32_t tokens,
+                       uint64_t stride, cudaStream_t stream) {
+  if (count == 0 || by_position()) return;
+  float* const out = scores() + first * stride;
+  const kernels::ScoreSpec& spec = config_.spec;
+  if (looks()) {
+    const LookArgs look = look_args(batch, lists, first, count, tables, q, listed);
+    started(look_at_cells(look, stream), "look_at_cells", count, batch.rows_max);
+    if (spec.kind == ScorerKind::kTova) {
+      return started(score_layer_cells({look, out, stride, llm_->kv_heads}, stream), "score_layer_cells",
+                     count, batch.rows_max);
+    }
+    WindowScoreArgs args{
+        look, out, stride, spec.window.kernel, pool_of(spec.window.pool), reduce_of(spec.window.reduce)};
+    args.pool_first = spec.window.order == kernels::PoolOrder::kPoolThenReduce;
+    return started(score_window_cells(args, stream), "score_window_cells", count, batch.rows_max);
+  }
+  if (spec.kind == ScorerKind::kRaas && !batch.looks.empty()) {  // a prompt: nothing was stamped for it
+    const LookArgs look = look_args(batch, lists, first, count, tables, q, listed);
+    return started(score_pointed_cells(look, out, stride, stream), "score_pointed_cells", count,
+                   batch.rows_max);
+  }
+  if (has_marks()) {
+    MarkScoreArgs args{memory_->cells(tables, listed),
+                       lists.at(batch.at.marks) + first,
+                       memory_->marks(),
+                       lists.at(batch.at.positions),
+                       out,
+                       stride,
+                       count,
+                       batch.rows_max,
+                       tokens};
+    const bool per_row =
+        spec.kind == ScorerKind::kObserved && spec.observed == kernels::ObservedForm::kPerRow;
+    if (per_row) args.kind = MarkScore::kPerRow;
+    if (spec.kind == ScorerKind::kTrimKv) args.kind = MarkScore::kDecayed, ++args.now;
+    return started(score_marks(args, stream), "score_marks", count, batch.rows_max);
+  }
+  const KeyScoreArgs args{memory_->cells(tables, listed),
+                          lists.at(batch.at.cells) + first,
+                          out,
+                          stride,
+                          count,
+                          batch.rows_max,
+                          keydiff_.as<float>()};
+  if (spec.kind == ScorerKind::kKnorm)
+    return started(score_knorm_cells(args, stream), "score_knorm_cells", count, batch.rows_max);
+  KVT_CHECK(spec.kind == ScorerKind::kKeyDiff);
+  started(score_keydiff_cells(args, stream), "score_keydiff_cells", count, batch.rows_max);
+}
+
+void CellScores::reserve_scores(uint32_t heads, uint64_t stride) {
+  grow(&scores_, Buffer::Kind::kDevice, std::max(heads, 1u) * (stride + 1) * sizeof(float), "scores");
+  if (config_.spec.kind == ScorerKind::kKeyDiff) {
+    grow(&keydiff_, Buffer::Kind::kDevice,
+         keydiff_floats(heads, static_cast<uint32_t>(stride), llm_->head_dim) * sizeof(float),
+         "sums of keys");
+  }
+}
+
+void CellScores::reserve_look(const LookArgs& look) {
+  grow(&sums_, Buffer::Kind::kDevice, uint64_t{look.count} * look.lanes() * look.stride * sizeof(float),
+       "sums of attention");
+  grow(&look_workspace_, Buffer::Kind::kDevice, look_workspace_bytes(look), "attention of scorers");
+}
+
+void CellScores::reserve_rows(uint32_t rows) {
+  if (marks_are_gates())
+    grow(&gates_, Buffer::Kind::kDevice, uint64_t{rows} * llm_->kv_heads * sizeof(float), "gates");
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,273 @@
+#include "engine/cuda/compressed_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "engine/base/check.h"
+#include "engine/cuda/cuda_check.h"
+#include "engine/policy/budget_groups.h"
+#include "engine/policy/registry.h"
+#include "engine/policy/retention.h"
+#include "models/rope.h"
+
+namespace kvtwin::cuda {
+
+CompressedCache::CompressedCache(const CompressedOptions& options, const KvMemory& memory, const LlmSpec& llm)
+    : options_(options),
+      memory_(memory),
+      llm_(llm),
+      shape_(cpu::cell_shape(options.config.core)),
+      layers_(llm.layers) {}
+
+Result<OwnedCache> CompressedCache::make(const CompressedOptions& options, const KvMemory& memory,
+                                         const LlmSpec& llm) {
+  KVT_CHECK(!check_compressed(options.config.core, options.config.score, llm).has_value());
+  std::unique_ptr<CompressedCache> out(new CompressedCache(options, memory, llm));
+  if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Mistake>(ok.error());
+  return OwnedCache(out.release());
+}
+
+Result<OwnedCache> make_compressed(const CompressedOptions& options, const KvMemory& memory,
+                                   const LlmSpec& llm) {
+  return CompressedCache::make(options, memory, llm);
+}
+
+Result<void> CompressedCache::allocate() {
+  const CoreConfig& core = options_.config.core;
+  // An entry's rows begin anywhere in a page.
+  const uint32_t scratch =
+      div_ceil(memory_.rows_max, memory_.page_tokens) + 2 * std::min(core.calls_max, memory_.rows_max);
+  Result<CellMemory> cells = CellMemory::make(memory_, llm_, &shape_, scratch);
+  if (!cells) return tl::unexpected<Mistake>(cells.error());
+  cells_ = std::move(*cells);
+  Result<RowAttention> attention = RowAttention::make(
+      &llm_, {memory_.page_tokens, cells_.columns(), cells_.pages(), memory_.rows_max, true});
+  if (!attention) return tl::unexpected<Mistake>(attention.error());
+  attention_ = std::move(*attention);
+  const cpu::ScorerWeights weights =
+      options_.config.weights.has_value()
+          ? *options_.config.weights
+          : cpu::ScorerWeights::drawn(options_.config.score.kind, llm_, 0, options_.config.seed);
+  const PolicyAxes axes = make_axes(core.policies);
+  Result<CellScores> scores =
+      CellScores::make({options_.config.score, axes.scorer->moment()}, &llm_, &cells_, weights);
+  if (!scores) return tl::unexpected<Mistake>(scores.error());
+  scores_ = std::make_unique<CellScores>(std::move(*scores));
+  budget_ = std::make_unique<cpu::CellBudget>(core.policies, memory_.page_tokens, &shape_.groups);
+  scores_->reserve_rows(memory_.rows_max);
+  grow(&nan_, Buffer::Kind::kDevice, sizeof(uint32_t), "counts");
+  const std::vector<float> inverse = rope_frequencies(llm_).inverse;
+  grow(&inv_freq_, Buffer::Kind::kDevice, inverse.size() * sizeof(float), "rotations");
+  return check(cudaMemcpy(inv_freq_.as<float>(), inverse.data(), inverse.size() * sizeof(float),
+                          cudaMemcpyHostToDevice),
+               "copy of rotations", "");
+}
+
+CompressedCache::Call& CompressedCache::call_of(CallId id) {
+  const auto known = calls_.find(id);
+  if (known != calls_.end()) return known->second;
+  return calls_.emplace(id, Call{cpu::CallCells(&shape_), {}}).first->second;
+}
+
+void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
+  if (offset == 0) {
+    for (const PlanEntry& entry : launch.entries) {
+      if (!entry.first) continue;
+      Call& call = call_of(entry.call);
+      call.cells.clear();
+      call.captured.phases.clear();
+    }
+    for (const Adoption& adoption : launch.adoptions) adopt(adoption);
+  }
+  for (const PageGrant& grant : launch.grants) {
+    if (grant.offset != offset) continue;
+    KVT_CHECK(raw(grant.page) < memory_.pages_gpu);
+    if (memory_.poison) cells_.poison(grant.page, stream);
+    page_dead_.erase(grant.page);
+    call_of(launch.entries[grant.entry].call).cells.grant(grant.group, grant.page);
+  }
+}
+
+// What was dropped of a page travels with it.
+void CompressedCache::adopt(const Adoption& adoption) {
+  std::vector<bool> dead;
+  for (const PageId page : adoption.pages) {
+    const auto of_page = page_dead_.find(page);
+    for (uint32_t slot = 0; slot < memory_.page_tokens; ++slot) {
+      dead.push_back(page == kNoPage || (of_page != page_dead_.end() && of_page->second[slot]));
+    }
+  }
+  call_of(adoption.call).cells.adopt(adoption.pages, dead);
+}
+
+void CompressedCache::add_works(const LaunchStep& launch, std::span<const PlanEntry> entries,
+                                StepRows* rows) {
+  work_.clear();
+  rows_ = 0;
+  for (const PlanEntry& entry : entries) {
+    KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
+    Work& work = work_.emplace_back();
+    work.call = &call_of(entry.call);
+    work.rows = {.call = entry.call,
+                 .row = rows_,
+                 .tokens = entry.tokens,
+                 .context = entry.context,
+                 .phase = work.call->cells.next_phase(),
+                 .prompt = entry.kind == EntryKind::kChunk,
+                 .samples = entry.samples};
+    rows_ += entry.tokens;
+    for (uint32_t i = 0; i < entry.tokens; ++i) rows->positions.push_back(work.rows.phase + i);
+  }
+  KVT_CHECK(rows_ <= memory_.rows_max);
+  for (const Compression& compression : launch.compressions) {
+    Work& work = work_.at(compression.entry);
+    work.compression = &compression;
+    work.rows.staged = compression.staged;
+  }
+  uint32_t scratch = 0;
+  for (Work& work : work_) {
+    cpu::CallCells& cells = work.call->cells;
+    KVT_CHECK(cells.tokens() == work.rows.context);
+    scores_->begin_rows(work.rows, &work.call->captured);
+    cells.add(work.rows.tokens, !work.rows.staged);
+    work.scratch = scratch;
+    scratch += div_ceil(memory_.page_tokens - 1 + work.rows.tokens, memory_.page_tokens);
+  }
+}
+
+void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+                            const StepStream& on, StepRows* rows) {
+  take_pages(launch, offset, on.stream);
+  add_works(launch, entries, rows);
+  write_lists(on);
+  for (const Work& work : work_) {
+    const uint64_t cells = past(work, 0);  // of the first head, for the log
+    const uint64_t read = work.rows.tokens * cells + uint64_t{work.rows.tokens} * (work.rows.tokens + 1) / 2;
+    (work.rows.tokens == 1 ? rows->decode_cells : rows->chunk_cells) += read;
+  }
+}
+
+void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                             const StepStream& on) {
+  const LayerLists& lists = layers_[layer];
+  DeviceRows mine = rows;
+  mine.pages = lists_.at(at_.tables);
+  mine.slots = lists_.at(at_.slots) + lists.slots;
+  mine.decodes = lists_.at(at_.decodes) + lists.decodes.first, mine.decodes_count = lists.decodes.count;
+  mine.chunks = lists_.at(at_.chunks) + lists.chunks.first, mine.chunks_count = lists.chunks.count;
+  mine.others = lists_.at(at_.others) + lists.others.first, mine.other_rows = lists.others.count;
+  const auto move = [&](const ListAt<CompactHead>& list, const Part& part) {
+    if (part.count == 0) return;
+    on.timer->begin(Operation::kMove, layer);
+    CompactArgs args{cells_.cells(mine.pages, false), cells_.pool(), cells_.marks(),
+                     lists_.at(list) + part.first, lists_.at(at_.iota)};
+    args.count = part.count;
+    must(compact_cells(args, on.stream), "compact_cells", 0,
+         [&] { return fmt::format("{} heads", part.count); });
+  };
+  on.timer->begin(Operation::kPlan, layer);
+  attention_.plan(mine, cells_.pool(), on.stream);
+  move(at_.copies, lists.copies);
+  on.timer->begin(Operation::kAppend, layer);
+  attention_.append(tensors, mine, cells_.pool(), on.stream);
+  scores_->mark_cells(layer, tensors, rows.rows, mine.slots, mine.positions, on.stream);
+  attention_.attend(layer, tensors, mine, cells_.pool(), on.stream, on.timer);
+  on.timer->begin(Operation::kScore, layer);
+  observe(layer, tensors, on);
+  if (lists.staged.count() > 0) run_staged(layer, tensors, on);
+  move(at_.holds, lists.holds);
+}
+
+// Marks that grow with what rows look at, and query rows that are needed later.
+void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
+  const LayerLists& lists = layers_[layer];
+  if (lists.looks.count > 0) {
+    LookArgs look = look_args(tensors.q);
+    const bool together = scores_->spec().kind != kernels::ScorerKind::kRaas;
+    const uint32_t each = together ? lists.looks.count : llm_.kv_heads;
+    uint32_t first = lists.looks.first;
+    for (const Work& work : work_) {
+      if (!scores_->observes(work.rows)) continue;
+      look.heads = lists_.at(at_.looks) + first, look.count = each;
+      scores_->observe_marks(look, work.rows.context + work.rows.tokens, on.stream);
+      first += each;
+      if (together) break;
+    }
+  }
+  for (Work& work : work_) scores_->capture(layer, work.rows, tensors.q, &work.call->captured, on.stream);
+}
+
+LookArgs CompressedCache::look_args(const __nv_bfloat16* q) const {
+  LookArgs look;
+  look.cells = cells_.cells(lists_.at(at_.tables), false);
+  look.heads = lists_.at(at_.looks), look.visible = lists_.at(at_.visible);
+  look.q = q, look.q_stride = llm_.query_heads * llm_.head_dim;
+  look.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
+  look.group = llm_.query_heads / llm_.kv_heads;
+  look.rows_max = look_rows_, look.queries_max = look_queries_, look.stride = look_rows_;
+  return look;
+}
+
+void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const PlanEntry>,
+                          const StepStream& on, StepValues* values) {
+  for (const LayerLists& lists : layers_) apply(lists.staged);
+  values->kept.reserve(launch.compressions.size());
+  std::vector<std::pair<size_t, size_t>> ends;  // of each answer's counts and bits
+  for (size_t i = 0; i < work_.size(); ++i) {
+    Work& work = work_[i];
+    scores_->captured(work.rows, &work.call->captured);
+    if (work.compression == nullptr) continue;
+    if (!work.rows.staged) compress(i, on, values);
+    if (shape_.keeping == Keeping::kMove) work.call->cells.trim();
+    if (memory_.poison) work.call->cells.check();
+    ends.emplace_back(values->kept_counts.size(), values->kept_live.size());
+    values->kept.push_back({work.rows.call, {}, {}});
+    for (uint32_t head = 0; options_.kept && head < llm_.layers * llm_.kv_heads; ++head)
+      options_.kept(work.rows.call, head, work.call->cells.positions(head));
+  }
+  // Vectors that grow move: spans come last.
+  size_t counts = 0, live = 0;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    values->kept[i].counts = {values->kept_counts.data() + counts, ends[i].first - counts};
+    values->kept[i].live = {values->kept_live.data() + live, ends[i].second - live};
+    std::tie(counts, live) = ends[i];
+  }
+}
+
+void CompressedCache::told(const Command& command) {
+  // A preempted call may still be in a step that was launched before; if it comes back, it begins anew.
+  const auto* drop = std::get_if<DropCallState>(&command);
+  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
+}
+
+void CompressedCache::copy(PageId, PageId, cudaStream_t) {
+  KVT_CHECK(!"layouts that drop cells have no host tier");
+}
+
+// One decode and, where there is room for it, a chunk, on page 0 and scratch.
+void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
+  rows->positions.assign(size, 0);
+  work_.clear();
+  clear_lists();
+  tables_ = {0};
+  rows_ = size;
+  for (uint32_t row = 0; row < size; ++row) {
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h)
+      slots_.push_back({h % cells_.columns(), row % memory_.page_tokens});
+  }
+  const uint32_t group = llm_.query_heads / llm_.kv_heads;
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    decodes_.push_back({h * group, 0, 1, h % cells_.columns()});
+    if (size > 2 && attention_.chunk_takes()) chunks_.push_back({1, 2, h, 0, 0, h % cells_.columns()});
+  }
+  for (LayerLists& lists : layers_) {
+    lists.decodes.count = static_cast<uint32_t>(decodes_.size());
+    lists.chunks.count = static_cast<uint32_t>(chunks_.size());
+  }
+  send_lists(on);
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,165 @@
+// CompressedCache drops cells on the GPU: cpu::CompressedCache's commands and answers, on bf16 cells.
+//
+// Which positions a head still has, and in which slots, is known on the host (cpu::CallCells); keys, values,
+// captured queries and marks are on the device alone. Attention reads each head's own cells: lists name
+// heads, layer by layer. Compressions whose rows are staged run on the stream, right after their layer's
+// attention: their counts are known. All others run in end(), when the rows went through all layers; dynamic
+// budgets fetch the scores there, because counting is the host's. Either way the rows that were kept come
+// back to the host before the step is answered.
+//
+// Files: cell_memory (pages, marks, scratch), cell_scores (what scorers see), compressed_reads.cc (which
+// cells a head reads), compressed_rank.cc (from a Compression to an answer), rank_batch (lists of launches).
+
+#ifndef KVTWIN_ENGINE_CUDA_COMPRESSED_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_COMPRESSED_CACHE_H_
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/cpu/cell_budget.h"
+#include "engine/cuda/cell_scores.h"
+
+namespace kvtwin::cuda {
+
+class CompressedCache final : public KvCache {
+ public:
+  static Result<OwnedCache> make(const CompressedOptions& options, const KvMemory& memory,
+                                 const LlmSpec& llm);
+
+  void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+             const StepStream& on, StepRows* rows) override;
+  void plan(const DeviceRows&, const StepStream&) override {}
+  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+              const StepStream& on) override;
+  void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+           const StepStream& on, StepValues* values) override;
+  void told(const Command& command) override;
+  void copy(PageId source, PageId target, cudaStream_t stream) override;
+  void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+
+ private:
+  struct Call {
+    cpu::CallCells cells;
+    CellScores::State captured;
+  };
+  // Which cells the rows of an entry read in some heads: `before` cells of a table, and themselves.
+  struct Read {
+    uint32_t table = 0;
+    uint32_t before = 0;
+    bool listed = false;          // the table names cells (cell_heads.h)
+    uint32_t sinks = UINT32_MAX;  // a ring that rows leave cells of: behind so many ...
+    uint32_t from = 0;            // ... the table goes on with this position
+    uint32_t slot = UINT32_MAX;   // a full ring: the slot of the one new row
+  };
+  struct Work {
+    cpu::StepRows rows;
+    Call* call = nullptr;
+    const Compression* compression = nullptr;
+    uint32_t scratch = 0;                                    // its first scratch page
+    std::map<std::pair<uint32_t, uint32_t>, Read> reads;     // by (group, lane)
+    std::map<uint32_t, uint32_t> pages;                      // by group: where all its pages stand
+    std::map<std::pair<uint32_t, uint32_t>, uint32_t> held;  // rings: scratch pages by (group, lane)
+  };
+  // A part of a list: one layer's.
+  struct Part {
+    uint32_t first = 0, count = 0;
+  };
+  struct LayerLists {
+    uint32_t slots = 0;
+    Part decodes, chunks, others;
+    Part copies;  // before rows are written
+    Part holds;   // after attention: into rings
+    Part looks;   // of what becomes marks
+    RankBatch staged;
+  };
+
+  CompressedCache(const CompressedOptions& options, const KvMemory& memory, const LlmSpec& llm);
+  Result<void> allocate();
+
+  void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
+  void adopt(const Adoption& adoption);
+  Call& call_of(CallId id);
+  void observe(uint32_t layer, const LayerRows& tensors, const StepStream& on);
+  LookArgs look_args(const __nv_bfloat16* q) const;
+  void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, StepRows* rows);
+
+  // compressed_reads.cc
+  void clear_lists();
+  void write_lists(const StepStream& on);
+  void send_lists(const StepStream& on);
+  void add_head(uint32_t layer, uint32_t kv_head, Work* work);
+  const Read& read_of(Work* work, uint32_t head);
+  Read move_read(Work* work, uint32_t head);
+  Read ring_read(Work* work, uint32_t head);
+  Read hole_read(Work* work);
+  uint32_t pages_of(Work* work, uint32_t group);
+  uint32_t listed(Work* work, const Read& read, uint32_t cells);
+  AppendSlot slot_of(const Work& work, const Read& read, uint32_t column, uint32_t row) const;
+  void add_rows(uint32_t kv_head, uint32_t column, Work* work, const Read& read);
+  void add_copy(uint32_t group, uint32_t column, Work* work, const Read& read);
+  void add_holds(uint32_t head, Work* work);
+  void add_look(uint32_t head, const Work& work, const Read& read);
+  uint32_t past(const Work& work, uint32_t head) const;
+
+  // compressed_rank.cc
+  void add_ranked(size_t work, uint32_t head, RankBatch* batch);
+  void add_query_rows(const Work& work, uint32_t head, uint32_t first, uint32_t rows, RankBatch* batch);
+  void plan_staged();
+  void run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on);
+  void choose(RankBatch* batch, uint32_t index, uint32_t keep);
+  void select_and_move(const RankBatch& batch, const DeviceLists& lists, const uint32_t* tables,
+                       const StepStream& on);
+  void fetch_kept(const StepStream& on);
+  void apply(const RankBatch& batch);
+  void compress(size_t work, const StepStream& on, StepValues* values);
+  void score_all(size_t work, RankBatch* batch, const StepStream& on);
+  void send_position_scores(const RankBatch& batch, const StepStream& on);
+  ListAt<uint32_t> send_choice(RankBatch* batch, const StepStream& on);
+  void finish_choice(const StepStream& on);
+  std::vector<uint32_t> counts(const Work& work, const RankBatch& batch, const StepStream& on);
+  void compress_holes(size_t work, RankBatch* batch, const StepStream& on, StepValues* values);
+  uint32_t rows_ranked(const Work& work, uint32_t head, uint32_t first) const;
+
+  const CompressedOptions options_;
+  const KvMemory memory_;
+  const LlmSpec llm_;
+  cpu::CellShape shape_;
+  CellMemory cells_;
+  RowAttention attention_;
+  std::unique_ptr<CellScores> scores_;
+  std::unique_ptr<cpu::CellBudget> budget_;
+  Buffer inv_freq_;  // rerotate
+  std::map<CallId, Call> calls_;
+  std::map<PageId, std::vector<bool>> page_dead_;  // kHoles: slots of a page that hold nothing any more
+  // Of the step at hand.
+  std::vector<Work> work_;
+  std::vector<LayerLists> layers_;
+  std::vector<uint32_t> tables_, visible_, iota_;
+  std::vector<AppendSlot> slots_;
+  std::vector<DecodeSequence> decodes_;
+  std::vector<PrefillSequence> chunks_;
+  std::vector<QueryRow> others_;
+  std::vector<CompactHead> copies_, holds_;
+  std::vector<LookHead> looks_;
+  uint32_t rows_ = 0, kept_total_ = 0, look_rows_ = 0, look_queries_ = 0;
+  DeviceLists lists_;
+  struct {
+    ListAt<uint32_t> tables, visible, iota;
+    ListAt<AppendSlot> slots;
+    ListAt<DecodeSequence> decodes;
+    ListAt<PrefillSequence> chunks;
+    ListAt<QueryRow> others;
+    ListAt<CompactHead> copies, holds;
+    ListAt<LookHead> looks;
+  } at_;
+  // Of a compression in end().
+  DeviceLists rank_lists_, choice_lists_;
+  Buffer kept_, kept_host_, nan_;
+  std::vector<float> host_scores_;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_COMPRESSED_CACHE_H_

@@ -1,0 +1,406 @@
+// From a Compression to what is kept: score, count, select, move, answer.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "engine/base/check.h"
+#include "engine/cuda/compressed_cache.h"
+#include "engine/cuda/cuda_check.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+std::string no_shape() { return {}; }
+
+// How many of `positions` lie before `position`.
+uint32_t before(std::span<const uint32_t> positions, uint32_t position) {
+  return static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), position) -
+                               positions.begin());
+}
+
+}  // namespace
+
+// Cells from `first` on, and rows that are staged.
+uint32_t CompressedCache::rows_ranked(const Work& work, uint32_t head, uint32_t first) const {
+  return work.call->cells.cells(head) - first + (work.rows.staged ? work.rows.tokens : 0);
+}
+
+void CompressedCache::add_ranked(size_t index, uint32_t head, RankBatch* batch) {
+  Work& work = work_[index];
+  const Compression& c = *work.compression;
+  const uint32_t group = shape_.groups.group_of(head);
+  const std::span<const uint32_t> positions = work.call->cells.positions(head);
+  const uint32_t first = before(positions, c.begin), rows = rows_ranked(work, head, first);
+  // Rows before a position; staged ones follow on the cells.
+  const auto row_of = [&](uint32_t position) {
+    const uint32_t among_cells = before(positions.subspan(first), position);
+    const uint32_t staged = position > work.rows.context ? position - work.rows.context : 0;
+    return among_cells + (work.rows.staged ? std::min(staged, work.rows.tokens) : 0);
+  };
+  const auto forced_first = static_cast<uint32_t>(batch->forced.size());
+  uint32_t forced = 0;
+  for (const Compression::Forced& range : c.forced) {
+    const RowRange of_rows{row_of(range.begin), row_of(range.end)};
+    if (of_rows.begin == of_rows.end) continue;
+    batch->forced.push_back(of_rows);
+    forced += of_rows.end - of_rows.begin;
+  }
+  const Read& read = read_of(&work, head);
+  const uint32_t table =
+      work.rows.staged || shape_.keeping == Keeping::kHoles ? read.table : pages_of(&work, group);
+  batch->heads.push_back(
+      {index, head, first, rows, forced, {forced_first, static_cast<uint32_t>(batch->forced.size())}});
+  batch->cells.push_back({table, shape_.groups.column_of(head), first, rows});
+  batch->rows_max = std::max(batch->rows_max, rows);
+  add_query_rows(work, head, first, rows, batch);
+  if (!scores_->has_marks()) return;
+  const kernels::ScoreSpec& spec = scores_->spec();
+  uint32_t stays = 0;
+  if (spec.kind == kernels::ScorerKind::kObserved) stays = spec.window.window;
+  if (spec.kind == kernels::ScorerKind::kTrimKv) stays = spec.trim.window;
+  batch->marks.push_back(
+      {batch->cells.back(), static_cast<uint32_t>(batch->positions.size()), std::min(stays, rows)});
+  batch->positions.insert(batch->positions.end(), positions.begin() + first, positions.end());
+  for (uint32_t i = 0; work.rows.staged && i < work.rows.tokens; ++i)
+    batch->positions.push_back(work.rows.context + i);
+}
+
+// The rows that ask, and what each sees of the ranked cells.
+void CompressedCache::add_query_rows(const Work& work, uint32_t head, uint32_t first, uint32_t rows,
+                                     RankBatch* batch) {
+  const kernels::ScoreSpec& spec = scores_->spec();
+  const bool pointed = spec.kind == kernels::ScorerKind::kRaas && work.rows.prompt;
+  if (!scores_->looks() && !pointed) return;
+  std::vector<uint32_t> phases = work.call->captured.phases;
+  LookHead look;
+  look.cells = batch->cells.back();
+  look.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
+  if (work.rows.staged) {  // they are still where the products left them
+    const uint32_t asked = std::min(scores_->rows_kept(work.rows), work.rows.tokens);
+    phases.clear();
+    for (uint32_t i = work.rows.tokens - asked; i < work.rows.tokens; ++i)
+      phases.push_back(work.rows.phase + i);
+    look.q_row = work.rows.row + work.rows.tokens - asked;
+  }
+  look.queries = static_cast<uint32_t>(phases.size());
+  look.visible = static_cast<uint32_t>(batch->visible.size());
+  const std::span<const uint32_t> positions = work.call->cells.positions(head).subspan(first);
+  const auto seen = [&](uint32_t phase) {  // rows whose phase is below
+    if (shape_.rerotate) return std::min(rows, phase > first ? phase - first : 0);
+    const uint32_t staged = phase > work.rows.context ? phase - work.rows.context : 0;
+    return before(positions, phase) + (work.rows.staged ? std::min(staged, work.rows.tokens) : 0);
+  };
+  const bool tova = spec.kind == kernels::ScorerKind::kTova;
+  for (const uint32_t phase : phases)
+    batch->visible.push_back(tova || spec.window.causal ? seen(phase + 1) : rows);
+  look.scored = rows;
+  if (!phases.empty() && (tova || spec.window.keep_window))
+    look.scored = seen(tova ? phases.back() : phases.front());
+  batch->queries_max = std::max(batch->queries_max, look.queries);
+  batch->looks.push_back(look);
+}
+
+void CompressedCache::choose(RankBatch* batch, uint32_t index, uint32_t keep) {
+  const RankBatch::Head& head = batch->heads[index];
+  Work& work = work_[head.work];
+  const uint32_t kept_at = kept_total_;
+  kept_total_ += head.kept(keep);
+  batch->choose(index, keep, kept_at, pages_of(&work, shape_.groups.group_of(head.head)));
+}
+
+// Counts are known: everything about these compressions but the values.
+void CompressedCache::plan_staged() {
+  uint32_t heads = 0, rows = 0;
+  LookArgs look = look_args(nullptr);
+  for (uint32_t l = 0; l < llm_.layers; ++l) {
+    RankBatch& batch = layers_[l].staged;
+    for (size_t i = 0; i < work_.size(); ++i) {
+      if (!work_[i].rows.staged) continue;
+      KVT_CHECK(work_[i].compression->keep.size() == shape_.groups.groups());
+      for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+        const uint32_t head = l * llm_.kv_heads + h;
+        add_ranked(i, head, &batch);
+        choose(&batch, batch.count() - 1, work_[i].compression->keep[shape_.groups.group_of(head)]);
+      }
+    }
+    heads = std::max(heads, batch.count()), rows = std::max(rows, batch.rows_max);
+    look.queries_max = std::max(look.queries_max, batch.queries_max);
+  }
+  if (heads == 0) return;
+  scores_->reserve_scores(heads, rows);
+  look.count = heads, look.rows_max = rows, look.stride = rows;
+  if (scores_->looks()) scores_->reserve_look(look);
+  grow(&kept_, Buffer::Kind::kDevice, uint64_t{kept_total_} * sizeof(uint32_t), "kept rows");
+  grow(&kept_host_, Buffer::Kind::kPinned, uint64_t{kept_total_} * sizeof(uint32_t), "kept rows");
+}
+
+void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
+  const RankBatch& batch = layers_[layer].staged;
+  const uint32_t* const tables = lists_.at(at_.tables);
+  const auto tokens = work_[batch.heads[0].work].compression->end;
+  if (scores_->by_position()) {
+    send_position_scores(batch, on);
+  } else if (!scores_->has_marks()) {
+    scores_->score(batch, lists_, 0, batch.count(), tables, tensors.q, false, tokens, batch.rows_max,
+                   on.stream);
+  } else {
+    // What decays does so by its own call's time.
+    for (uint32_t first = 0; first < batch.count(); first += llm_.kv_heads) {
+      scores_->score(batch, lists_, first, llm_.kv_heads, tables, tensors.q, false,
+                     work_[batch.heads[first].work].compression->end, batch.rows_max, on.stream);
+    }
+  }
+  select_and_move(batch, lists_, tables, on);
+  if (layer + 1 == llm_.layers) fetch_kept(on);
+}
+
+void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists& lists,
+                                      const uint32_t* tables, const StepStream& on) {
+  const auto shape = [&] { return fmt::format("{} heads, {} rows at most", batch.count(), batch.rows_max); };
+  on.timer->begin(Operation::kSelect);
+  SelectArgs select{scores_->scores(),
+                    batch.rows_max,
+                    lists.at(batch.at.selects),
+                    lists.at(batch.at.forced),
+                    kept_.as<uint32_t>(),
+                    nan_.as<uint32_t>(),
+                    static_cast<uint32_t>(batch.selects.size()),
+                    batch.rows_max};
+  must(select_cells(select, on.stream), "select_cells", 0, shape);
+  if (batch.compacts.empty()) return;
+  on.timer->begin(Operation::kMove);
+  CompactArgs args{cells_.cells(tables, false),
+                   cells_.pool(),
+                   cells_.marks(),
+                   lists.at(batch.at.compacts),
+                   kept_.as<uint32_t>(),
+                   shape_.rerotate ? inv_freq_.as<float>() : nullptr,
+                   batch.count()};
+  must(compact_cells(args, on.stream), "compact_cells", 0, shape);
+}
+
+void CompressedCache::fetch_kept(const StepStream& on) {
+  if (kept_total_ == 0) return;
+  must(cudaMemcpyAsync(kept_host_.as<uint32_t>(), kept_.as<uint32_t>(), kept_total_ * sizeof(uint32_t),
+                       cudaMemcpyDeviceToHost, on.stream),
+       "copy of kept rows", kept_total_ * sizeof(uint32_t), no_shape);
+}
+
+// The rows that were kept are what is left of their heads.
+void CompressedCache::apply(const RankBatch& batch) {
+  for (uint32_t i = 0; i < batch.count(); ++i) {
+    const RankBatch::Head& head = batch.heads[i];
+    Work& work = work_[head.work];
+    const CompactHead& moved = batch.compacts[i];
+    const uint32_t* const rows = kept_host_.as<uint32_t>() + moved.kept;
+    const std::span<const uint32_t> had = work.call->cells.positions(head.head);
+    std::vector<uint32_t> positions;
+    for (uint32_t k = 0; k < moved.count; ++k) {
+      const uint32_t cell = head.first + rows[k];
+      positions.push_back(cell < had.size() ? had[cell]
+                                            : work.rows.context + cell - static_cast<uint32_t>(had.size()));
+    }
+    work.call->cells.replace(head.head, head.first, positions);
+  }
+}
+
+void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream& on) {
+  Work& work = work_[index];
+  const uint32_t heads = batch->count(), of_layer = llm_.kv_heads;
+  scores_->reserve_scores(heads, batch->rows_max);
+  rank_lists_.clear();
+  const ListAt<uint32_t> tables = rank_lists_.add(tables_);
+  batch->add_to(&rank_lists_);
+  rank_lists_.send(on.stream);
+  const uint32_t* const at = rank_lists_.at(tables);
+  on.timer->begin(Operation::kScore);
+  if (scores_->by_position()) return send_position_scores(*batch, on);
+  const bool listed = read_of(&work, batch->heads[0].head).listed;
+  if (batch->looks.empty()) {
+    return scores_->score(*batch, rank_lists_, 0, heads, at, nullptr, listed, work.compression->end,
+                          batch->rows_max, on.stream);
+  }
+  LookArgs look = scores_->look_args(*batch, rank_lists_, 0, of_layer, at, nullptr, listed);
+  scores_->reserve_look(look);
+  for (uint32_t first = 0; first < heads; first += of_layer) {
+    scores_->score(*batch, rank_lists_, first, of_layer, at,
+                   scores_->queries(work.call->captured, first / of_layer), listed, work.compression->end,
+                   batch->rows_max, on.stream);
+  }
+}
+
+// Scores that look at positions alone are made where positions are.
+void CompressedCache::send_position_scores(const RankBatch& batch, const StepStream& on) {
+  const uint64_t stride = batch.rows_max;
+  host_scores_.assign(batch.count() * stride, 0.0f);
+  std::vector<uint32_t> positions;
+  for (uint32_t i = 0; i < batch.count(); ++i) {
+    const RankBatch::Head& head = batch.heads[i];
+    const Work& work = work_[head.work];
+    const std::span<const uint32_t> had = work.call->cells.positions(head.head).subspan(head.first);
+    positions.assign(had.begin(), had.end());
+    for (uint32_t row = 0; positions.size() < head.rows; ++row) positions.push_back(work.rows.context + row);
+    kernels::ScoreInputs in;
+    in.layer = head.head / llm_.kv_heads, in.head_first = head.head % llm_.kv_heads;
+    in.positions = {head.rows, positions};
+    kernels::score_cells(scores_->spec(), in, {host_scores_.data() + i * stride, 1, head.rows, head.rows});
+  }
+  must(cudaMemcpyAsync(scores_->scores(), host_scores_.data(), host_scores_.size() * sizeof(float),
+                       cudaMemcpyHostToDevice, on.stream),
+       "copy of scores", host_scores_.size() * sizeof(float), no_shape);
+}
+
+// By head group: how many of its candidates each member keeps.
+std::vector<uint32_t> CompressedCache::counts(const Work& work, const RankBatch& batch,
+                                              const StepStream& on) {
+  const std::span<const uint32_t> known = work.compression->keep;
+  if (!known.empty()) return {known.begin(), known.end()};
+  std::vector<float> scores(uint64_t{batch.count()} * batch.rows_max);
+  must(cudaMemcpyAsync(scores.data(), scores_->scores(), scores.size() * sizeof(float),
+                       cudaMemcpyDeviceToHost, on.stream),
+       "copy of scores", scores.size() * sizeof(float), no_shape);
+  must(cudaStreamSynchronize(on.stream), "scores of a compression", 0, no_shape);
+  std::vector<cpu::RankedHead> heads;
+  for (uint32_t i = 0; i < batch.count(); ++i) {
+    const RankBatch::Head& head = batch.heads[i];
+    cpu::RankedHead& out = heads.emplace_back();
+    out.head = head.head, out.first = head.first;
+    const std::span<const uint32_t> positions = work.call->cells.positions(head.head).subspan(head.first);
+    out.positions.assign(positions.begin(), positions.end());
+    for (uint32_t range = head.forced_ranges.begin; range < head.forced_ranges.end; ++range) {
+      for (uint32_t row = batch.forced[range].begin; row < batch.forced[range].end; ++row)
+        out.forced.push_back(row);
+    }
+    const auto first = scores.begin() + static_cast<ptrdiff_t>(uint64_t{i} * batch.rows_max);
+    out.scores.assign(first, first + head.rows);
+  }
+  return budget_->counts(heads, work.compression->end);
+}
+
+void CompressedCache::compress(size_t index, const StepStream& on, StepValues* values) {
+  Work& work = work_[index];
+  // Tables of the step are not needed any more: those of this compression take their place.
+  tables_.clear();
+  for (Work& each : work_) each.reads.clear(), each.pages.clear();
+  kept_total_ = 0;
+  RankBatch batch;
+  for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) {
+    pages_of(&work, shape_.groups.group_of(head));
+    add_ranked(index, head, &batch);
+  }
+  score_all(index, &batch, on);
+  if (shape_.keeping == Keeping::kHoles) return compress_holes(index, &batch, on, values);
+  const std::vector<uint32_t> kept = counts(work, batch, on);
+  for (uint32_t i = 0; i < batch.count(); ++i)
+    choose(&batch, i, kept[shape_.groups.group_of(batch.heads[i].head)]);
+  const ListAt<uint32_t> tables = send_choice(&batch, on);
+  select_and_move(batch, choice_lists_, choice_lists_.at(tables), on);
+  finish_choice(on);
+  apply(batch);
+  if (!work.compression->keep.empty()) return;  // the policy knows
+  for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
+    values->kept_counts.push_back(work.call->cells.cells(shape_.groups.members(g)[0]));
+  }
+}
+
+ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream& on) {
+  grow(&kept_, Buffer::Kind::kDevice, uint64_t{kept_total_} * sizeof(uint32_t), "kept rows");
+  grow(&kept_host_, Buffer::Kind::kPinned, uint64_t{kept_total_} * sizeof(uint32_t), "kept rows");
+  choice_lists_.clear();
+  const ListAt<uint32_t> tables = choice_lists_.add(tables_);
+  batch->add_to(&choice_lists_);
+  choice_lists_.send(on.stream);
+  return tables;
+}
+
+void CompressedCache::finish_choice(const StepStream& on) {
+  fetch_kept(on);
+  on.timer->end();
+  must(cudaStreamSynchronize(on.stream), "compression", 0, no_shape);
+}
+
+// A token goes from all heads at once: one score each, the mean.
+void CompressedCache::compress_holes(size_t index, RankBatch* batch, const StepStream& on,
+                                     StepValues* values) {
+  Work& work = work_[index];
+  const Compression& c = *work.compression;
+  KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
+  const uint64_t stride = batch->rows_max;
+  float* const mean = scores_->scores() + batch->count() * stride;  // room for one row more
+  must(mean_scores(scores_->scores(), stride, batch->count(), batch->rows_max, mean, on.stream),
+       "mean_scores", 0, no_shape);
+  RankBatch one;
+  one.heads = {batch->heads[0]}, one.cells = {batch->cells[0]};
+  one.forced = batch->forced, one.rows_max = batch->rows_max;
+  choose(&one, 0, c.keep[0]);
+  const uint32_t kept = one.compacts[0].count;
+  one.compacts.clear();  // nothing moves
+  send_choice(&one, on);
+  SelectArgs select{mean,
+                    stride,
+                    choice_lists_.at(one.at.selects),
+                    choice_lists_.at(one.at.forced),
+                    kept_.as<uint32_t>(),
+                    nan_.as<uint32_t>(),
+                    1,
+                    one.rows_max};
+  on.timer->begin(Operation::kSelect);
+  must(select_cells(select, on.stream), "select_cells", 0, no_shape);
+  finish_choice(on);
+  const uint32_t* const rows = kept_host_.as<uint32_t>();
+  const std::span<const uint32_t> had = work.call->cells.positions(0);
+  std::vector<uint32_t> left;
+  std::vector<uint64_t> live(div_ceil(c.end, 64u), 0);
+  uint32_t next = 0;
+  for (uint32_t row = 0; row < had.size(); ++row) {
+    if (next < kept && rows[next] == row) {
+      ++next;
+      left.push_back(had[row]);
+      live[had[row] / 64] |= uint64_t{1} << (had[row] % 64);
+      continue;
+    }
+    const cpu::Place place = work.call->cells.place(0, row);
+    std::vector<bool>& dead = page_dead_[PageId{place.page}];
+    dead.resize(memory_.page_tokens, false);
+    dead[place.slot] = true;
+  }
+  work.call->cells.drop_all_but(std::move(left));
+  values->kept_live.insert(values->kept_live.end(), live.begin(), live.end());
+}
+
+std::optional<std::string> check_compressed(const CoreConfig& config, const kernels::ScoreSpec& score,
+                                            const LlmSpec& llm) {
+  if (const auto wrong = cpu::check_compressed(config, llm)) return wrong;
+  using kernels::ScorerKind;
+  const PolicySet& set = config.policies;
+  const bool holes = set.layout == "slot_dead" || set.layout == "page_mask_dead";
+  if (llm.head_dim != 64 && llm.head_dim != 128)
+    return fmt::format("heads of {} numbers are not ranked on CUDA; 64 and 128 are", llm.head_dim);
+  if (config.page_tokens != 1 && config.page_tokens % 16 != 0)
+    return fmt::format("pages of {} tokens are not ranked on CUDA; 1 and multiples of 16 are",
+                       config.page_tokens);
+  switch (score.kind) {
+    case ScorerKind::kExpected:
+    case ScorerKind::kKvzip:
+    case ScorerKind::kJudgeQ:
+    case ScorerKind::kIntentRule:
+    case ScorerKind::kIntentResidual:
+    case ScorerKind::kCritical:
+      if (set.budget == "all") break;
+      return "scorer " + set.scorer + " is not computed on CUDA; --world=cpu computes it";
+    case ScorerKind::kH2o:
+    case ScorerKind::kObserved:
+      if (!holes) break;
+      return "what scorer " + set.scorer + " gathers lies with its cells, and layout " + set.layout +
+             " lets calls share them; choose layout compact";
+    default:
+      break;
+  }
+  if (score.kind == ScorerKind::kTrimKv && score.trim.key_norm)
+    return "scorer trimkv with key_norm is not computed on CUDA; --world=cpu computes it";
+  return std::nullopt;
+}
+
+}  // namespace kvtwin::cuda

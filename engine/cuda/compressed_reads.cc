@@ -1,0 +1,265 @@
+// Which cells a step's rows write and read, head by head, as lists for the device.
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/check.h"
+#include "engine/cuda/compressed_cache.h"
+
+namespace kvtwin::cuda {
+
+void CompressedCache::clear_lists() {
+  for (LayerLists& lists : layers_) lists = {};
+  tables_.clear(), visible_.clear(), iota_.clear(), slots_.clear();
+  decodes_.clear(), chunks_.clear(), others_.clear(), copies_.clear(), holds_.clear(), looks_.clear();
+  kept_total_ = look_rows_ = look_queries_ = 0;
+}
+
+void CompressedCache::write_lists(const StepStream& on) {
+  clear_lists();
+  // Copies of the cells of one page, or of all rows of the step.
+  iota_.resize(std::max(memory_.page_tokens, rows_));
+  std::iota(iota_.begin(), iota_.end(), 0);
+  for (uint32_t l = 0; l < llm_.layers; ++l) {
+    LayerLists& lists = layers_[l];
+    const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
+    lists.slots = size(slots_);
+    slots_.resize(slots_.size() + size_t{rows_} * llm_.kv_heads);
+    lists.decodes.first = size(decodes_), lists.chunks.first = size(chunks_);
+    lists.others.first = size(others_), lists.copies.first = size(copies_);
+    lists.holds.first = size(holds_), lists.looks.first = size(looks_);
+    for (Work& work : work_) {
+      for (uint32_t h = 0; h < llm_.kv_heads; ++h) add_head(l, h, &work);
+    }
+    lists.decodes.count = size(decodes_) - lists.decodes.first;
+    lists.chunks.count = size(chunks_) - lists.chunks.first;
+    lists.others.count = size(others_) - lists.others.first;
+    lists.copies.count = size(copies_) - lists.copies.first;
+    lists.holds.count = size(holds_) - lists.holds.first;
+    lists.looks.count = size(looks_) - lists.looks.first;
+  }
+  plan_staged();
+  send_lists(on);
+}
+
+void CompressedCache::send_lists(const StepStream& on) {
+  lists_.clear();
+  at_ = {lists_.add(tables_),  lists_.add(visible_), lists_.add(iota_),   lists_.add(slots_),
+         lists_.add(decodes_), lists_.add(chunks_),  lists_.add(others_), lists_.add(copies_),
+         lists_.add(holds_),   lists_.add(looks_)};
+  for (LayerLists& lists : layers_) lists.staged.add_to(&lists_);
+  lists_.send(on.stream);
+  if (looks_.empty()) return;
+  LookArgs look = look_args(nullptr);
+  for (const LayerLists& lists : layers_) look.count = std::max(look.count, lists.looks.count);
+  scores_->reserve_look(look);
+}
+
+void CompressedCache::add_head(uint32_t layer, uint32_t kv_head, Work* work) {
+  const uint32_t head = layer * llm_.kv_heads + kv_head;
+  const uint32_t group = shape_.groups.group_of(head), column = shape_.groups.column_of(head);
+  const Read& read = read_of(work, head);
+  for (uint32_t i = 0; i < work->rows.tokens; ++i) {
+    slots_[layers_[layer].slots + size_t{work->rows.row + i} * llm_.kv_heads + kv_head] =
+        slot_of(*work, read, column, i);
+  }
+  if (work->rows.staged) add_copy(group, column, work, read);
+  if (read.from != 0 || read.sinks != UINT32_MAX) add_holds(head, work);
+  if (scores_->observes(work->rows)) add_look(head, *work, read);
+  add_rows(kv_head, column, work, read);
+}
+
+const CompressedCache::Read& CompressedCache::read_of(Work* work, uint32_t head) {
+  const uint32_t group = shape_.groups.group_of(head);
+  const std::pair<uint32_t, uint32_t> key{group, cells_.lane_of(head)};
+  const auto known = work->reads.find(key);
+  if (known != work->reads.end()) return known->second;
+  const Read made = shape_.is_ring(group)               ? ring_read(work, head)
+                    : shape_.keeping == Keeping::kHoles ? hole_read(work)
+                                                        : move_read(work, head);
+  return work->reads.emplace(key, made).first->second;
+}
+
+// All pages of a group, where tables stand.
+uint32_t CompressedCache::pages_of(Work* work, uint32_t group) {
+  const auto known = work->pages.find(group);
+  if (known != work->pages.end()) return known->second;
+  const auto at = static_cast<uint32_t>(tables_.size());
+  for (const PageId page : work->call->cells.pages(group)) tables_.push_back(raw(page));
+  work->pages[group] = at;
+  return at;
+}
+
+uint32_t CompressedCache::past(const Work& work, uint32_t head) const {
+  const uint32_t cells = work.call->cells.cells(head);
+  if (shape_.is_ring(shape_.groups.group_of(head))) return std::min(work.rows.context, shape_.ring_cells());
+  return work.rows.staged ? cells : cells - work.rows.tokens;
+}
+
+// Rows that have no pages stand in scratch pages, behind a copy of the cells that are on the same page.
+CompressedCache::Read CompressedCache::move_read(Work* work, uint32_t head) {
+  Read out;
+  const uint32_t group = shape_.groups.group_of(head), page = memory_.page_tokens;
+  out.before = past(*work, head);
+  if (!work->rows.staged) {
+    out.table = pages_of(work, group);
+    KVT_CHECK(uint64_t{out.before} + work->rows.tokens <=
+              work->call->cells.pages(group).size() * uint64_t{page});
+    return out;
+  }
+  out.table = static_cast<uint32_t>(tables_.size());
+  for (uint32_t i = 0; i < out.before / page; ++i) tables_.push_back(raw(work->call->cells.pages(group)[i]));
+  const uint32_t scratch = div_ceil(out.before % page + work->rows.tokens, page);
+  for (uint32_t i = 0; i < scratch; ++i) tables_.push_back(cells_.scratch(head, work->scratch + i));
+  return out;
+}
+
+// While nothing was overwritten, and while a single row overwrites what it does not see, a ring is a table.
+// Else rows stand in scratch pages, and read what is left of the ring, cell by cell, in order of position.
+CompressedCache::Read CompressedCache::ring_read(Work* work, uint32_t head) {
+  Read out;
+  const uint32_t group = shape_.groups.group_of(head), context = work->rows.context;
+  const uint32_t end = context + work->rows.tokens, page = memory_.page_tokens;
+  out.table = pages_of(work, group);
+  if (end <= shape_.ring_cells()) {
+    out.before = context;
+    return out;
+  }
+  if (work->rows.tokens == 1) {
+    out.before = shape_.ring_cells() - 1;
+    out.slot = shape_.ring_slot(context);
+    return out;
+  }
+  const auto scratch = static_cast<uint32_t>(tables_.size());
+  for (uint32_t i = 0; i < div_ceil(work->rows.tokens, page); ++i)
+    tables_.push_back(cells_.scratch(head, work->scratch + i));
+  work->held[{group, cells_.lane_of(head)}] = scratch;
+  out.listed = true;
+  out.sinks = shape_.ring_sinks();
+  out.from = std::max(shape_.first_in_ring(context), out.sinks);
+  out.table = static_cast<uint32_t>(tables_.size());
+  const auto add = [&](uint32_t position) {
+    const uint32_t row = position - context;
+    if (position < context) {
+      const cpu::Place place = work->call->cells.ring_place(group, position);
+      tables_.push_back(place.page * page + place.slot);
+    } else {
+      tables_.push_back(tables_[scratch + row / page] * page + row % page);
+    }
+  };
+  for (uint32_t p = 0; p < std::min(out.sinks, end); ++p) add(p);
+  for (uint32_t p = out.from; p < end; ++p) add(p);
+  return out;
+}
+
+CompressedCache::Read CompressedCache::hole_read(Work* work) {
+  const cpu::CallCells& cells = work->call->cells;
+  Read out;
+  out.before = cells.cells(0) - work->rows.tokens;
+  out.listed = cells.cells(0) != cells.tokens() && memory_.page_tokens > 1;
+  if (!out.listed && memory_.page_tokens > 1) {
+    out.table = pages_of(work, 0);
+    return out;
+  }
+  out.table = static_cast<uint32_t>(tables_.size());
+  for (uint32_t cell = 0; cell < cells.cells(0); ++cell) {
+    const cpu::Place place = cells.place(0, cell);
+    tables_.push_back(place.page * memory_.page_tokens + place.slot);
+  }
+  return out;
+}
+
+// A table of cells in place of one of pages.
+uint32_t CompressedCache::listed(Work* work, const Read& read, uint32_t cells) {
+  const uint32_t page = memory_.page_tokens;
+  if (read.listed || page == 1) return read.table;
+  const auto at = static_cast<uint32_t>(tables_.size());
+  for (uint32_t cell = 0; cell < cells; ++cell)
+    tables_.push_back(tables_[read.table + cell / page] * page + cell % page);
+  static_cast<void>(work);
+  return at;
+}
+
+AppendSlot CompressedCache::slot_of(const Work& work, const Read& read, uint32_t column, uint32_t row) const {
+  const uint32_t page = memory_.page_tokens, columns = cells_.columns();
+  if (!read.listed) {
+    const uint32_t cell = read.slot != UINT32_MAX ? read.slot : read.before + row;
+    return {tables_[read.table + cell / page] * columns + column, cell % page};
+  }
+  uint32_t cell = read.before + row;
+  if (read.sinks != UINT32_MAX) {
+    const uint32_t position = work.rows.context + row;
+    cell = position < read.sinks ? position : read.sinks + position - read.from;
+  }
+  const uint32_t id = tables_[read.table + cell];
+  return {id / page * columns + column, id % page};
+}
+
+void CompressedCache::add_rows(uint32_t kv_head, uint32_t column, Work* work, const Read& read) {
+  const cpu::StepRows& rows = work->rows;
+  const uint32_t group = llm_.query_heads / llm_.kv_heads;
+  if (rows.tokens == 1 && !read.listed) {
+    decodes_.push_back({rows.row * llm_.query_heads + kv_head * group, read.table, read.before + 1, column});
+    return;
+  }
+  if (!read.listed && attention_.chunk_takes()) {
+    chunks_.push_back({rows.row, rows.tokens, kv_head, read.before, read.table, column});
+    return;
+  }
+  const uint32_t table = listed(work, read, read.before + rows.tokens);
+  for (uint32_t i = 0; i < rows.tokens; ++i) {
+    QueryRow row{rows.row + i, table, read.before + i + 1, kv_head, column};
+    if (read.sinks != UINT32_MAX) {
+      const uint32_t position = rows.context + i, first = shape_.first_in_ring(position);
+      row.sinks = read.sinks, row.gap = first - read.from;
+      row.cells = std::min(read.sinks, position + 1) + (position >= first ? position + 1 - first : 0);
+    }
+    others_.push_back(row);
+  }
+}
+
+void CompressedCache::add_copy(uint32_t group, uint32_t column, Work* work, const Read& read) {
+  const uint32_t over = read.before % memory_.page_tokens, full = read.before - over;
+  if (over == 0) return;
+  copies_.push_back({{pages_of(work, group), column, full, over}, read.table, full, 0, over});
+}
+
+// This step's rows take the places of what no later row reads: runs of slots.
+void CompressedCache::add_holds(uint32_t head, Work* work) {
+  const uint32_t group = shape_.groups.group_of(head), column = shape_.groups.column_of(head);
+  const auto scratch = work->held.find({group, cells_.lane_of(head)});
+  if (scratch == work->held.end()) return;
+  const uint32_t context = work->rows.context, end = context + work->rows.tokens;
+  const uint32_t ring = pages_of(work, group);
+  for (uint32_t p = context; p < end;) {
+    if (p >= shape_.ring_sinks() && p < shape_.first_in_ring(end - 1)) {
+      ++p;
+      continue;
+    }
+    const uint32_t slot = shape_.ring_slot(p);
+    uint32_t count = 1;
+    while (p + count < end && shape_.ring_slot(p + count) == slot + count &&
+           (p + count < shape_.ring_sinks() || p + count >= shape_.first_in_ring(end - 1)))
+      ++count;
+    holds_.push_back({{scratch->second, column, p - context, count}, ring, slot, 0, count});
+    p += count;
+  }
+}
+
+// What the rows of an entry see of a head, for accumulators and stamps.
+void CompressedCache::add_look(uint32_t head, const Work& work, const Read& read) {
+  KVT_CHECK(!read.listed && !work.rows.staged);
+  const bool newest = scores_->spec().kind == kernels::ScorerKind::kRaas;
+  const uint32_t queries = newest ? 1 : work.rows.tokens, first = work.rows.tokens - queries;
+  LookHead look;
+  look.cells = {read.table, shape_.groups.column_of(head), 0, read.before + work.rows.tokens};
+  look.q_row = work.rows.row + first, look.queries = queries;
+  look.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
+  look.visible = static_cast<uint32_t>(visible_.size());
+  for (uint32_t i = first; i < work.rows.tokens; ++i) visible_.push_back(read.before + i + 1);
+  look_rows_ = std::max(look_rows_, look.cells.rows);
+  look_queries_ = std::max(look_queries_, queries);
+  looks_.push_back(look);
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,54 @@
+// DeviceLists sends lists of records to the GPU in one copy, and says where they are there.
+
+#ifndef KVTWIN_ENGINE_CUDA_DEVICE_LISTS_H_
+#define KVTWIN_ENGINE_CUDA_DEVICE_LISTS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <vector>
+
+#include "engine/cuda/buffer.h"
+
+namespace kvtwin::cuda {
+
+// Where a list is among those that are sent together.
+template <typename T>
+struct ListAt {
+  uint64_t offset = 0;
+  uint32_t count = 0;
+};
+
+class DeviceLists {
+ public:
+  DeviceLists() = default;
+
+  // REQUIRES: the copy before has ended.
+  void clear() { bytes_.clear(); }
+  template <typename T>
+  ListAt<T> add(const std::vector<T>& list) {
+    const uint64_t at = bytes_.size();
+    bytes_.resize(at + (list.size() * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment);
+    if (!list.empty()) std::memcpy(bytes_.data() + at, list.data(), list.size() * sizeof(T));
+    return {at, static_cast<uint32_t>(list.size())};
+  }
+  // Starts the copy; more memory is taken if there is not enough.
+  void send(cudaStream_t stream);
+  // REQUIRES: sent.
+  template <typename T>
+  const T* at(const ListAt<T>& list) const {
+    return device_.as<const T>(list.offset);
+  }
+
+ private:
+  static constexpr uint64_t kAlignment = 256;
+  std::vector<char> bytes_;
+  Buffer staging_, device_;
+};
+
+// Makes `buffer` hold `bytes` at least; what it held is lost. No room: the process ends (cuda_check.h).
+void grow(Buffer* buffer, Buffer::Kind kind, uint64_t bytes, const char* what);
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_DEVICE_LISTS_H_

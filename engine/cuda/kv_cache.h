@@ -1,0 +1,67 @@
+// KvCache keeps the KV of an engine's calls on the GPU: which cells the rows of a step write, and which they
+// read. What cpu::KvCache is to the CPU engine, with work lists in place of loops:
+//
+//   begin(step)   page tables take what calls adopt and what they were granted; the step's lists are written
+//   plan()        the lists are on the device
+//   attend(l)     per layer: rows are written and read
+//   end(step)     the stream has come to its end: what the values decided
+//   told, copy    calls that end; pages between tiers
+//
+// Everything between begin() and end() is started on one stream and waits for nothing, unless a KvCache says
+// otherwise. One implementation per way of keeping KV; what they share they call, they do not inherit it.
+
+#ifndef KVTWIN_ENGINE_CUDA_KV_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_KV_CACHE_H_
+
+#include <cstdint>
+#include <span>
+
+#include "engine/cuda/operation_timer.h"
+#include "engine/cuda/owned_cache.h"
+#include "engine/cuda/row_attention.h"
+#include "engine/cuda/step_rows.h"
+#include "engine/outcome_source.h"
+
+namespace kvtwin::cuda {
+
+// Where a step is computed, and who times it.
+struct StepStream {
+  cudaStream_t stream = nullptr;
+  OperationTimer* timer = nullptr;
+};
+
+// Attention of one layer over all rows of a batch. What the rows are is between it and who calls CudaForward.
+class LayerAttention {
+ public:
+  virtual ~LayerAttention() = default;
+  // Once, before the first layer.
+  virtual void plan(const DeviceRows& rows, const StepStream& on) = 0;
+  virtual void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                      const StepStream& on) = 0;
+  // Whether what plan() and attend() start depends on `rows` alone, so that it can be captured once and
+  // replayed for equal rows (step_graphs.h).
+  virtual bool repeats(const DeviceRows& /*rows*/) const { return false; }
+};
+
+class KvCache : public LayerAttention {
+ public:
+  // Single step launch.step + offset begins. `entries` are launch.entries as they are at this offset: their
+  // context counts it. Row r is token r of all entries, one after the other. Writes all lists of *rows but
+  // tokens and sampling.
+  virtual void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+                     const StepStream& on, StepRows* rows) = 0;
+  // Its rows went through all layers, and the host has waited for it. Adds what the values decided to
+  // *values. What it starts itself it waits for.
+  virtual void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+                   const StepStream& on, StepValues* values) = 0;
+  // Commands other than LaunchStep, in order; transfers come as copy().
+  virtual void told(const Command& command) = 0;
+  // Starts the copy of a page between tiers, or within one.
+  virtual void copy(PageId source, PageId target, cudaStream_t stream) = 0;
+  // Lists of `size` rows that read and write what nobody has yet: for kernels that are slow the first time.
+  virtual void warm_up(uint32_t size, const StepStream& on, StepRows* rows) = 0;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_KV_CACHE_H_

@@ -1,0 +1,96 @@
+#include "engine/cuda/paged_cache.h"
+
+#include <utility>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::cuda {
+
+Result<OwnedCache> PagedCache::make(const KvMemory& memory, const LlmSpec* llm) {
+  std::unique_ptr<PagedCache> out(new PagedCache(memory, llm));
+  Result<RowAttention> attention =
+      RowAttention::make(llm, {memory.page_tokens, llm->kv_heads, memory.pages_gpu, memory.rows_max});
+  if (!attention) return tl::unexpected<Mistake>(attention.error());
+  out->attention_ = std::move(*attention);
+  Result<DevicePages> pages =
+      DevicePages::make(*llm, memory.page_tokens, memory.pages_gpu, memory.pages_host);
+  if (!pages) return tl::unexpected<Mistake>(pages.error());
+  out->pages_ = std::move(*pages);
+  return OwnedCache(out.release());
+}
+
+void PagedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+                       const StepStream& on, StepRows* rows) {
+  KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
+  take_pages(launch, offset, on.stream);
+  for (const PlanEntry& entry : entries) add_entry(entry, rows);
+}
+
+void PagedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
+  if (offset == 0) {
+    for (const PlanEntry& entry : launch.entries) {
+      if (entry.first) tables_[entry.call].clear();
+    }
+    for (const Adoption& adoption : launch.adoptions) {
+      for (const PageId page : adoption.pages) tables_[adoption.call].push_back(raw(page));
+    }
+  }
+  for (const PageGrant& grant : launch.grants) {
+    if (grant.offset != offset) continue;
+    KVT_CHECK(raw(grant.page) < memory_.pages_gpu);
+    if (memory_.poison) pages_.poison(grant.page, stream);
+    tables_[launch.entries[grant.entry].call].push_back(raw(grant.page));
+  }
+}
+
+void PagedCache::add_entry(const PlanEntry& entry, StepRows* rows) {
+  KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
+  const std::vector<uint32_t>& table = tables_.at(entry.call);
+  const uint32_t cells = entry.context + entry.tokens, page = memory_.page_tokens;
+  const uint32_t used = div_ceil(cells, page);
+  KVT_CHECK(used <= table.size());
+  const auto at = static_cast<uint32_t>(rows->pages.size());
+  rows->pages.insert(rows->pages.end(), table.begin(), table.begin() + used);
+  const auto first = static_cast<uint32_t>(rows->positions.size());
+  for (uint32_t position = entry.context; position < cells; ++position) {
+    rows->positions.push_back(position);
+    rows->slots.push_back({table[position / page] * llm_.kv_heads, position % page});
+  }
+  attention_.add(first, at, entry.context, entry.tokens, rows);
+}
+
+void PagedCache::plan(const DeviceRows& rows, const StepStream& on) {
+  attention_.plan(rows, pages_.layer(0), on.stream);
+}
+
+void PagedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                        const StepStream& on) {
+  on.timer->begin(Operation::kAppend, layer);
+  attention_.append(tensors, rows, pages_.layer(layer), on.stream);
+  attention_.attend(layer, tensors, rows, pages_.layer(layer), on.stream, on.timer);
+}
+
+void PagedCache::told(const Command& command) {
+  // A preempted call may still be in a step that was launched before; if it comes back, it begins a new
+  // table.
+  const auto* drop = std::get_if<DropCallState>(&command);
+  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) tables_.erase(drop->call);
+}
+
+void PagedCache::copy(PageId source, PageId target, cudaStream_t stream) {
+  pages_.copy(source, target, stream);
+}
+
+// All on page 0.
+void PagedCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
+  rows->pages.push_back(0);
+  for (uint32_t row = 0; row < size; ++row) {
+    rows->positions.push_back(0);
+    rows->slots.push_back({0, row % memory_.page_tokens});
+  }
+  // One decode and, where there is room for it, a chunk. (What padding rows read does not matter.)
+  attention_.add(0, 0, 0, 1, rows);
+  if (size > 2 && memory_.page_tokens > 1) attention_.add(1, 0, 0, 2, rows);
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,67 @@
+// RankBatch: heads that are scored, selected and moved by the same launches, as lists for the device.
+
+#ifndef KVTWIN_ENGINE_CUDA_RANK_BATCH_H_
+#define KVTWIN_ENGINE_CUDA_RANK_BATCH_H_
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/cuda/device_lists.h"
+#include "kernels/cell_marks.h"
+#include "kernels/compact_cells.h"
+#include "kernels/score_look.h"
+#include "kernels/select_cells.h"
+
+namespace kvtwin::cuda {
+
+struct RankBatch {
+  // Of the head that stands at the same place in all lists.
+  struct Head {
+    size_t work = 0;           // of the step
+    uint32_t head = 0;         // layer * kv_heads + head
+    uint32_t first = 0;        // cells before what is ranked
+    uint32_t rows = 0;         // ranked
+    uint32_t forced_rows = 0;  // of these
+    RowRange forced_ranges{};  // [begin, end) in `forced`
+
+    uint32_t kept(uint32_t keep) const { return std::min(rows, forced_rows + keep); }
+  };
+  std::vector<Head> heads;
+  std::vector<CellHead> cells;
+  std::vector<RowRange> forced;
+  std::vector<LookHead> looks;  // scorers that look, alone
+  std::vector<uint32_t> visible;
+  std::vector<MarkScoreHead> marks;  // scorers of marks, alone
+  std::vector<uint32_t> positions;
+  std::vector<SelectHead> selects;  // once it is known how many stay
+  std::vector<CompactHead> compacts;
+  uint32_t rows_max = 0, queries_max = 0;
+
+  struct OnDevice {
+    ListAt<CellHead> cells;
+    ListAt<RowRange> forced;
+    ListAt<LookHead> looks;
+    ListAt<uint32_t> visible;
+    ListAt<MarkScoreHead> marks;
+    ListAt<uint32_t> positions;
+    ListAt<SelectHead> selects;
+    ListAt<CompactHead> compacts;
+  } at;
+
+  uint32_t count() const { return static_cast<uint32_t>(heads.size()); }
+  void add_to(DeviceLists* lists) {
+    at = {lists->add(cells), lists->add(forced),    lists->add(looks),   lists->add(visible),
+          lists->add(marks), lists->add(positions), lists->add(selects), lists->add(compacts)};
+  }
+  // Of the head at `index`: `keep` rows besides the forced ones stay; they are row numbers at kept_at.
+  void choose(uint32_t index, uint32_t keep, uint32_t kept_at, uint32_t target_table) {
+    const Head& head = heads[index];
+    selects.push_back({head.rows, keep, head.forced_ranges.begin,
+                       head.forced_ranges.end - head.forced_ranges.begin, kept_at});
+    compacts.push_back({cells[index], target_table, head.first, kept_at, head.kept(keep)});
+  }
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_RANK_BATCH_H_

@@ -1,0 +1,75 @@
+// RowAttention runs a step's lists over a pool of bf16 pages: rows of q, k, v are rotated and written, then
+// every row reads what its list says. It knows lists, blocks and kernels; which calls they are of it does not
+// know, so every KvCache whose cells are bf16 can use it.
+//
+// Three kinds of rows: `decodes` are attention_decode's, `chunks` attention_prefill's, `others`
+// attention_rows' (any shape, slowly). Who writes the lists asks decode_takes() and chunk_takes().
+
+#ifndef KVTWIN_ENGINE_CUDA_ROW_ATTENTION_H_
+#define KVTWIN_ENGINE_CUDA_ROW_ATTENTION_H_
+
+#include <cstdint>
+
+#include "engine/cuda/buffer.h"
+#include "engine/cuda/device_weights.h"
+#include "engine/cuda/operation_timer.h"
+#include "engine/cuda/step_rows.h"
+
+namespace kvtwin::cuda {
+
+// What the products of one layer gave, and where attention's result goes: on the device.
+struct LayerRows {
+  const DeviceLayer* weights = nullptr;   // the norms of heads
+  const __nv_bfloat16* hidden = nullptr;  // [padded rows][hidden], normed: what the products saw
+  const __nv_bfloat16* qkv = nullptr;     // [rows][query_heads + 2 * kv_heads][head_dim], not rotated yet
+  __nv_bfloat16* q = nullptr;             // [rows][query_heads][head_dim], for what is rotated
+  __nv_bfloat16* out = nullptr;           // likewise; of rows that only pad it may stay as it was
+};
+
+struct RowAttentionShape {
+  uint32_t page_tokens = 16;
+  uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
+  uint32_t pages = 0;           // of the pool
+  uint32_t rows = 0;            // of one step, at most
+  bool by_head = false;         // heads hold different cells: lists name heads, slots are one per head, and
+                                // tables of `others` name cells (attention_rows.h, listed)
+};
+
+class RowAttention {
+ public:
+  RowAttention() = default;
+  // `llm` must outlive it. Wrong: no room for plans.
+  static Result<RowAttention> make(const LlmSpec* llm, const RowAttentionShape& shape);
+
+  // Whether attention_decode takes a row that is alone of its call, and attention_prefill a chunk; what
+  // neither takes is attention_rows'.
+  bool decode_takes() const;
+  bool chunk_takes() const;
+  // Rows [first, first + count) of one call read `context` cells of the pages at rows->pages[table], and
+  // themselves, each the ones before it and itself: adds them to the list that takes them.
+  void add(uint32_t first, uint32_t table, uint32_t context, uint32_t count, StepRows* rows) const;
+
+  // The lists are on the device: cuts the work. One plan serves every layer.
+  void plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
+  void append(const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool, cudaStream_t stream);
+  // All KV of the step is in `pool`, the layer's.
+  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const __nv_bfloat16* pool,
+              cudaStream_t stream, OperationTimer* timer);
+
+ private:
+  DecodeArgs decode_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;
+  PrefillArgs prefill_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;
+
+  const LlmSpec* llm_ = nullptr;
+  RowAttentionShape shape_;
+  float rope_scale_ = 1, attention_scale_ = 1;
+  DecodeShape decode_;
+  PrefillShape prefill_;
+  Buffer inv_freq_;
+  Buffer plan_, workspace_;  // attention_decode's
+  Buffer prefill_plan_;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_ROW_ATTENTION_H_

@@ -1,0 +1,108 @@
+#include "engine/policy/snapshot_cache.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+
+namespace kvtwin {
+
+SnapshotCache::SnapshotCache(uint32_t units_per_chunk, uint32_t snapshots_max, const GroupShape& shape,
+                             std::unique_ptr<PrefixEviction> eviction)
+    : numbers_(PageId{0}, snapshots_max, PageOrder::kLowestFirst),
+      index_(units_per_chunk, &numbers_, nullptr, std::move(eviction), this),
+      shape_(shape) {}
+
+bool SnapshotCache::take_number(SnapshotId* id) {
+  if (numbers_.pages_free() == 0) return false;
+  *id = numbers_.acquire();
+  if (raw(*id) >= records_.size()) records_.resize(raw(*id) + 1);
+  return true;
+}
+
+SnapshotId SnapshotCache::adopt(const Lease& lease, uint32_t tokens, GroupTables* tables) const {
+  KVT_CHECK(lease.pages > 0);
+  path_.clear();
+  index_.gpu_pages(lease, &path_);
+  const Record& last = records_[raw(path_.back())];
+  std::vector<PageId> pages;
+  for (uint32_t g = 0; g < shape_.groups; ++g) {
+    for (const SnapshotId id : path_) {
+      const Record& record = records_[raw(id)];
+      const uint32_t own = record.settled[g] - record.before[g];
+      const auto begin = record.pages.begin() + record.starts[g];
+      pages.insert(pages.end(), begin, begin + own);
+    }
+    const uint32_t own = last.settled[g] - last.before[g];
+    pages.insert(pages.end(), last.pages.begin() + last.starts[g] + own,
+                 last.pages.begin() + last.starts[g + 1]);
+  }
+  tables->borrow(tokens, last.cells, last.settled, pages);
+  return path_.back();
+}
+
+bool SnapshotCache::insert(uint64_t name_space, std::span<const UnitRun> identity, SnapshotId id,
+                           uint32_t tokens, uint32_t window, GroupTables* tables, Lease* lease) {
+  Record& record = records_[raw(id)];
+  KVT_CHECK(!record.live);
+  record = {};
+  for (uint32_t g = 0; g < shape_.groups; ++g) {
+    const uint32_t cells = tables->cells(g, tokens), before = tables->shared(g);
+#ifdef KVTWIN_PLANT_OPEN_TAIL
+    window = 0;  // planted: tests/negative must catch it
+#endif
+    const uint32_t settled = std::max(before, settled_pages(cells, window, shape_.page_tokens));
+    record.cells.push_back(cells);
+    record.before.push_back(before);
+    record.settled.push_back(settled);
+    record.starts.push_back(static_cast<uint32_t>(record.pages.size()));
+    for (uint32_t i = before; i < tables->pages(g); ++i) record.pages.push_back(tables->page(g, i));
+  }
+  record.starts.push_back(static_cast<uint32_t>(record.pages.size()));
+  const PageId number[1] = {id};
+  if (record.pages.empty() || !index_.insert(name_space, identity, number, lease)) return false;
+  record.live = record.held = true;
+  pages_ += static_cast<uint32_t>(record.pages.size());
+  tables->lend(record.settled);
+  return true;
+}
+
+void SnapshotCache::hold(std::span<const PageId> snapshots, bool held) {
+  for (const SnapshotId id : snapshots) {
+    Record& record = records_[raw(id)];
+    KVT_CHECK(record.live && record.held != held);
+    record.held = held;
+    const auto count = static_cast<uint32_t>(record.pages.size());
+    loose_ += held ? 0 - count : count;
+  }
+}
+
+void SnapshotCache::evict(std::vector<PageId>* pages) {
+  const SnapshotId id = index_.evict_gpu_page();
+  Record& record = records_[raw(id)];
+  KVT_CHECK(record.live && !record.held);
+  pages->insert(pages->end(), record.pages.begin(), record.pages.end());
+  pages_ -= static_cast<uint32_t>(record.pages.size());
+  loose_ -= static_cast<uint32_t>(record.pages.size());
+  record = {};
+  numbers_.release(id, 0);
+}
+
+void SnapshotCache::check_invariants() const {
+  numbers_.check_invariants();
+  index_.check_invariants();
+  uint32_t all = 0, loose = 0, live = 0;
+  for (const Record& record : records_) {
+    if (!record.live) continue;
+    ++live;
+    all += static_cast<uint32_t>(record.pages.size());
+    loose += record.held ? 0 : static_cast<uint32_t>(record.pages.size());
+    for (uint32_t g = 0; g < shape_.groups; ++g) {
+      KVT_CHECK(record.settled[g] >= record.before[g]);
+      KVT_CHECK(record.starts[g + 1] - record.starts[g] >= record.settled[g] - record.before[g]);
+    }
+  }
+  KVT_CHECK(live == index_.pages_gpu());
+  KVT_CHECK(all == pages_ && loose == loose_);
+}
+
+}  // namespace kvtwin

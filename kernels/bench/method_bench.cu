@@ -1,0 +1,168 @@
+// Time of what methods do to cells: scores, selection, compaction; against bytes at 4.69 TB/s, and flops at
+// what mma.sync reaches (660 TFLOP/s, KERNELS 8) where many query rows look at every key. Llama-3.1-8B's
+// heads, all layers of one call or more, 32 MB at least; pages in random order.
+
+#include <numeric>
+
+#include "kernels/bench/replay.cuh"
+#include "kernels/cell_marks.h"
+#include "kernels/compact_cells.h"
+#include "kernels/score_keys_cuda.h"
+#include "kernels/score_look.h"
+#include "kernels/select_cells.h"
+
+namespace kvtwin::test {
+namespace {
+
+constexpr uint32_t kDim = 128, kPage = 16, kGroup = 4;
+constexpr double kMmaCeiling = 660e12;
+
+void report(benchmark::State& state, double bytes, double seconds) {
+  state.counters["us_median"] = seconds * 1e6;
+  state.counters["MB"] = bytes / 1e6;
+  state.counters["GBps"] = bytes / seconds / 1e9;
+  state.counters["pct_ceiling"] = bytes / seconds / kReadCeiling * 100;
+}
+
+struct Cells {
+  uint32_t heads, rows;
+  DeviceArray<__nv_bfloat16> pool;
+  DeviceArray<float> marks, scores;
+  DeviceArray<uint32_t> tables;
+  DeviceArray<CellHead> list;
+  std::vector<CellHead> host;
+
+  Cells(uint32_t count, uint32_t each) : heads(count), rows(each) {
+    const uint32_t pages = heads * (rows / kPage);
+    pool = random_bf16(size_t{pages} * kPage * 2 * kDim);
+    marks = DeviceArray<float>(std::vector<float>(size_t{pages} * kPage, 0.5f));
+    std::vector<uint32_t> order(pages);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937(1));
+    tables = DeviceArray<uint32_t>(order);
+    for (uint32_t h = 0; h < heads; ++h) host.push_back({h * (rows / kPage), 0, 0, rows});
+    list = DeviceArray<CellHead>(host);
+    std::vector<float> values(size_t{heads} * rows);
+    std::mt19937 random(2);
+    std::normal_distribution<float> normal;
+    // Like probabilities: over many orders of magnitude.
+    for (float& x : values) x = std::exp(3 * normal(random) - 9);
+    scores = DeviceArray<float>(values);
+  }
+  CellPool cells() const { return {pool.get(), tables.get(), kPage, 1, kDim, false}; }
+  double all() const { return static_cast<double>(heads) * rows; }
+};
+
+void keys(benchmark::State& state, bool diff) {
+  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  const DeviceArray<float> workspace(keydiff_floats(c.heads, c.rows, kDim));
+  const KeyScoreArgs args{c.cells(), c.list.get(), c.scores.get(), c.rows, c.heads, c.rows, workspace.get()};
+  const double seconds = median_of_replays(state, 4, [&](uint32_t, cudaStream_t stream) {
+    return diff ? score_keydiff_cells(args, stream) : score_knorm_cells(args, stream);
+  });
+  report(state, c.all() * ((diff ? 4 : 2) * kDim + 4), seconds);
+  label_with_digest(state, c.scores);
+}
+
+void look(benchmark::State& state) {
+  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  const auto queries = static_cast<uint32_t>(state.range(2));
+  const DeviceArray<__nv_bfloat16> q = random_bf16(size_t{c.heads} * queries * kGroup * kDim);
+  std::vector<LookHead> heads;
+  std::vector<uint32_t> visible;
+  for (uint32_t h = 0; h < c.heads; ++h) {
+    heads.push_back(
+        {c.host[h], h * queries, 0, queries, static_cast<uint32_t>(visible.size()), c.rows - queries});
+    for (uint32_t i = 0; i < queries; ++i) visible.push_back(c.rows - queries + i + 1);
+  }
+  const DeviceArray<LookHead> heads_on(heads);
+  const DeviceArray<uint32_t> visible_on(visible);
+  LookArgs args;
+  args.cells = c.cells(), args.heads = heads_on.get(), args.q = q.get(), args.visible = visible_on.get();
+  args.stride = c.rows, args.scale = 0.088f, args.count = c.heads, args.group = kGroup;
+  args.q_stride = kGroup * kDim, args.rows_max = c.rows, args.queries_max = queries;
+  const DeviceArray<float> sums(size_t{c.heads} * kGroup * c.rows);
+  const DeviceArray<char> workspace(look_workspace_bytes(args));
+  args.sums = sums.get(), args.workspace = workspace.get();
+  WindowScoreArgs score{args, c.scores.get(), c.rows, 5, LookPool::kAverage, LookReduce::kMean, true};
+  const double seconds = median_of_replays(state, 2, [&](uint32_t, cudaStream_t stream) {
+    const cudaError_t error = look_at_cells(args, stream);
+    return error != cudaSuccess ? error : score_window_cells(score, stream);
+  });
+  report(state, c.all() * (2 * 2 * kDim + 2 * 4 * kGroup + 4), seconds);
+  const double flops = 2 * c.all() * queries * kGroup * 2 * kDim;
+  state.counters["TFLOPs"] = flops / seconds / 1e12;
+  state.counters["pct_mma"] = flops / seconds / kMmaCeiling * 100;
+  label_with_digest(state, c.scores);
+}
+
+void select(benchmark::State& state) {
+  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  const uint32_t keep = c.rows / 4;
+  std::vector<SelectHead> heads;
+  for (uint32_t h = 0; h < c.heads; ++h) heads.push_back({c.rows, keep, 0, 1, h * (keep + 32)});
+  const DeviceArray<SelectHead> heads_on(heads);
+  const DeviceArray<RowRange> forced(std::vector<RowRange>{{c.rows - 32, c.rows}});
+  const DeviceArray<uint32_t> kept(size_t{c.heads} * (keep + 32));
+  const SelectArgs args{c.scores.get(), c.rows,  heads_on.get(), forced.get(),
+                        kept.get(),     nullptr, c.heads,        c.rows};
+  const double seconds =
+      median_of_replays(state, 4, [&](uint32_t, cudaStream_t stream) { return select_cells(args, stream); });
+  report(state, c.all() * 4 + static_cast<double>(c.heads) * (keep + 32) * 4, seconds);
+  label_with_digest(state, kept);
+}
+
+void compact(benchmark::State& state) {
+  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  const uint32_t keep = c.rows / 2;
+  std::vector<CompactHead> heads;
+  std::vector<uint32_t> kept;
+  for (uint32_t h = 0; h < c.heads; ++h) {
+    heads.push_back({c.host[h], c.host[h].table, 0, h * keep, keep});
+    for (uint32_t i = 0; i < keep; ++i) kept.push_back(2 * i + 1);
+  }
+  const DeviceArray<CompactHead> heads_on(heads);
+  const DeviceArray<uint32_t> kept_on(kept);
+  const CompactArgs args{c.cells(),     c.pool.get(), c.marks.get(), heads_on.get(),
+                         kept_on.get(), nullptr,      c.heads};
+  const double seconds =
+      median_of_replays(state, 2, [&](uint32_t, cudaStream_t stream) { return compact_cells(args, stream); });
+  report(state, static_cast<double>(c.heads) * keep * (8 * kDim + 12), seconds);
+  label_with_digest(state, c.pool);
+}
+
+void marks(benchmark::State& state) {
+  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  std::vector<MarkScoreHead> heads;
+  for (const CellHead& head : c.host) heads.push_back({head, 0, 0});
+  const DeviceArray<MarkScoreHead> heads_on(heads);
+  const MarkScoreArgs args{c.cells(),      heads_on.get(), c.marks.get(), nullptr,
+                           c.scores.get(), c.rows,         c.heads,       c.rows};
+  const double seconds =
+      median_of_replays(state, 4, [&](uint32_t, cudaStream_t stream) { return score_marks(args, stream); });
+  report(state, c.all() * 8, seconds);
+  label_with_digest(state, c.scores);
+}
+
+// Heads of all layers of one call, and of many.
+void sizes(benchmark::internal::Benchmark* b) {
+  b->Args({256, 8192})->Args({256, 32768})->Args({2048, 8192})->Iterations(9)->UseManualTime();
+}
+BENCHMARK_CAPTURE(keys, knorm, false)->Apply(sizes);
+BENCHMARK_CAPTURE(keys, keydiff, true)->Apply(sizes);
+BENCHMARK(select)->Apply(sizes)->Args({256, 65536})->Args({1024, 2048});
+BENCHMARK(compact)->Apply(sizes);
+BENCHMARK(marks)->Args({256, 32768})->Args({2048, 8192})->Iterations(9)->UseManualTime();
+BENCHMARK(look)
+    ->Args({256, 8192, 1})
+    ->Args({8, 32768, 1})
+    ->Args({256, 8192, 32})
+    ->Args({8, 32768, 64})
+    ->Args({8, 32768, 512})
+    ->Iterations(5)
+    ->UseManualTime();
+
+}  // namespace
+}  // namespace kvtwin::test
+
+BENCHMARK_MAIN();

@@ -1,0 +1,281 @@
+// Recall of 16 KB units from 2 GB of pinned memory: alone, and beside decode attention of 32 calls of 8k
+// (Llama-3.1-8B, one layer, page 32). 55.4 GB/s is what the copy engine gives large copies (KERNELS 5).
+//
+// Beside: decodes in graphs, one behind the other, and a recall that starts after the first ones and ends
+// before the last. Its rate is over its own time; a decode's time is that of the graphs within it, against
+// graphs of decodes on all SMs with nothing beside them.
+
+#include <numeric>
+
+#include "kernels/bench/replay.cuh"
+#include "kernels/recall_pages.h"
+
+namespace kvtwin::test {
+namespace {
+
+using kernels::HostPageLayout;
+
+constexpr uint32_t kDim = 128, kKvHeads = 8, kGroup = 4, kPage = 32, kCalls = 32, kTokens = 8192;
+constexpr uint32_t kHostPages = 16'384;           // of 128 KB
+constexpr double kUnit = 2.0 * kPage * kDim * 2;  // bytes
+constexpr double kCopyCeiling = 55.4e9;
+constexpr uint32_t kSms = 132;
+
+enum class Way : uint8_t { kKernel, kCopyEngine };
+
+// Pinned pages with random bytes, and moves of `count` random units to blocks one behind the other.
+struct Recall {
+  __nv_bfloat16* pinned = nullptr;
+  DeviceArray<__nv_bfloat16> pool;
+  std::vector<RecallMove> moves;
+  DeviceArray<RecallMove> list;
+  DeviceArray<uint32_t> count;
+  cudaStream_t stream{};
+
+  explicit Recall(uint32_t units)
+      : pool(size_t{units} * 2 * kPage * kDim), count(std::vector<uint32_t>{units}) {
+    std::mt19937 random(7);
+    for (uint32_t i = 0; i < units; ++i)
+      moves.push_back(
+          {static_cast<uint32_t>(random() % kHostPages), static_cast<uint32_t>(random() % kKvHeads), i});
+    list = DeviceArray<RecallMove>(moves);
+    int low = 0, high = 0;
+    KVT_CUDA(cudaDeviceGetStreamPriorityRange(&low, &high));
+    KVT_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high));
+    pinned = host_pages();
+  }
+  Recall(const Recall&) = delete;
+  ~Recall() { cudaStreamDestroy(stream); }
+
+  static __nv_bfloat16* host_pages() {
+    static __nv_bfloat16* const pages = [] {
+      void* out = nullptr;
+      const size_t numbers = size_t{kHostPages} * kKvHeads * 2 * kPage * kDim;
+      KVT_CUDA(cudaMallocHost(&out, numbers * 2));
+      const auto random = random_bf16(numbers);
+      KVT_CUDA(cudaMemcpy(out, random.get(), numbers * 2, cudaMemcpyDeviceToHost));
+      return static_cast<__nv_bfloat16*>(out);
+    }();
+    return pages;
+  }
+  double bytes() const { return kUnit * static_cast<double>(moves.size()); }
+
+  void start(Way way, HostPageLayout layout, uint32_t ctas) const {
+    const HostPool host{pinned, uint64_t{kKvHeads} * 2 * kPage * kDim, layout, kPage, kKvHeads, kDim};
+    if (way == Way::kKernel) {
+      KVT_CUDA(recall_pages({host, pool.get(), list.get(), count.get(), ctas}, stream));
+    } else {
+      KVT_CUDA(copy_recalled(host, pool.get(), moves, stream));
+    }
+  }
+};
+
+struct Event {
+  cudaEvent_t event{};
+  Event() { KVT_CUDA(cudaEventCreate(&event)); }
+  Event(const Event&) = delete;
+  ~Event() { cudaEventDestroy(event); }
+  void record(cudaStream_t stream) const { KVT_CUDA(cudaEventRecord(event, stream)); }
+  double since(const Event& before) const {
+    float ms = 0;
+    KVT_CUDA(cudaEventElapsedTime(&ms, before.event, event));
+    return static_cast<double>(ms) / 1e3;
+  }
+};
+
+void report(benchmark::State& state, double bytes, const std::vector<double>& seconds) {
+  const double rate = bytes / median(seconds);
+  state.counters["us_median"] = median(seconds) * 1e6;
+  state.counters["MB"] = bytes / 1e6;
+  state.counters["GBps"] = rate / 1e9;
+  state.counters["pct_ceiling"] = rate / kCopyCeiling * 100;
+}
+
+void alone(benchmark::State& state, Way way, HostPageLayout layout) {
+  const auto ctas = static_cast<uint32_t>(state.range(0)), units = static_cast<uint32_t>(state.range(1));
+  const Recall recall(units);
+  const Event begin, end;
+  std::vector<double> seconds;
+  for (int i = 0; i < 2; ++i) recall.start(way, layout, ctas);
+  for (auto _ : state) {
+    begin.record(recall.stream);
+    recall.start(way, layout, ctas);
+    end.record(recall.stream);
+    KVT_CUDA(cudaStreamSynchronize(recall.stream));
+    seconds.push_back(end.since(begin));
+    state.SetIterationTime(seconds.back());
+  }
+  report(state, recall.bytes(), seconds);
+  label_with_digest(state, recall.pool);
+}
+
+// Graphs of decodes, each over other pages than the one before.
+struct Decodes {
+  static constexpr uint32_t kOfGraph = 8, kGraphs = 24;
+
+  DeviceArray<__nv_bfloat16> pool, q, out;
+  DeviceArray<uint32_t> pages;
+  DeviceArray<DecodeSequence> table;
+  DeviceArray<char> plan, workspace;
+  cudaStream_t stream{};
+  cudaGraphExec_t graph{};
+  Event marks[kGraphs + 1];
+
+  explicit Decodes(uint32_t ctas) {
+    constexpr uint32_t kSequences = kCalls * kKvHeads, kPages = kSequences * (kTokens / kPage), kSets = 4;
+    std::vector<uint32_t> numbers(size_t{kPages} * kSets);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    std::shuffle(numbers.begin(), numbers.end(), std::mt19937(1));
+    std::vector<DecodeSequence> rows;
+    for (uint32_t i = 0; i < kSequences; ++i) rows.push_back({i * kGroup, i * (kTokens / kPage), kTokens, 0});
+    const DecodeShape shape{kDim, kGroup, kPage, 1, kSequences, ctas};
+    pool = random_bf16(numbers.size() * 2 * kPage * kDim);
+    q = random_bf16(size_t{kSequences} * kGroup * kDim);
+    out = DeviceArray<__nv_bfloat16>(size_t{kSequences} * kGroup * kDim);
+    pages = DeviceArray<uint32_t>(numbers);
+    table = DeviceArray<DecodeSequence>(rows);
+    plan = DeviceArray<char>(decode_plan_bytes(shape));
+    workspace = DeviceArray<char>(std::vector<char>(decode_workspace_bytes(shape), 0));
+    DecodeArgs args{pool.get(), pages.get(), table.get(), q.get(),
+                    out.get(),  0.0883883f,  plan.get(),  workspace.get()};
+    KVT_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    KVT_CUDA(plan_attention_decode(shape, args, stream));
+    cudaGraph_t made;
+    KVT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (uint32_t i = 0; i < kOfGraph; ++i) {
+      args.pages = pages.get() + size_t{i % kSets} * kPages;
+      KVT_CUDA(attention_decode(shape, args, stream));
+    }
+    KVT_CUDA(cudaStreamEndCapture(stream, &made));
+    KVT_CUDA(cudaGraphInstantiate(&graph, made, 0));
+    KVT_CUDA(cudaGraphDestroy(made));
+    KVT_CUDA(cudaStreamSynchronize(stream));
+  }
+  Decodes(const Decodes&) = delete;
+  ~Decodes() { cudaGraphExecDestroy(graph), cudaStreamDestroy(stream); }
+
+  // Starts all, then calls `beside`.
+  template <typename Beside>
+  void run(const Beside& beside) const {
+    marks[0].record(stream);
+    for (uint32_t i = 0; i < kGraphs; ++i) {
+      KVT_CUDA(cudaGraphLaunch(graph, stream));
+      marks[i + 1].record(stream);
+    }
+    beside();
+  }
+};
+
+double decode_alone() {
+  static const double seconds = [] {
+    const Decodes decodes(kSms);
+    std::vector<double> each;
+    for (int i = 0; i < 3; ++i) {
+      decodes.run([] {});
+      KVT_CUDA(cudaStreamSynchronize(decodes.stream));
+      for (uint32_t g = 2; g < Decodes::kGraphs; ++g)
+        each.push_back(decodes.marks[g + 1].since(decodes.marks[g]) / Decodes::kOfGraph);
+    }
+    return median(each);
+  }();
+  return seconds;
+}
+
+// range: CTAs of the recall, SMs that decode leaves out, MB of the recall.
+void beside(benchmark::State& state, Way way) {
+  const auto ctas = static_cast<uint32_t>(state.range(0)), left_out = static_cast<uint32_t>(state.range(1));
+  const double one = decode_alone();
+  const Decodes decodes(kSms - left_out);
+  const Recall recall(static_cast<uint32_t>(state.range(2)) << 6);  // 64 units of 16 KB a MB
+  const Event begin, end;
+  std::vector<double> each, seconds;
+  bool within = true;
+  for (auto _ : state) {
+    decodes.run([&] {
+      KVT_CUDA(cudaStreamWaitEvent(recall.stream, decodes.marks[2].event));
+      begin.record(recall.stream);
+      recall.start(way, HostPageLayout::kHnd, ctas);
+      end.record(recall.stream);
+    });
+    KVT_CUDA(cudaDeviceSynchronize());
+    seconds.push_back(end.since(begin));
+    state.SetIterationTime(seconds.back());
+    if (decodes.marks[Decodes::kGraphs].since(end) < 0) within = false;
+    for (uint32_t g = 0; g < Decodes::kGraphs; ++g) {
+      if (decodes.marks[g].since(begin) > 0 && end.since(decodes.marks[g + 1]) > 0)
+        each.push_back(decodes.marks[g + 1].since(decodes.marks[g]) / Decodes::kOfGraph);
+    }
+  }
+  if (!within || each.empty())
+    return state.SkipWithError("the recall outlasted the decodes, or none is within it");
+  report(state, recall.bytes(), seconds);
+  state.counters["decode_us"] = median(each) * 1e6;
+  state.counters["decode_alone_us"] = one * 1e6;
+  state.counters["slower_pct"] = (median(each) / one - 1) * 100;
+  label_with_digest(state, recall.pool);
+}
+
+// Without a recall: what leaving SMs out costs.
+void left_out(benchmark::State& state) {
+  const Decodes decodes(kSms - static_cast<uint32_t>(state.range(0)));
+  std::vector<double> each;
+  for (auto _ : state) {
+    decodes.run([] {});
+    KVT_CUDA(cudaStreamSynchronize(decodes.stream));
+    for (uint32_t g = 2; g < Decodes::kGraphs; ++g)
+      each.push_back(decodes.marks[g + 1].since(decodes.marks[g]) / Decodes::kOfGraph);
+    state.SetIterationTime(each.back());
+  }
+  state.counters["decode_us"] = median(each) * 1e6;
+  state.counters["slower_pct"] = (median(each) / decode_alone() - 1) * 100;
+}
+
+void stage(benchmark::State& state, HostPageLayout layout) {
+  constexpr uint32_t kPages = 512, kSets = 4;
+  const HostPool host{nullptr, 0, layout, kPage, kKvHeads, kDim};
+  const auto pool = random_bf16(size_t{kPages} * kSets * host.page_numbers());
+  const DeviceArray<__nv_bfloat16> staging(size_t{kPages} * kSets * host.page_numbers());
+  std::vector<uint32_t> pages(kPages * kSets);
+  std::iota(pages.begin(), pages.end(), 0);
+  std::shuffle(pages.begin(), pages.end(), std::mt19937(2));
+  const DeviceArray<uint32_t> list(pages);
+  const double seconds = median_of_replays(state, 8, [&](uint32_t i, cudaStream_t stream) {
+    const size_t set = i % kSets * kPages;
+    return stage_pages(
+        {pool.get(), list.get() + set, staging.get() + set * host.page_numbers(), host, kPages}, stream);
+  });
+  const double bytes = 4.0 * kPages * static_cast<double>(host.page_numbers());
+  state.counters["us_median"] = seconds * 1e6, state.counters["MB"] = bytes / 1e6;
+  state.counters["GBps"] = bytes / seconds / 1e9;
+  state.counters["pct_ceiling"] = bytes / seconds / kReadCeiling * 100;
+  label_with_digest(state, staging);
+}
+
+void times(benchmark::internal::Benchmark* b) {
+  b->UseManualTime()->Iterations(7)->Unit(benchmark::kMicrosecond);
+}
+void kernel_alone(benchmark::internal::Benchmark* b) {
+  times(b->Args({1, 8192})->Args({2, 8192})->Args({3, 8192})->Args({4, 8192})->Args({2, 64})->Args({4, 64}));
+}
+void engine_alone(benchmark::internal::Benchmark* b) { times(b->Args({0, 8192})->Args({0, 64})); }
+BENCHMARK_CAPTURE(alone, kernel_hnd, Way::kKernel, HostPageLayout::kHnd)->Apply(kernel_alone);
+BENCHMARK_CAPTURE(alone, kernel_nhd, Way::kKernel, HostPageLayout::kNhd)->Apply(kernel_alone);
+BENCHMARK_CAPTURE(alone, copies_hnd, Way::kCopyEngine, HostPageLayout::kHnd)->Apply(engine_alone);
+BENCHMARK_CAPTURE(alone, copies_nhd, Way::kCopyEngine, HostPageLayout::kNhd)->Apply(engine_alone);
+BENCHMARK(left_out)->Arg(0)->Arg(1)->Arg(2)->Arg(4)->Apply(times);
+BENCHMARK_CAPTURE(beside, kernel, Way::kKernel)
+    ->Args({1, 1, 512})
+    ->Args({2, 2, 512})
+    ->Args({3, 3, 768})
+    ->Args({4, 4, 768})
+    ->Args({2, 1, 512})
+    ->Args({4, 2, 768})
+    ->Apply(times);
+BENCHMARK_CAPTURE(beside, copies, Way::kCopyEngine)->Args({0, 0, 128})->Apply(times);
+BENCHMARK_CAPTURE(stage, hnd, HostPageLayout::kHnd)->Apply(times);
+BENCHMARK_CAPTURE(stage, nhd, HostPageLayout::kNhd)->Apply(times);
+
+}  // namespace
+}  // namespace kvtwin::test
+
+BENCHMARK_MAIN();

@@ -1,0 +1,158 @@
+#include "models/compression_cost.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "models/partwise_cost.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr double kFp32Bytes = 4;
+constexpr double kVectorShare = 1.0 / 16;  // of the bf16 rate
+constexpr double kMoveShare = 0.80;        // of the read rate: gather_cells, kernels/README.md
+// Radix selection: four passes that read every score, then one that reads again and writes indices.
+constexpr uint32_t kSelectKernels = 5;
+constexpr double kSelectBytes = 5 * kFp32Bytes;
+
+KernelWork times(const KernelWork& work, double count) {
+  return {work.bytes * count, work.product_flop * count, work.vector_flop * count};
+}
+KernelWork sum(const KernelWork& a, const KernelWork& b) {
+  return {a.bytes + b.bytes, a.product_flop + b.product_flop, a.vector_flop + b.vector_flop};
+}
+
+// Pairs of a chunk's rows and the cells that each sees, itself included.
+double pairs(const ChunkShape& chunk) {
+  return chunk.tokens * (static_cast<double>(chunk.context) + (1.0 + chunk.tokens) / 2);
+}
+
+}  // namespace
+
+CompressionCost::CompressionCost(const LlmSpec& llm, const DeviceSpec& device, const CompressionWork& work,
+                                 std::unique_ptr<CostModel> model)
+    : work_(work), model_(std::move(model)), layers_(llm.layers), kv_heads_(work.kv_heads) {
+  KVT_CHECK(model_ != nullptr);
+  KVT_CHECK(work.after_layers || (work.probe_rows == 0 && work.repeat_rows == 0));
+  constexpr double per_ns = 1e-9;
+  bytes_per_ns_ = device.hbm_bytes_per_s.value * per_ns * device.read_fraction.value;
+  move_bytes_per_ns_ = bytes_per_ns_ * kMoveShare;
+  flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * device.gemm_fraction.value;
+  vector_flop_per_ns_ = device.bf16_flop_per_s.value * per_ns * kVectorShare;
+  small_fixed_ns_ = device.small_fixed_ns.value;
+}
+
+double CompressionCost::kernel_ns(const KernelWork& work, uint32_t kernels) const {
+  const double arithmetic =
+      std::max(work.product_flop / flop_per_ns_, work.vector_flop / vector_flop_per_ns_);
+  return std::max(work.bytes / bytes_per_ns_, arithmetic) + kernels * small_fixed_ns_;
+}
+
+double CompressionCost::kept(const CompressionShape& one) const {
+  if (one.kept != CompressionShape::kUnknown) return one.kept;
+  return std::min<double>(work_.kept_share * one.ranked, work_.kept_cells);
+}
+
+StepPart CompressionCost::layer_part(const char* name, PartKind kind, bool after, double ns) const {
+  return {name,
+          kind,
+          after ? PartPlace::kAfter : PartPlace::kLayer,
+          layers_,
+          ticks_from_ns(ns),
+          Evidence::kRoofline};
+}
+
+// Whole passes, one after the other; their evidence is the model's.
+void CompressionCost::add_probes(const StepShape& shape, Parts* out) {
+  std::array<Ticks, kEvidenceKinds> ticks{};
+  const auto pass = [&](uint32_t rows, uint32_t context, uint32_t passes) {
+    if (rows == 0 || passes == 0) return;
+    const ChunkShape chunk{rows, context};
+    StepShape probe;
+    probe.chunks = {&chunk, 1};
+    probe.tokens = probe.tokens_padded = rows;
+    const StepCost cost = model_->step(probe);
+    for (size_t i = 0; i < ticks.size(); ++i) ticks[i] += cost.by_evidence[i] * passes;
+  };
+  for (const CompressionShape& one : shape.compressions) {
+    pass(work_.probe_rows, one.held, 1);
+    if (work_.repeat_rows == 0) continue;
+    pass(work_.repeat_rows + work_.repeat_extra, one.held, one.ranked / work_.repeat_rows);
+    const uint32_t rest = one.ranked % work_.repeat_rows;
+    pass(rest > 0 ? rest + work_.repeat_extra : 0, one.held, 1);
+  }
+  for (size_t i = 0; i < ticks.size(); ++i)
+    out->add({"probe_pass", PartKind::kProbe, PartPlace::kAfter, 1, ticks[i], static_cast<Evidence>(i)});
+}
+
+void CompressionCost::add_parts(const StepShape& shape, Parts* out) {
+  uint32_t rows = work_.captures_decodes ? shape.decodes : 0;
+  for (const ChunkShape& chunk : shape.chunks) rows += chunk.tokens;
+  if (work_.capture_kernels > 0 && rows > 0) {
+    KernelWork work = times(work_.per_row, rows);
+    work.bytes += work_.row_weight_bytes;
+    if (work_.captures_decodes)
+      work = sum(work, times(work_.per_cell, static_cast<double>(shape.decode_context_sum)));
+    for (const ChunkShape& chunk : shape.chunks) work = sum(work, times(work_.per_pair, pairs(chunk)));
+    out->add(layer_part("capture", PartKind::kCapture, false, kernel_ns(work, work_.capture_kernels)));
+  }
+  if (shape.compressions.empty()) return;
+  add_probes(shape, out);
+  KernelWork score;
+  double ranked = 0, moved = 0;
+  for (const CompressionShape& one : shape.compressions) {
+    ranked += one.ranked;
+    score = sum(score, times(work_.score, one.ranked));
+    score = sum(score, times(work_.score_pair, static_cast<double>(one.tokens) * one.ranked / 2));
+    if (work_.moves) moved += kept(one) + (work_.moves_all ? one.held - one.ranked : 0);
+  }
+  const bool after = work_.after_layers;
+  if (work_.score_kernels > 0)
+    out->add(layer_part("score", PartKind::kScore, after, kernel_ns(score, work_.score_kernels)));
+  if (work_.selects) {
+    const KernelWork select{.bytes = ranked * kv_heads_ * kSelectBytes};
+    out->add(layer_part("select", PartKind::kSelect, after, kernel_ns(select, kSelectKernels)));
+  }
+  if (moved > 0) {
+    const double ns = 2 * moved * work_.cell_bytes / move_bytes_per_ns_ + small_fixed_ns_;
+    out->add(layer_part("move_cells", PartKind::kMove, after, ns));
+  }
+  out->add({"bookkeeping", PartKind::kBookkeeping, PartPlace::kAfter,
+            static_cast<uint32_t>(shape.compressions.size()), ticks_from_ns(work_.bookkeeping_ns),
+            Evidence::kRoofline});
+}
+
+StepCost CompressionCost::step(const StepShape& shape) {
+  StepCost cost = model_->step(shape);
+  Parts parts;
+  add_parts(shape, &parts);
+  for (size_t i = 0; i < parts.count; ++i) {
+    const StepPart& part = parts.part[i];
+    const Ticks ticks = part.times * part.each;
+    cost.device += ticks;
+    cost.by_evidence[static_cast<size_t>(part.evidence)] += ticks;
+    cost.compression[static_cast<size_t>(compression_part(part.kind))] += ticks;
+  }
+  return cost;
+}
+
+std::vector<StepPart> CompressionCost::ops(const StepShape& shape) {
+  std::vector<StepPart> all = model_->ops(shape);
+  if (all.empty()) return all;  // it does not know its parts
+  Parts parts;
+  add_parts(shape, &parts);
+  const auto last = std::find_if(all.rbegin(), all.rend(),
+                                 [](const StepPart& part) { return part.kind == PartKind::kAttention; });
+  auto at = last == all.rend() ? all.end() : last.base();
+  for (size_t i = 0; i < parts.count; ++i) {
+    if (parts.part[i].place == PartPlace::kLayer) {
+      at = all.insert(at, parts.part[i]) + 1;
+    } else {
+      all.push_back(parts.part[i]);
+    }
+  }
+  return all;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,119 @@
+"""Trains Judge Q's soft tokens (METHODS 5.1) for a checkpoint that train.py wrote.
+
+  python3 models/train/judge_q.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=judge_q.safetensors
+
+Only the soft tokens learn: 32 rows behind a prompt, whose attention to the prompt should be that of the answer,
+per layer and query head. Answers are the right ones (the model gives them itself in almost all cases). The loss
+is the divergence of the two maps, each normalised over the prompt: the squared error of the paper has gradients
+of the size 1/N^2 here.
+"""
+
+import argparse
+import math
+import time
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+import llama
+import task_data
+
+
+def load(folder, device):
+    model = llama.Llama(llama.Shape())
+    model.load_state_dict({k: v.float() for k, v in load_file(f"{folder}/model.safetensors").items()})
+    for weight in model.parameters():
+        weight.requires_grad_(False)
+    return model.to(device).eval()
+
+
+def contexts(ids, marks):
+    """Sessions of one question: prompt length and answer length of each."""
+    scored = marks == task_data.SCORED
+    begin = scored.argmax(1)
+    return begin, scored.sum(1)
+
+
+def maps(model, x, prompt, rows, counts):
+    """Mean attention of `rows` rows behind each prompt to it, normalised: [layers][B][Hq][T]. x: [B][T+rows][D],
+    the rows of each sample at positions prompt..prompt+rows; counts: how many of them are real."""
+    b, t, _ = x.shape
+    at = torch.arange(t, device=x.device)
+    cos, sin = llama.rotation(model.shape, at)
+    index = prompt[:, None] + torch.arange(rows, device=x.device)
+    real = (torch.arange(rows, device=x.device)[None] < counts[:, None]).float()
+    inside = (at[None] < prompt[:, None])[:, None, None]
+    out = []
+    for layer in model.model.layers:
+        q, k, _ = layer.self_attn.heads(layer.input_layernorm(x), cos, sin)
+        asked = torch.gather(q, 2, index[:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3]))
+        scores = (asked @ k.transpose(2, 3)) / math.sqrt(q.shape[3])
+        seen = torch.softmax(scores.masked_fill(~inside, -torch.inf), -1)
+        out.append((seen * real[:, None, :, None]).sum(2) / real.sum(1)[:, None, None])
+        x = layer(x, cos, sin)
+    return torch.stack(out)
+
+
+def place(x, rows_of, prompt):
+    """x with `rows_of` [B][n][D] written at positions prompt..prompt+n."""
+    index = (prompt[:, None] + torch.arange(rows_of.shape[1], device=x.device))[..., None].expand_as(rows_of)
+    return x.scatter(1, index, rows_of)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kvtwin", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--seconds", type=float, default=45, help="stops after so long, whatever the steps")
+    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    model = load(args.model, args.device)
+    # The tasks in which there is something to choose, one question each: what is asked stands at the end or first.
+    parts = [task_data.make(args.kvtwin, f"/tmp/judge-{task}", task, "train", 900 + args.seed,
+                            args.batch * 40, args.tokens, 1)
+             for task in ("multi_key", "variable_tracking", "question_first", "tool_schema")]
+    ids = np.stack([part[0] for part in parts], 1).reshape(-1, args.tokens)
+    marks = np.stack([part[1] for part in parts], 1).reshape(-1, args.tokens)
+    begin, length = contexts(ids, marks)
+    source = torch.Generator().manual_seed(args.seed)
+    soft = (torch.randn(args.rows, model.shape.hidden, generator=source) * 0.02).to(args.device)
+    start = model.embed(torch.tensor(ids.astype(np.int64)[:64], device=args.device)).mean((0, 1))
+    soft = torch.nn.Parameter(soft + start)
+    optimizer = torch.optim.AdamW([soft], lr=args.rate, weight_decay=0.0)
+    began = time.time()
+    for step in range(args.steps):
+        first = step * args.batch % len(ids)
+        part = slice(first, first + args.batch)
+        tokens = torch.from_numpy(ids[part].astype(np.int64)).to(args.device)
+        prompt = torch.from_numpy(begin[part]).to(args.device)
+        counts = torch.from_numpy(length[part]).to(args.device)
+        longest = int(counts.max())
+        x = torch.nn.functional.pad(model.embed(tokens), (0, 0, 0, args.rows))
+        with torch.no_grad():
+            wanted = maps(model, x, prompt, longest, counts)
+        asked = place(x, soft[None].expand(len(tokens), -1, -1), prompt)
+        got = maps(model, asked, prompt, args.rows, torch.full_like(counts, args.rows))
+        loss = (wanted * ((wanted + 1e-9).log() - (got + 1e-9).log())).sum(-1).mean()
+        for group in optimizer.param_groups:
+            group["lr"] = args.rate * 0.5 * (1 + math.cos(math.pi * step / args.steps))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 50 == 0:
+            print(f"judge_q step {step} divergence {loss.item():.4f} {time.time() - began:.0f} s", flush=True)
+        if time.time() - began > args.seconds:
+            print(f"judge_q stopped at step {step}: {args.seconds} s are over", flush=True)
+            break
+    save_file({"soft_tokens": soft.detach().cpu().contiguous()}, args.out, metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    main()

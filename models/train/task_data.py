@@ -1,0 +1,79 @@
+"""Batches of tasks, as `kvtwin trace make-task --arrays` writes them (traces/make_task.h).
+
+A stage of the curriculum is one size of session. Its shards are made while others are trained on, each from its
+own seed: batch i of a stage is the same in every run. Only the split "train" is trained on.
+"""
+
+import concurrent.futures
+import pathlib
+import subprocess
+
+import numpy as np
+import torch
+
+SCORED, TOOL_CALL = 2, 1
+
+
+def make(tool, prefix, task, split, seed, sessions, tokens, questions):
+    """Runs the generator and gives back (ids uint16, marks uint8), [sessions][tokens]. Removes its files."""
+    command = [tool, "trace", "make-task", task, f"--split={split}", f"--seed={seed}", f"--sessions={sessions}",
+               f"--tokens={tokens}", f"--questions={questions}", f"--arrays={prefix}"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    paths = [pathlib.Path(f"{prefix}.{kind}.npy") for kind in ("tokens", "scored")]
+    arrays = [np.load(path) for path in paths]
+    for path in paths:
+        path.unlink()
+    return arrays
+
+
+class Batches:
+    """Endless batches of one stage: (ids, targets, weights) on `device`; targets are the next tokens."""
+
+    AHEAD = 6  # shards in the making
+
+    def __init__(self, tool, scratch, stage, seed, batch_tokens, device):
+        self.tool, self.scratch, self.stage, self.seed, self.device = tool, scratch, stage, seed, device
+        self.rows = batch_tokens // stage["tokens"]
+        self.pool = concurrent.futures.ThreadPoolExecutor(self.AHEAD)
+        self.shards, self.next = [], 0
+
+    def request(self):
+        # Sessions of many questions teach most per token; those that are evaluated have few.
+        questions = self.stage["questions"][self.next % len(self.stage["questions"])]
+        number, tokens = self.next, self.stage["tokens"]
+        self.next += 1
+        prefix = f"{self.scratch}/train-{tokens}-{number}"
+        self.shards.append(self.pool.submit(make, self.tool, prefix, "mixed", "train",
+                                            self.seed * 1_000_000 + tokens * 1_000 + number,
+                                            self.rows * self.stage["shard_batches"], tokens, questions))
+
+    def __iter__(self):
+        for _ in range(self.AHEAD):
+            self.request()
+        while True:
+            ids, marks = self.shards.pop(0).result()
+            self.request()
+            for first in range(0, len(ids), self.rows):
+                yield to_batch(ids[first:first + self.rows], marks[first:first + self.rows], self.device)
+
+    def close(self):
+        for shard in self.shards:
+            shard.cancel()
+        self.pool.shutdown(wait=True)
+
+
+def to_batch(ids, marks, device):
+    ids = torch.from_numpy(ids.astype(np.int64)).to(device, non_blocking=True)
+    marks = torch.from_numpy(marks).to(device, non_blocking=True)
+    weights = (marks == SCORED).float() + 0.25 * (marks == TOOL_CALL).float()
+    return ids[:, :-1], ids[:, 1:], weights[:, 1:]
+
+
+def answers(ids, marks, guesses):
+    """(right, asked): answers all of whose tokens were guessed. An answer is a run of SCORED marks."""
+    scored = marks == SCORED
+    wrong = scored & (ids != guesses)
+    begins = scored & ~np.pad(scored, ((0, 0), (1, 0)))[:, :-1]
+    number = np.cumsum(begins.reshape(-1)) - 1
+    bad = np.bincount(number[wrong.reshape(-1)], minlength=int(begins.sum())) > 0
+    return int((~bad).sum()), int(begins.sum())

@@ -1,0 +1,200 @@
+"""Trains the tiny model on tasks. See README.md beside this; the weights that ship are in models/tiny/.
+
+  python3 models/train/train.py --kvtwin=build/release/scenarios/kvtwin --out=/tmp/tiny --seconds=200
+
+Steps per stage are fixed by --steps, or found once by timing each stage and filling --seconds; either way
+they are written into recipe.json, and with them and the seed the same data come in the same order.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import tempfile
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+import llama
+import task_data
+
+TASKS = ["needle", "multi_key", "multi_value", "variable_tracking", "multi_hop", "old_result", "changing_intent",
+         "tool_schema", "question_first", "long_list"]
+# Short contexts first: lookup heads form where there is little to look through. `share`: of the time.
+STAGES = [
+    {"tokens": 128, "questions": [12], "share": 0.30, "shard_batches": 48},
+    {"tokens": 256, "questions": [16, 4], "share": 0.30, "shard_batches": 48},
+    {"tokens": 512, "questions": [24, 4], "share": 0.40, "shard_batches": 48},
+]
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kvtwin", required=True, help="the program, or one that has its make-task")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--seconds", type=float, default=200)
+    parser.add_argument("--steps", default="", help="per stage, instead of --seconds: 1000,900,600")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--batch-tokens", type=int, default=131072)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--resume", default="", help="a folder that --out named before: goes on from its weights")
+    parser.add_argument("--smoke", action="store_true", help="tiny batches, two steps a stage: does it run?")
+    return parser.parse_args()
+
+
+def rate_at(progress, peak):
+    """Warm-up over 2 %, then a cosine down to 3 % of the peak."""
+    if progress < 0.02:
+        return peak * (0.05 + 0.95 * progress / 0.02)
+    return peak * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - 0.02) / 0.98))))
+
+
+def make_optimizer(model, args):
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=args.rate, betas=(0.9, 0.98), fused=args.device == "cuda")
+
+
+def loss_of(model, batch, device):
+    ids, targets, weights = batch
+    with torch.autocast(device, dtype=torch.bfloat16):
+        logits = model(ids)
+    each = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
+    return (each * weights.flatten()).sum() / weights.sum()
+
+
+def train_step(model, optimizer, batch, rate, device):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    loss = loss_of(model, batch, device)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss.detach()
+
+
+@torch.no_grad()
+def accuracy(model, sets, device, rounded):
+    """Exact answers per task, by weights as they ship (`rounded` to bf16), computed in fp32 as the CPU engine."""
+    shipped = llama.Llama(model.shape).to(device)
+    shipped.load_state_dict({k: v.to(torch.bfloat16).float() if rounded else v
+                             for k, v in model.state_dict().items()})
+    out = {}
+    for task, (ids, marks) in sets.items():
+        guesses = np.zeros_like(ids)
+        for first in range(0, len(ids), 64):
+            part = torch.from_numpy(ids[first:first + 64].astype(np.int64)).to(device)
+            guesses[first:first + 64, 1:] = shipped(part)[:, :-1].argmax(-1).cpu().numpy()
+        right, asked = task_data.answers(ids, marks, guesses)
+        out[task] = [right, asked]
+    return out
+
+
+def say_accuracy(label, result):
+    print(label, " ".join(f"{task}={right / asked:.3f}" for task, (right, asked) in result.items()), flush=True)
+
+
+def steps_of(args, model, sources):
+    """Steps per stage that fill the time, from a few timed steps on weights that are thrown away."""
+    if args.smoke:
+        return [2] * len(STAGES)
+    if args.steps:
+        return [int(word) for word in args.steps.split(",")]
+    kept = {k: v.clone() for k, v in model.state_dict().items()}
+    optimizer, steps = make_optimizer(model, args), []
+    for stage, source in zip(STAGES, sources):
+        batch = next(source)
+        for i in range(13):
+            if i == 3:
+                torch.cuda.synchronize()
+                begin = time.time()
+            train_step(model, optimizer, batch, 1e-5, args.device)
+        torch.cuda.synchronize()
+        each = (time.time() - begin) / 10
+        steps.append(max(1, int(args.seconds * stage["share"] / (each * 1.04))))
+        print(f"stage {stage['tokens']}: {each * 1e3:.1f} ms a step, {steps[-1]} steps", flush=True)
+    model.load_state_dict(kept)
+    return steps
+
+
+class Notebook:
+    """What is left of a run: the weights, the loss curve, the recipe. Kept every minute, so that a time limit
+    costs a minute."""
+
+    def __init__(self, args, shape, steps):
+        self.args, self.steps, self.curve, self.last, self.began = args, steps, [], time.time(), time.time()
+        self.shape = shape
+        self.out = pathlib.Path(args.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+
+    def note(self, step, stage, loss, rate):
+        self.curve.append((step, stage, loss, rate))
+
+    def keep(self, model, result):
+        self.last = time.time()
+        llama.write(model, self.out)
+        rows = [f"{step},{stage},{loss:.5f},{rate:.3e}\n" for step, stage, loss, rate in self.curve]
+        (self.out / "loss.csv").write_text("step,stage_tokens,loss,rate\n" + "".join(rows))
+        recipe = {"shape": vars(self.shape), "seed": self.args.seed, "batch_tokens": self.args.batch_tokens,
+                  "rate": self.args.rate, "stages": STAGES, "steps": self.steps, "torch": torch.__version__,
+                  "device": torch.cuda.get_device_name() if self.args.device == "cuda" else "cpu",
+                  "seconds": round(time.time() - self.began, 1),
+                  "test": {task: {"right": r, "asked": n} for task, (r, n) in result.items()}}
+        (self.out / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n")
+
+
+def main():
+    args = arguments()
+    torch.manual_seed(args.seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # with CUBLAS_WORKSPACE_CONFIG=:4096:8
+    torch.set_float32_matmul_precision("highest")
+    if args.smoke:
+        args.batch_tokens = 4096
+    scratch = tempfile.mkdtemp(dir="/dev/shm" if pathlib.Path("/dev/shm").is_dir() else None)
+    sets = {}
+    for task in TASKS:
+        sets[task] = task_data.make(args.kvtwin, f"{scratch}/test-{task}", task, "test", 1,
+                                    8 if args.smoke else 128, 384, 4)
+    model = llama.Llama(llama.Shape()).draw(args.seed).to(args.device)
+    if args.resume:
+        kept = load_file(f"{args.resume}/model.safetensors")
+        model.load_state_dict({name: value.float() for name, value in kept.items()})
+    print(sum(p.numel() for p in model.parameters()), "parameters", flush=True)
+    loaders = [task_data.Batches(args.kvtwin, scratch, stage, args.seed, args.batch_tokens, args.device)
+               for stage in STAGES]
+    sources = [iter(loader) for loader in loaders]
+    steps = steps_of(args, model, sources)
+    book = Notebook(args, model.shape, steps)
+    book.keep(model, accuracy(model, sets, args.device, True))
+    optimizer, done, total = make_optimizer(model, args), 0, sum(steps)
+    losses = []
+    for stage, source, count in zip(STAGES, sources, steps):
+        for i in range(count):
+            rate = rate_at(done / total, args.rate)
+            losses.append(train_step(model, optimizer, next(source), rate, args.device))
+            done += 1
+            if done % 25 == 0 or done == total:
+                book.note(done, stage["tokens"], torch.stack(losses).mean().item(), rate)
+                losses = []
+            if done % 250 == 0:
+                print(f"step {done}/{total} {stage['tokens']} loss {book.curve[-1][2]:.4f} "
+                      f"{time.time() - book.began:.0f} s", flush=True)
+            if done % 1000 == 0 or time.time() - book.last > 60:
+                result = accuracy(model, sets, args.device, True)
+                say_accuracy(f"  after {done}:", result)
+                book.keep(model, result)
+    result = accuracy(model, sets, args.device, True)
+    book.keep(model, result)
+    say_accuracy("shipped:", result)
+    for loader in loaders:
+        loader.close()
+
+
+if __name__ == "__main__":
+    main()

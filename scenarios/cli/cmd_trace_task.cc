@@ -1,0 +1,79 @@
+// kvtwin trace make-task: sessions with questions and the answers that are right (traces/make_task.h).
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/textproto.h"
+#include "scenarios/cli/cli.h"
+#include "scenarios/cli/cmd_trace.h"
+#include "traces/make_task.h"
+#include "traces/writer.h"
+
+namespace kvtwin {
+namespace {
+
+struct Arguments {
+  TaskOptions options;
+  std::string out, arrays;
+  bool list = false;
+};
+
+int run_make_task(const Arguments& arguments) {
+  std::vector<std::string> names;
+  for (const TaskInfo& one : tasks()) {
+    names.push_back(one.name);
+    if (arguments.list) fmt::print("  {:<20}{}\n", one.name, one.description);
+  }
+  if (arguments.list) return kExitDone;
+  if (arguments.options.task.empty())
+    return complain(Mistake{"TASK", "is missing", fmt::format("one of {}", fmt::join(names, ", "))});
+  if (arguments.out.empty() == arguments.arrays.empty())
+    return complain(Mistake{"--out", arguments.out.empty() ? "is missing" : "is given beside --arrays",
+                            "--out=FILE writes a trace, --arrays=PREFIX what a trainer reads"});
+  if (!arguments.arrays.empty()) {
+    TaskArrays arrays(arguments.arrays, arguments.options.tokens);
+    if (auto good = make_task(arguments.options, &arrays); !good) return complain(good.error());
+    fmt::print("{}.tokens.npy: {} sessions of {} tokens\n", arguments.arrays, arguments.options.sessions,
+               arguments.options.tokens);
+    return kExitDone;
+  }
+  TraceWriter writer(arguments.out);
+  if (auto good = make_task(arguments.options, &writer); !good) return complain(good.error());
+  report_written(arguments.out, writer.footer());
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_trace_task_command(CLI::App& trace, int* exit_status) {
+  CLI::App* const command = trace.add_subcommand(
+      "make-task",
+      "Example: kvtwin trace make-task multi_key --sessions=125 --questions=4 --seed=7 "
+      "--out=multi_key.trace\n\n"
+      "Writes sessions with real token ids whose outputs are the right answers: what `kvtwin evaluate` asks, "
+      "and "
+      "what models/train/ learns from. The same task, split, seed and sizes give the same bytes anywhere. "
+      "`kvtwin trace make-task --list` says what tasks there are.");
+  const auto arguments = std::make_shared<Arguments>();
+  TaskOptions& options = arguments->options;
+  options.sessions = 100;
+  options.seed = 1;
+  command->add_option("TASK", options.task, "a task");
+  command->add_option("--out", arguments->out, "the trace to write");
+  command->add_option("--arrays", arguments->arrays,
+                      "or PREFIX.tokens.npy and PREFIX.scored.npy, a row per session");
+  command->add_option("--sessions", options.sessions, "how many")->capture_default_str();
+  command->add_option("--questions", options.questions, "of a session, if they fit")->capture_default_str();
+  command->add_option("--tokens", options.tokens, "of a session, at most")->capture_default_str();
+  command->add_option("--split", options.split, "train or test: never the same draws")->capture_default_str();
+  command->add_option("--seed", options.seed, "of what is drawn")->capture_default_str();
+  command->add_flag("--list", arguments->list, "list the tasks");
+  command->callback([arguments, exit_status] { *exit_status = run_make_task(*arguments); });
+}
+
+}  // namespace kvtwin

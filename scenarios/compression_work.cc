@@ -1,0 +1,195 @@
+// Operations per cell and row of each scorer, from METHODS 1.x, 3.4 and 5.2: what its definition in
+// kernels/score_*.h reads and multiplies, if one kernel did it for all heads of a layer.
+
+#include "scenarios/compression_work.h"
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/policy/registry.h"
+#include "engine/policy/retention.h"
+#include "kernels/score.h"
+#include "scenarios/compose_parts.h"
+
+namespace kvtwin {
+namespace {
+
+using kernels::ScorerKind;
+
+constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
+constexpr double kExponential = 16;     // in vector operations
+constexpr double kTrimWidth = 64;       // as drawn gates are (engine/cpu/scorer_weights.cc)
+constexpr double kResidualWidth = 256;  // METHODS 3.4
+constexpr double kSpanRows = 64;        // IntentKV's query span
+
+class Filler {
+ public:
+  Filler(const LlmSpec& llm, uint32_t tp, const CoreConfig& config, CompressionWork* out)
+      : set_(config.policies), page_tokens_(config.page_tokens), work_(*out) {
+    query_heads_ = static_cast<double>(llm.query_heads) / tp;
+    kv_heads_ = static_cast<double>(llm.kv_heads_per_gpu(tp));
+    dim_ = llm.head_dim, hidden_ = llm.hidden, layers_ = llm.layers;
+    work_.kv_heads = kv_heads_;
+    work_.cell_bytes = llm.kv.bytes(2 * kv_heads_ * dim_);
+  }
+
+  void fill(ScorerKind kind) {
+    rows_ = captured_rows(set_.scorer, set_.scorer_spec);
+    score(kind);
+    // Positions need no selection; what ranks writes a score for each cell of a head.
+    work_.selects = work_.score_kernels > 0 || kind == ScorerKind::kRandom;
+    if (work_.score_kernels > 0) work_.score.bytes += kv_heads_ * kFp32Bytes;
+  }
+
+ private:
+  // `rows` queries attend to each cell: products, one exponential per query head, keys read once.
+  void ask(double rows, uint32_t kernels) {
+    work_.score_kernels = kernels;
+    work_.score = {work_.cell_bytes / 2, rows * query_heads_ * 2 * dim_, rows * query_heads_ * kExponential};
+  }
+  KernelWork look() const { return {0, query_heads_ * 2 * dim_, query_heads_ * kExponential}; }
+  void write_queries() {
+    work_.capture_kernels = 1;
+    work_.per_row.bytes = 2 * kBf16Bytes * query_heads_ * dim_;
+  }
+  void gate(double outputs, uint32_t kernels) {
+    work_.capture_kernels = kernels;
+    work_.per_row = {kBf16Bytes * hidden_ + kFp32Bytes * outputs, 2 * hidden_ * outputs, 0};
+    work_.row_weight_bytes = kBf16Bytes * hidden_ * outputs;
+    work_.score_kernels = 1;  // reads what the gate left
+    work_.score = {kv_heads_ * kFp32Bytes, 0, 2 * kv_heads_};
+  }
+
+  void score(ScorerKind kind) {
+    switch (kind) {
+      case ScorerKind::kNone:
+      case ScorerKind::kStreaming:
+      case ScorerKind::kDuo:
+      case ScorerKind::kRazor:
+      case ScorerKind::kRandom:
+        return;
+      case ScorerKind::kSnapKv:
+      case ScorerKind::kPyramidKv:
+      case ScorerKind::kTova:
+      case ScorerKind::kFinch:
+      case ScorerKind::kCritical:
+        ask(rows_, 2);  // probabilities, then pooling
+        if (kind == ScorerKind::kCritical) project();
+        return;
+      case ScorerKind::kJudgeQ:
+        ask(rows_, 2);
+        work_.probe_rows = rows_;
+        return;
+      case ScorerKind::kKvzip:
+        return repeat();
+      case ScorerKind::kH2o:
+        return accumulate();
+      case ScorerKind::kObserved:
+        write_queries();
+        ask(0, 2);
+        work_.score_pair = look();
+        return;
+      case ScorerKind::kExpected:
+        return expect();
+      case ScorerKind::kKnorm:
+        return keys(1);
+      case ScorerKind::kKeyDiff:
+        return keys(2);  // the anchor, then each key against it
+      case ScorerKind::kFastKvzip:
+        return gate(kernels::FastKvzipGate::kWidth * (query_heads_ + kv_heads_), 2);
+      case ScorerKind::kTrimKv:
+        return gate(kTrimWidth, 2);
+      case ScorerKind::kRaas:
+        return stamp();
+      case ScorerKind::kIntentRule:
+      case ScorerKind::kIntentResidual:
+        ask(1, 2);
+        if (kind == ScorerKind::kIntentResidual) correct();
+        return;
+    }
+  }
+
+  void keys(double times) {
+    work_.score_kernels = static_cast<uint32_t>(times);
+    work_.score = {times * work_.cell_bytes / 2, 0, times * 2 * kv_heads_ * dim_};
+  }
+  // |W_o V| of each cell and query head: a product as large as the output projection.
+  void project() {
+    ++work_.score_kernels;
+    work_.score.bytes += work_.cell_bytes / 2;
+    work_.score.product_flop += 2 * query_heads_ * dim_ * hidden_;
+    work_.score.vector_flop += 2 * query_heads_ * hidden_;
+  }
+  void repeat() {
+    const ScorerSpec& spec = set_.scorer_spec;
+    work_.repeat_rows = spec.repeat_tokens;
+    work_.repeat_extra = spec.repeat_instruction + std::min(spec.repeat_tail, spec.repeat_tokens);
+    ask(work_.repeat_rows + work_.repeat_extra, 2);  // each piece's rows ask that piece
+  }
+  // Every new row looks at every key once more, and adds to one sum per cell and head.
+  void accumulate() {
+    work_.capture_kernels = 1;
+    work_.per_pair = look();
+    work_.per_cell = look();
+    work_.per_cell.bytes = work_.cell_bytes / 2 + 2 * kFp32Bytes * kv_heads_;
+    work_.score_kernels = 1;
+    work_.score = {kv_heads_ * kFp32Bytes, 0, 0};
+  }
+  // Pre-RoPE moments of the queries, their quadratic form for each key, and the values' norms.
+  void expect() {
+    write_queries();
+    work_.score_kernels = 4;
+    work_.score = {work_.cell_bytes + kBf16Bytes * query_heads_ * dim_,
+                   query_heads_ * (4 * dim_ * dim_ + 2 * dim_),
+                   query_heads_ * kExponential + 2 * kv_heads_ * dim_};
+  }
+  // Two summary vectors of each page are scored in every step.
+  void stamp() {
+    work_.capture_kernels = 2;
+    work_.per_cell = {work_.cell_bytes / page_tokens_, 0, query_heads_ * 4 * dim_ / page_tokens_};
+    work_.score_kernels = 1;
+    work_.score = {kv_heads_ * kFp32Bytes / page_tokens_, 0, 0};
+  }
+  // The residual's cross-attention and MLP, once for all layers.
+  void correct() {
+    const double products = 2 * (4 * dim_ * dim_ + 4 * dim_ * kResidualWidth) + 4 * kSpanRows * dim_;
+    ++work_.score_kernels;
+    work_.score.product_flop += products / layers_;
+  }
+
+  const PolicySet& set_;
+  const double page_tokens_;
+  CompressionWork& work_;
+  double query_heads_ = 0, kv_heads_ = 0, dim_ = 0, hidden_ = 0, layers_ = 1;
+  uint32_t rows_ = 0;
+};
+
+}  // namespace
+
+std::optional<CompressionWork> compression_work(const Scenario& scenario, const LlmSpec& llm,
+                                                const CoreConfig& config) {
+  const PolicySet& set = config.policies;
+  const v1::Cost& cost = scenario.values.cost();
+  const PolicyAxes axes = make_axes(set);
+  if (cost.compressions() == "free" || axes.budget->keeps_all()) return std::nullopt;
+  const std::optional<ScorerKind> kind = kernels::scorer_kind(set.scorer);
+  KVT_CHECK(kind.has_value());
+  CompressionWork work;
+  Filler(llm, scenario.values.engines().tensor_parallel(), config, &work).fill(*kind);
+  const Retention retention(config, axes);
+  // What was taken down of a decoded row is looked at only where compressions follow it.
+  work.captures_decodes = retention.at_decode();
+  work.moves = retention.keeping() == Keeping::kMove;
+  work.moves_all = set.budget == "released";
+  work.after_layers = axes.scorer->needs_all_layers() || axes.scorer->probe_rows() > 0 ||
+                      (!retention.known() && (set.budget == "top_across_layers" ||
+                                              set.layout_spec.clustering == Clustering::kAcrossLayers));
+  work.kept_share = static_cast<double>(set.budget_spec.ratio) / static_cast<double>(kWhole);
+  if (set.budget == "uniform" || set.budget == "pyramid") work.kept_cells = set.budget_spec.cells;
+  // Reserved pages are written as they are granted; only what was granted for more is given back.
+  if (!retention.staged() && retention.keeping() != Keeping::kRing)
+    work.bookkeeping_ns = cost.reclaim_ns() * page_groups(set);
+  return work;
+}
+
+}  // namespace kvtwin

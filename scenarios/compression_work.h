@@ -1,0 +1,20 @@
+// From a scenario's scorer, budget and layout to what compressions cost (models/compression_cost.h).
+
+#ifndef KVTWIN_SCENARIOS_COMPRESSION_WORK_H_
+#define KVTWIN_SCENARIOS_COMPRESSION_WORK_H_
+
+#include <optional>
+
+#include "engine/policy/config.h"
+#include "models/compression_cost.h"
+#include "scenarios/scenario.h"
+
+namespace kvtwin {
+
+// Of one GPU. Nothing: nothing is ever compressed, or cost.compressions is "free".
+std::optional<CompressionWork> compression_work(const Scenario& scenario, const LlmSpec& llm,
+                                                const CoreConfig& config);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_COMPRESSION_WORK_H_

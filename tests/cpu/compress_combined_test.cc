@@ -1,0 +1,162 @@
+// Formats and choices beside dropped cells: what is left may be packed, and decodes may read some of it only
+// (METHODS 7.5, 7.8). Whole runs on real values, before a witness that packs, chooses and attends by itself.
+
+#include "tests/cpu/compress_run.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+constexpr auto kAdjacent = Clustering::kAdjacent;
+
+const std::vector<Method>& methods() {
+  static const std::vector<Method> all = {
+      // The composite of METHODS 7.8, and parts of it.
+      {"fastkvzip", "reserved", "ragged", 2, Clustering::kAcrossLayers, {}, "int4", "quest"},
+      {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer, {}, "int4"},
+      {"random", "reserved", "ragged", 1, kAdjacent, {}, "bf16", "quest"},
+      {"keydiff", "ratio", "compact", 0, kAdjacent, {}, "fp8", "quest"},
+      // Raw chunks in pages, and a prompt's end.
+      {"fastkvzip", "released", "ragged", 2, kAdjacent, {}, "fp4", "quest"},
+      {"snapkv", "uniform", "compact", 0, kAdjacent, {}, "fp8"},
+      {"snapkv", "ada", "ragged", 1, kAdjacent, {}, "fp4"},
+      {"snapkv", "uniform", "compact", 0, kAdjacent, {}, "bf16", "quest"},
+      {"judge_q", "uniform", "compact", 0, kAdjacent, {}, "int4"},
+      {"kvzip", "top_across_layers", "ragged", 1, kAdjacent, {}, "int4"},
+      // Decode steps, rings.
+      {"h2o", "uniform", "compact", 0, kAdjacent, {}, "int4"},
+      {"streaming_llm", "uniform", "arena", 0, kAdjacent, {}, "int4"},
+      {"duo_attention", "head_masks", "arena", 1, kAdjacent, {}, "fp8"},
+      // Holes.
+      {"intent_rule", "uniform", "page_mask_dead", 0, kAdjacent, {}, "int4", "quest"},
+      {"snapkv", "uniform", "page_mask_dead", 0, kAdjacent, {}, "bf16", "quest"},
+      {"intent_rule", "uniform", "slot_dead", 0, kAdjacent, {}, "int4"},
+  };
+  return all;
+}
+
+RunOf run_for(const Method& method, uint64_t seed) {
+  LlmSpec llm = tiny_models()[seed % 2 == 0 ? 1 : 2];
+  if (llm.kv_heads == 3) llm.kv_heads = llm.query_heads = 2;
+  RunOf out{.llm = llm, .config = config_of(method, llm), .seed = seed};
+  out.client = {.sessions = 3, .calls_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 16};
+  return out;
+}
+
+std::string name_of(const Method& method) {
+  return std::string(method.scorer) + " " + method.budget + " " + method.layout + " " + method.precision +
+         " " + method.retrieval;
+}
+
+// Room for everything, and nothing to choose.
+RunOf roomy(RunOf what) {
+  BudgetSpec& budget = what.config.policies.budget_spec;
+  budget.cells = 8192, budget.ratio = kWhole, budget.kept_min = 512;
+  budget.mu.assign(budget.mu.size(), kWhole);
+  budget.keeps_all.assign(budget.keeps_all.size(), true);
+  what.config.policies.retrieval_spec.budget_tokens = 4096;
+  return what;
+}
+
+}  // namespace
+
+TEST_CASE("G-1 G-3 X-2 X-3 Q-2 combined: each row attends to what is left, as stored, or to its best pages") {
+  for (const Method& method : methods()) {
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    RunResult all;
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      CAPTURE(seed);
+      RunOf what = run_for(method, seed);
+      what.config.steps_in_flight_max = 1 + static_cast<uint32_t>(seed % 2);
+      if (seed >= 3) {  // under pressure: preemptions, cancelled calls
+        const uint32_t groups = make_axes(what.config.policies).layout->has_groups()
+                                    ? what.config.policies.layout_spec.groups()
+                                    : 1;
+        what.client.cancels_per_100 = 20, what.client.sessions = 6, what.client.output_tokens_max = 40;
+        what.config.pages_gpu = (seed == 3 ? 24 : 32) * groups * 4 / what.config.page_tokens;
+      }
+      const RunResult result = run_of(what);
+      CHECK(result.worst < 2e-5);
+      all.compressions += result.compressions, all.dropped += result.dropped, all.rows += result.rows;
+      all.chose += result.chose, all.preemptions += result.preemptions;
+    }
+    MESSAGE(name << ": " << all.rows << " rows, " << all.dropped << " cells dropped, " << all.chose
+                 << " heads of rows chose, " << all.preemptions << " preemptions");
+    const bool ring = std::string(method.layout) == "arena";
+    CHECK((all.dropped > 0) == !ring);
+    CHECK((all.chose > 0) == (std::string(method.retrieval) != "all"));
+  }
+}
+
+TEST_CASE(
+    "G-2 X-1 combined: with room for everything, packed or not, a method is its format alone, to the bit") {
+  for (const Method& method : methods()) {
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    RunOf what = roomy(run_for(method, 8));
+    // What a chunk reads exactly depends on where prompts are cut: cut them alike.
+    what.config.calls_max = 1;
+    what.config.step_tokens_max = what.config.policies.budget_spec.chunk_tokens;
+    const RunResult result = run_of(what);
+    CHECK(result.dropped == 0);
+    CHECK(result.chose == 0);
+    RunOf alone = what;
+    PolicySet& set = alone.config.policies;
+    set.scorer = "none", set.budget = "all", set.layout = "paged", set.retrieval = "all";
+    set.scorer_spec.probe_rows = 0;
+    alone.dense = true;
+    CHECK(result.logits == run_of(alone).logits);
+  }
+}
+
+TEST_CASE("X-9 combined: the composite samples the same beside others and alone") {
+  for (const Method& method : {methods()[0], methods()[2], methods()[3]}) {
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    RunOf what = run_for(method, 5);
+    const RunResult beside = run_of(what);
+    what.config.calls_max = 1;
+    what.config.step_tokens_max = 33;
+    what.config.steps_in_flight_max = 2;
+    const RunResult alone = run_of(what);
+    CHECK(beside.preemptions == 0);
+    CHECK(beside.chose > 0);
+    CHECK(beside.logits == alone.logits);
+  }
+}
+
+TEST_CASE("X-1 combined: a format or a choice that changes nothing would not be one") {
+  for (const char* precision : {"bf16", "int4"}) {
+    for (const char* retrieval : {"all", "quest"}) {
+      if (std::string(precision) == "bf16" && std::string(retrieval) == "all") continue;
+      CAPTURE(precision);
+      CAPTURE(retrieval);
+      const Method plain{"fastkvzip", "reserved", "ragged", 2, Clustering::kAcrossLayers};
+      Method method = plain;
+      method.precision = precision, method.retrieval = retrieval;
+      const RunResult without = run_of(run_for(plain, 5)), with = run_of(run_for(method, 5));
+      CHECK(with.logits != without.logits);
+      CHECK(with.digest == without.digest);  // and no decision depends on values here
+    }
+  }
+}
+
+TEST_CASE("combined: what cannot be computed is named with a way out") {
+  const LlmSpec llm = tiny_models()[2];
+  const struct {
+    Method method;
+    const char* says;
+  } rows[] = {
+      {{"snapkv", "uniform", "compact_rerotate", 0, kAdjacent, {}, "int4"}, "choose layout compact"},
+      {{"snapkv", "uniform", "page_mask_dead", 0, kAdjacent, {}, "kivi_int2"}, "set precision: int4"},
+      {{"snapkv", "uniform", "compact", 0, kAdjacent, {}, "int4", "quest"}, "works at chunk ends"},
+      {{"h2o", "uniform", "page_mask_dead", 0, kAdjacent, {}, "bf16", "quest"}, "retrieval: all"},
+  };
+  for (const auto& row : rows) {
+    const std::optional<std::string> wrong = cpu::check_compressed(config_of(row.method, llm), llm);
+    REQUIRE(wrong.has_value());
+    CHECK_MESSAGE(wrong->find(row.says) != std::string::npos, *wrong);
+  }
+}

@@ -1,0 +1,193 @@
+// Prices of compressions by hand, on figures that are easy to divide by.
+
+#include "models/compression_cost.h"
+
+#include <doctest/doctest.h>
+
+using namespace kvtwin;
+
+namespace {
+
+constexpr uint32_t kLayers = 4;
+
+LlmSpec small_llm() {
+  LlmSpec llm;
+  llm.layers = kLayers;
+  return llm;
+}
+
+DeviceSpec easy_device() {
+  DeviceSpec device;
+  const auto figure = [](double value) { return Figure{value, Basis::kAssumed, "easy"}; };
+  device.hbm_bytes_per_s = figure(1e12);  // 1,000 bytes per ns; cells move at 800
+  device.read_fraction = figure(1);
+  device.bf16_flop_per_s = figure(16e12);  // 16,000 products per ns, 1,000 by vector arithmetic
+  device.gemm_fraction = figure(1);
+  device.small_fixed_ns = figure(1000);
+  return device;
+}
+
+// A model that takes 1 us, and 1 us for each token and 10 us for each row that samples.
+class OneOperation final : public CostModel {
+ public:
+  StepCost step(const StepShape& shape) override {
+    StepCost cost;
+    cost.device = (1 + shape.tokens + 10 * shape.logits_rows) * 1000 * kTicksPerNs;
+    cost.by_evidence[static_cast<size_t>(Evidence::kMeasured)] = cost.device;
+    seen.push_back({shape.tokens, shape.chunks.empty() ? 0 : shape.chunks[0].context});
+    return cost;
+  }
+  std::vector<StepPart> ops(const StepShape& shape) override {
+    return {{"all", PartKind::kAttention, PartPlace::kLayer, 1, step(shape).device, Evidence::kMeasured},
+            {"end", PartKind::kLmHead, PartPlace::kAfter, 1, 0, Evidence::kMeasured}};
+  }
+  struct Seen {
+    uint32_t tokens = 0, context = 0;
+    bool operator==(const Seen&) const = default;
+  };
+  static inline std::vector<Seen> seen;
+};
+
+CompressionCost priced(const CompressionWork& work) {
+  OneOperation::seen.clear();
+  return CompressionCost(small_llm(), easy_device(), work, std::make_unique<OneOperation>());
+}
+
+StepCost price(const CompressionWork& work, const StepShape& shape) { return priced(work).step(shape); }
+
+double ns(const StepCost& cost, CompressionPart part) {
+  return static_cast<double>(cost.compression[static_cast<size_t>(part)]) / kTicksPerNs;
+}
+
+// 3,000 tokens of which 2,400 cells are left and 2,000 of these are ranked; 500 of them stay.
+constexpr CompressionShape kOne{.tokens = 3000, .held = 2400, .ranked = 2000, .kept = 500};
+
+}  // namespace
+
+TEST_CASE("compression cost: each part is its bytes or its arithmetic, the larger, and its kernels") {
+  const CompressionShape two[] = {kOne, kOne};
+  StepShape shape;
+  shape.compressions = two;
+  CompressionWork work;
+  work.kv_heads = 8;
+  work.selects = true;
+  work.score_kernels = 2;
+  // Of 4,000 ranked cells. Bytes decide, then products, then vector arithmetic.
+  work.score = {.bytes = 1000, .product_flop = 15'999, .vector_flop = 999};
+  CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (4000 + 2000)));
+  work.score.product_flop = 32'000;
+  CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (8000 + 2000)));
+  work.score.vector_flop = 3'000;
+  CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (12'000 + 2000)));
+  // All rows of the prompt ask, half of the pairs being causal: 2 calls x 3,000 x 2,000 / 2 pairs.
+  work.score = {}, work.score_pair = {.bytes = 0, .product_flop = 16, .vector_flop = 0};
+  CHECK(ns(price(work, shape), CompressionPart::kScore) == doctest::Approx(kLayers * (6000 + 2000)));
+  // Five times four bytes of each score, in five kernels.
+  CHECK(ns(price(work, shape), CompressionPart::kSelect) ==
+        doctest::Approx(kLayers * (4000 * 8 * 20 / 1000.0 + 5000)));
+  CHECK(ns(price(work, shape), CompressionPart::kMove) == 0);
+  CHECK(ns(price(work, shape), CompressionPart::kBookkeeping) == 0);
+}
+
+TEST_CASE("compression cost: what moves is what is kept of the ranked cells, or all that is held") {
+  const CompressionShape one[] = {kOne};
+  StepShape shape;
+  shape.compressions = one;
+  CompressionWork work;
+  work.cell_bytes = 4000;
+  work.bookkeeping_ns = 700;
+  CHECK(ns(price(work, shape), CompressionPart::kMove) == 0);
+  work.moves = true;
+  const auto moved = [&](double cells) { return kLayers * (2 * cells * 4000 / 800 + 1000); };
+  CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(moved(500)));
+  work.moves_all = true;  // with the 400 that were not ranked again
+  CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(moved(900)));
+  // The data decides: a share, and never more than a number.
+  CompressionShape unknown = kOne;
+  unknown.kept = CompressionShape::kUnknown;
+  shape.compressions = {&unknown, 1};
+  work.moves_all = false, work.kept_share = 0.3;
+  CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(moved(600)));
+  work.kept_cells = 100;
+  CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(moved(100)));
+  CHECK(ns(price(work, shape), CompressionPart::kBookkeeping) == doctest::Approx(700));
+}
+
+TEST_CASE("compression cost: probe rows are passes of the model behind the prompt, without logits") {
+  const CompressionShape one[] = {kOne};
+  StepShape shape;
+  shape.tokens = 7, shape.logits_rows = 1;
+  shape.compressions = one;
+  CompressionWork work;
+  work.probe_rows = 32;
+  work.after_layers = true;
+  const StepCost judged = price(work, shape);
+  CHECK(OneOperation::seen == std::vector<OneOperation::Seen>{{7, 0}, {32, 2400}});
+  CHECK(ns(judged, CompressionPart::kProbe) == doctest::Approx(33'000));
+  CHECK(judged.by_evidence[static_cast<size_t>(Evidence::kMeasured)] == (18 + 33) * 1000 * kTicksPerNs);
+  // 2,000 ranked tokens in pieces of 800, each behind 20 rows: 820, 820 and 420.
+  work.probe_rows = 0, work.repeat_rows = 800, work.repeat_extra = 20;
+  CHECK(ns(price(work, shape), CompressionPart::kProbe) == doctest::Approx(2 * 821'000 + 421'000));
+  CHECK(OneOperation::seen == std::vector<OneOperation::Seen>{{7, 0}, {820, 2400}, {420, 2400}});
+}
+
+TEST_CASE(
+    "compression cost: capture is paid for by every row, pair and cell, in steps without compressions") {
+  const ChunkShape chunk{.tokens = 100, .context = 50};
+  StepShape shape;
+  shape.chunks = {&chunk, 1};
+  shape.decodes = 2, shape.decode_context_sum = 4000, shape.tokens = 102;
+  CompressionWork work;
+  work.capture_kernels = 1;
+  work.per_row.bytes = 5000, work.row_weight_bytes = 100'000;
+  work.per_cell.bytes = 10;
+  CHECK(ns(price(work, shape), CompressionPart::kCapture) == doctest::Approx(kLayers * (500 + 100 + 1000)));
+  work.captures_decodes = true;  // compressions follow them too
+  CHECK(ns(price(work, shape), CompressionPart::kCapture) ==
+        doctest::Approx(kLayers * (510 + 100 + 40 + 1000)));
+  // Rows 50 to 149 see 51 to 150 cells: 100 x 100.5 pairs.
+  work.per_pair.vector_flop = 1000;
+  CHECK(ns(price(work, shape), CompressionPart::kCapture) == doctest::Approx(kLayers * (10'050 + 1000)));
+  CHECK(ns(price(work, {}), CompressionPart::kCapture) == 0);  // no rows
+}
+
+TEST_CASE("compression cost: parts sum to the step, to the tick, wherever they stand") {
+  CompressionWork work;
+  work.capture_kernels = work.score_kernels = 1;
+  work.per_row.bytes = 333, work.score = {77, 1e5, 3e4};
+  work.selects = work.moves = true;
+  work.cell_bytes = 999, work.bookkeeping_ns = 31.7;
+  const CompressionShape two[] = {kOne, {.tokens = 9, .held = 9, .ranked = 9}};
+  const ChunkShape chunk{.tokens = 100, .context = 50};
+  StepShape shape;
+  shape.tokens = 100;
+  shape.chunks = {&chunk, 1};
+  for (const bool compresses : {false, true}) {
+    shape.compressions =
+        compresses ? std::span<const CompressionShape>(two) : std::span<const CompressionShape>{};
+    for (const bool after : {false, true}) {
+      work.after_layers = after, work.probe_rows = after ? 3 : 0;
+      CompressionCost cost = priced(work);
+      const StepCost whole = cost.step(shape);
+      Ticks sum = 0, evidence = 0, compression = 0, compression_parts = 0;
+      std::vector<std::string> names;
+      for (const StepPart& part : cost.ops(shape)) {
+        sum += part.times * part.each;
+        if (is_compression(part.kind)) compression_parts += part.times * part.each;
+        names.push_back(part.name);
+      }
+      for (const Ticks ticks : whole.by_evidence) evidence += ticks;
+      for (const Ticks ticks : whole.compression) compression += ticks;
+      CHECK(sum == whole.device);
+      CHECK(evidence == whole.device);
+      CHECK(compression == compression_parts);
+      const std::vector<std::string> want =
+          !compresses ? std::vector<std::string>{"all", "capture", "end"}
+          : after     ? std::vector<std::string>{"all",   "capture", "end",        "probe_pass",
+                                                 "score", "select",  "move_cells", "bookkeeping"}
+                      : std::vector<std::string>{"all",        "capture", "score",      "select",
+                                                 "move_cells", "end",     "bookkeeping"};
+      CHECK(names == want);
+    }
+  }
+}

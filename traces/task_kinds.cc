@@ -1,0 +1,316 @@
+// The tasks. Each writes one session; sizes follow from the plan's tokens and questions, content from draws.
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "traces/task_session.h"
+
+namespace kvtwin::task {
+namespace {
+
+struct Fact {
+  uint32_t key = 0;
+  Ids value;
+  Ids item() const { return {key, value[0], value[1]}; }
+};
+
+constexpr uint32_t kQuestionTokens = 3;  // user ask K
+constexpr uint32_t kAnswerTokens = 4;    // assistant V V end
+constexpr uint32_t kTurnTokens = kQuestionTokens + kAnswerTokens;
+
+std::vector<Fact> facts(TaskSession* s, uint32_t count) {
+  std::vector<Fact> out;
+  for (const uint32_t key : s->some(kKeyFirst, kKeys, count)) out.push_back({key, s->value()});
+  return out;
+}
+
+std::vector<Ids> items(const std::vector<Fact>& facts) {
+  std::vector<Ids> out;
+  for (const Fact& fact : facts) out.push_back(fact.item());
+  return out;
+}
+
+void ask(TaskSession* s, uint32_t verb, uint32_t what, Ids right, uint32_t source_end) {
+  s->next_turn();
+  s->say(v1::USER, {kUser, verb, what}, true);
+  right.insert(right.begin(), kAssistant);
+  right.push_back(kEnd);
+  s->answer(v1::ASSISTANT, right, true, source_end);
+}
+
+// How many questions fit beside `fixed` tokens, a quarter of the session being left to the document.
+uint32_t questions_of(const TaskSession& s, uint32_t fixed, uint32_t turn_tokens) {
+  const uint32_t room = s.plan().tokens - s.plan().tokens / 4;
+  const uint32_t fit = room > fixed ? (room - fixed) / turn_tokens : 0;
+  return std::clamp(s.plan().questions, 1u, std::max(1u, fit));
+}
+
+void open(TaskSession* s) { s->say(v1::INST, {kBegin, kSystem}); }
+
+// The user hands over a document; the result is where it ends.
+uint32_t hand_over(TaskSession* s, const std::vector<Ids>& items, uint32_t tokens) {
+  Ids ids = {kResult};
+  const Ids body = s->document(items, tokens - 2);
+  ids.insert(ids.end(), body.begin(), body.end());
+  ids.push_back(kEnd);
+  s->observe(ids, 0, false);
+  return s->used();
+}
+
+// user fetch T / call T end / result T ... end: a document comes as a tool's result.
+uint32_t fetch(TaskSession* s, uint32_t tool, const std::vector<Ids>& items, uint32_t tokens) {
+  s->next_turn();
+  s->say(v1::USER, {kUser, kFetch, tool});
+  s->answer(v1::TOOL_CALL, {kCall, tool, kEnd}, false, s->used(), 1 + tool - kToolFirst);
+  Ids ids = {kResult, tool};
+  const Ids body = s->document(items, tokens - 3);
+  ids.insert(ids.end(), body.begin(), body.end());
+  ids.push_back(kEnd);
+  s->observe(ids, 1 + tool - kToolFirst, true);
+  return s->used();
+}
+constexpr uint32_t kFetchTokens = 6;  // beside the result
+
+void lookups(TaskSession* s, uint32_t facts_max) {
+  open(s);
+  const uint32_t questions = questions_of(*s, s->used(), kTurnTokens);
+  const uint32_t document = s->left() - questions * kTurnTokens;
+  const std::vector<Fact> known = facts(s, std::min(facts_max, (document - 2) / 4));
+  const uint32_t end = hand_over(s, items(known), document);
+  for (uint32_t i = 0; i < std::min<uint32_t>(questions, static_cast<uint32_t>(known.size())); ++i) {
+    const Fact& fact = known[s->below(static_cast<uint32_t>(known.size()))];
+    ask(s, kAsk, fact.key, fact.value, end);
+  }
+}
+
+void needle(TaskSession* s) { lookups(s, 1 + s->below(4)); }
+void multi_key(TaskSession* s) { lookups(s, kKeys); }
+
+// Keys that are given several one-symbol values; all of one key's are asked for.
+void multi_value(TaskSession* s) {
+  constexpr uint32_t kPerKey = 3, kTurn = 3 + kPerKey + 2;
+  open(s);
+  const uint32_t questions = questions_of(*s, s->used(), kTurn);
+  const uint32_t document = s->left() - questions * kTurn;
+  const uint32_t count = std::clamp((document - 2) / (4 * kPerKey), 1u, 12u);
+  const Ids keys = s->some(kKeyFirst, kKeys, count);
+  Ids order;
+  for (uint32_t i = 0; i < kPerKey; ++i) order.insert(order.end(), keys.begin(), keys.end());
+  for (uint32_t i = 0; i + 1 < order.size(); ++i)
+    std::swap(order[i], order[i + s->below(static_cast<uint32_t>(order.size()) - i)]);
+  std::map<uint32_t, Ids> values;
+  std::vector<Ids> items;
+  for (const uint32_t key : order) {
+    // Of one key all different: else "the next one" has no meaning.
+    Ids& own = values[key];
+    uint32_t value = kValueFirst + s->below(kValues);
+    while (std::find(own.begin(), own.end(), value) != own.end()) value = kValueFirst + s->below(kValues);
+    own.push_back(value);
+    items.push_back({key, value});
+  }
+  const uint32_t end = hand_over(s, items, document);
+  for (uint32_t i = 0; i < questions; ++i) {
+    const uint32_t key = keys[s->below(count)];
+    ask(s, kAll, key, values[key], end);
+  }
+}
+
+// Facts, and keys that are the same as another: `hops` links are followed.
+struct Linked {
+  std::vector<Ids> items;
+  std::vector<Fact> asked;
+};
+Linked linked(TaskSession* s, uint32_t chains, uint32_t hops) {
+  Linked out;
+  const Ids keys = s->some(kKeyFirst, kKeys, chains * (hops + 1));
+  for (uint32_t hop = 0; hop <= hops; ++hop) {
+    for (uint32_t c = 0; c < chains; ++c) {
+      const uint32_t key = keys[c * (hops + 1) + hop];
+      if (hop == 0) {
+        out.asked.push_back({key, s->value()});
+        out.items.push_back(out.asked.back().item());
+      } else {
+        out.items.push_back({key, kSame, out.asked[c].key});
+        out.asked[c].key = key;
+      }
+    }
+  }
+  return out;
+}
+
+void variable_tracking(TaskSession* s) {
+  open(s);
+  const uint32_t hops = 1 + s->below(2);
+  const uint32_t questions = questions_of(*s, s->used(), kTurnTokens);
+  const uint32_t document = s->left() - questions * kTurnTokens;
+  const uint32_t chains = std::clamp((document - 2) / (5 * (hops + 1)), 1u, 12u);
+  const Linked all = linked(s, chains, hops);
+  const uint32_t end = hand_over(s, all.items, document);
+  for (uint32_t i = 0; i < questions; ++i) {
+    const Fact& fact = all.asked[s->below(chains)];
+    ask(s, kAsk, fact.key, fact.value, end);
+  }
+}
+
+// The values come with one tool's result, the links to them with the next one's.
+void multi_hop(TaskSession* s) {
+  open(s);
+  const uint32_t fixed = s->used() + 2 * kFetchTokens;
+  const uint32_t questions = questions_of(*s, fixed, kTurnTokens);
+  const uint32_t document = (s->plan().tokens - fixed - questions * kTurnTokens) / 2;
+  const uint32_t chains = std::clamp((document - 3) / 5, 1u, 16u);
+  Linked all = linked(s, chains, 1);
+  const std::vector<Ids> values(all.items.begin(), all.items.begin() + chains);
+  std::vector<Ids> links(all.items.begin() + chains, all.items.end());
+  for (uint32_t i = 0; i + 1 < chains; ++i) std::swap(links[i], links[i + s->below(chains - i)]);
+  const Ids tools = s->some(kToolFirst, kTools, 2);
+  const uint32_t end = fetch(s, tools[0], values, document);
+  fetch(s, tools[1], links, document);
+  for (uint32_t i = 0; i < questions; ++i) {
+    const Fact& fact = all.asked[s->below(chains)];
+    ask(s, kAsk, fact.key, fact.value, end);
+  }
+}
+
+// Three tools are called, each result is asked about at once, and later the oldest ones again.
+void old_result(TaskSession* s) {
+  constexpr uint32_t kResults = 3;
+  open(s);
+  const uint32_t fixed = s->used() + kResults * kFetchTokens;
+  const uint32_t questions = std::max(kResults + 1, questions_of(*s, fixed, kTurnTokens));
+  const uint32_t document = (s->plan().tokens - fixed - questions * kTurnTokens) / kResults;
+  const uint32_t each = std::clamp((document - 3) / 5, 1u, kKeys / kResults);
+  const std::vector<Fact> known = facts(s, each * kResults);
+  const Ids tools = s->some(kToolFirst, kTools, kResults);
+  std::vector<uint32_t> ends;
+  for (uint32_t r = 0; r < kResults; ++r) {
+    const std::vector<Fact> own(known.begin() + r * each, known.begin() + (r + 1) * each);
+    ends.push_back(fetch(s, tools[r], items(own), document));
+    const Fact& fact = own[s->below(each)];
+    ask(s, kAsk, fact.key, fact.value, ends.back());
+  }
+  for (uint32_t i = kResults; i < questions; ++i) {
+    const uint32_t r = s->below(kResults - 1);
+    const Fact& fact = known[r * each + s->below(each)];
+    ask(s, kAsk, fact.key, fact.value, ends[r]);
+  }
+}
+
+// One document of two halves. All questions but the last are about the one, the last is about the other: what
+// a policy drops because nobody asked for it yet is missing.
+void changing_intent(TaskSession* s) {
+  open(s);
+  const uint32_t questions = std::max(2u, questions_of(*s, s->used(), kTurnTokens));
+  const uint32_t document = s->left() - questions * kTurnTokens;
+  const uint32_t each = std::clamp((document - 2) / 8, 1u, 24u);
+  const std::vector<Fact> known = facts(s, 2 * each);
+  const uint32_t end = hand_over(s, items(known), document);
+  const uint32_t first = s->below(2);
+  for (uint32_t i = 0; i < questions; ++i) {
+    const uint32_t half = i + 1 < questions ? first : 1 - first;
+    const Fact& fact = known[half * each + s->below(each)];
+    ask(s, kAsk, fact.key, fact.value, end);
+  }
+}
+
+// The system prompt says what parameters tools take; a call must have them word for word.
+void tool_schema(TaskSession* s) {
+  constexpr uint32_t kParameters = 3, kTurn = 3 + kParameters + 3;
+  s->say(v1::INST, {kBegin, kSystem});
+  const uint32_t questions = questions_of(*s, s->used(), kTurn);
+  const uint32_t document = s->left() - questions * kTurn;
+  const uint32_t count = std::clamp(document / 8, 1u, kTools);
+  const Ids tools = s->some(kToolFirst, kTools, count);
+  std::vector<Ids> items, parameters;
+  for (const uint32_t tool : tools) {
+    parameters.push_back(s->some(kKeyFirst, kKeys, kParameters));
+    items.push_back({kSchema, tool});
+    items.back().insert(items.back().end(), parameters.back().begin(), parameters.back().end());
+  }
+  s->say(v1::INST, s->document(items, document));
+  const uint32_t end = s->used();
+  for (uint32_t i = 0; i < questions; ++i) {
+    const uint32_t t = s->below(count);
+    s->next_turn();
+    s->say(v1::USER, {kUser, kUse, tools[t]}, true);
+    Ids right = {kCall, tools[t]};
+    right.insert(right.end(), parameters[t].begin(), parameters[t].end());
+    right.push_back(kEnd);
+    s->answer(v1::TOOL_CALL, right, true, end, 1 + tools[t] - kToolFirst);
+  }
+}
+
+// Question, document, answer: while the document is read, what matters is known; at its end nothing says so.
+void question_first(TaskSession* s) {
+  constexpr uint32_t kRound = 3 + 2 + kAnswerTokens;
+  open(s);
+  const uint32_t questions = std::clamp(s->left() / 64, 1u, std::max(1u, s->plan().questions));
+  const uint32_t document = s->left() / questions - kRound;
+  for (uint32_t i = 0; i < questions; ++i) {
+    const std::vector<Fact> known = facts(s, std::min(kKeys / 2, (document - 2) / 5));
+    const Fact& fact = known[s->below(static_cast<uint32_t>(known.size()))];
+    s->next_turn();
+    s->say(v1::USER, {kUser, kAsk, fact.key}, true);
+    const uint32_t end = hand_over(s, items(known), document);
+    s->say(v1::USER, {kUser, kEarlier});
+    s->answer(v1::ASSISTANT, {kAssistant, fact.value[0], fact.value[1], kEnd}, true, end);
+  }
+}
+
+// Many values in one answer: what is dropped while it is generated is missing at its end.
+void long_list(TaskSession* s) {
+  open(s);
+  const uint32_t listed = std::clamp(s->plan().tokens / 24, 4u, 16u);
+  const uint32_t turn = 2 + listed + 2 + 3 * listed;
+  const uint32_t questions = std::clamp(s->plan().questions, 1u, std::max(1u, s->left() / 2 / turn));
+  const uint32_t document = s->left() - questions * turn;
+  const std::vector<Fact> known = facts(s, std::max(listed, std::min(kKeys / 2, (document - 2) / 5)));
+  const uint32_t end = hand_over(s, items(known), document);
+  for (uint32_t i = 0; i < questions; ++i) {
+    Ids question = {kUser, kList}, right = {kAssistant};
+    for (const uint32_t k : s->some(0, static_cast<uint32_t>(known.size()), listed)) {
+      question.push_back(known[k].key);
+      const Ids item = known[k].item();
+      right.insert(right.end(), item.begin(), item.end());
+    }
+    right.push_back(kEnd);
+    s->next_turn();
+    s->say(v1::USER, question, true);
+    s->answer(v1::ASSISTANT, right, true, end);
+  }
+}
+
+}  // namespace
+
+const std::vector<NamedTask>& named_tasks() {
+  static const std::vector<NamedTask> kAllTasks = {
+      {"needle", "a few facts in much filler; one is asked for", needle},
+      {"multi_key", "as many facts as fit half of the document; one is asked for", multi_key},
+      {"multi_value", "keys are given three values at different places; all of one are asked for",
+       multi_value},
+      {"variable_tracking", "keys that are the same as others, over one or two links", variable_tracking},
+      {"multi_hop", "one tool's result links to facts of another's", multi_hop},
+      {"old_result", "facts in tool results, asked for again turns later", old_result},
+      {"changing_intent", "the last question is about what no question was about before", changing_intent},
+      {"tool_schema", "a tool is called with the parameters of its schema, word for word", tool_schema},
+      {"question_first", "the question stands before the document, the answer behind it", question_first},
+      {"long_list", "an answer that needs many facts", long_list},
+  };
+  return kAllTasks;
+}
+
+v1::Session make_session(const TaskPlan& plan, uint64_t index) {
+  for (const NamedTask& task : named_tasks()) {
+    if (plan.task != task.name) continue;
+    TaskSession session(plan, index);
+    task.write(&session);
+    KVT_CHECK(session.used() <= plan.tokens);
+    return session.take();
+  }
+  KVT_CHECK(false);
+  return {};
+}
+
+}  // namespace kvtwin::task

@@ -1,0 +1,74 @@
+// TaskSession writes one session of a task: what is said, what calls answer, with token ids throughout.
+
+#ifndef KVTWIN_TRACES_TASK_SESSION_H_
+#define KVTWIN_TRACES_TASK_SESSION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/base/prng.h"
+#include "traces/session_builder.h"
+#include "traces/task_tokens.h"
+
+namespace kvtwin::task {
+
+using Ids = std::vector<uint32_t>;
+
+struct TaskPlan {
+  std::string task;
+  uint64_t seed = 0;  // of the split
+  uint32_t tokens = 0, questions = 0;
+};
+
+class TaskSession {
+ public:
+  TaskSession(const TaskPlan& plan, uint64_t index);
+
+  // Draws of this session, in order.
+  uint32_t below(uint32_t count) { return static_cast<uint32_t>(draws_.range(0, count - 1)); }
+  // `count` different symbols of a kind, in drawn order; all of them if there are fewer.
+  Ids some(uint32_t first, uint32_t kinds, uint32_t count);
+  Ids value() { return {kValueFirst + below(kValues), kValueFirst + below(kValues)}; }
+  // `tokens` tokens: the items in order, filler around them at drawn places. REQUIRES: they fit.
+  Ids document(const std::vector<Ids>& items, uint32_t tokens);
+
+  uint32_t used() const { return static_cast<uint32_t>(agent_.history.tokens()); }
+  uint32_t left() const { return used() < plan_.tokens ? plan_.tokens - used() : 0; }
+  const TaskPlan& plan() const { return plan_; }
+
+  void next_turn() { ++agent_.turn; }
+  void say(v1::Role role, const Ids& ids, bool query = false);
+  // A tool's result, which the last call asked for if `called`.
+  void observe(const Ids& ids, uint32_t tool, bool called);
+  // The model speaks: `ids` is right. `source_end`: where what it must know ends, in tokens of the session.
+  void answer(v1::Role role, const Ids& ids, bool scored, uint32_t source_end, uint32_t tool = 0);
+
+  v1::Session take() { return session_.take(); }
+
+ private:
+  SpanSpec spec(v1::Role role, const Ids& ids, bool query, uint32_t tool) const;
+  void fill(const Piece& piece, const Ids& ids);
+
+  const TaskPlan& plan_;
+  Prng draws_;
+  SessionBuilder session_;
+  AgentThread agent_;
+  Piece last_call_{};  // the span of the last tool call
+};
+
+// One session; the shape of each task is in task_kinds.cc. REQUIRES: the task is one, and the plan's
+// tokens are at least kTaskTokensMin.
+constexpr uint32_t kTaskTokensMin = 96;
+v1::Session make_session(const TaskPlan& plan, uint64_t index);
+// Every task but "mixed".
+struct NamedTask {
+  const char* name;
+  const char* description;
+  void (*write)(TaskSession* session);
+};
+const std::vector<NamedTask>& named_tasks();
+
+}  // namespace kvtwin::task
+
+#endif  // KVTWIN_TRACES_TASK_SESSION_H_
