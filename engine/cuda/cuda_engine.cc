@@ -88,7 +88,8 @@ struct CudaEngine::Parts {
   const LlmSpec& llm;
   const cpu::TokenIds* const ids;
   cpu::CallTokens tokens;
-  cudaStream_t compute_stream = nullptr, copy_stream = nullptr;
+  // Copies to the GPU and from it have a stream each: both directions of PCIe at once.
+  cudaStream_t compute_stream = nullptr, copy_in = nullptr, copy_out = nullptr;
   std::unique_ptr<OperationTimer> timer;
   std::unique_ptr<CudaForward> forward;
   StepGraphs graphs;
@@ -109,12 +110,13 @@ CudaEngine::Parts::~Parts() {
   cudaDeviceSynchronize();  // nothing may be freed under work in flight
   for (const auto& [id, copy] : copies) cudaEventDestroy(copy.begin), cudaEventDestroy(copy.end);
   timer.reset();
-  if (compute_stream != nullptr) cudaStreamDestroy(compute_stream);
-  if (copy_stream != nullptr) cudaStreamDestroy(copy_stream);
+  for (const cudaStream_t stream : {compute_stream, copy_in, copy_out}) {
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
 }
 
 Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
-  for (cudaStream_t* stream : {&compute_stream, &copy_stream}) {
+  for (cudaStream_t* stream : {&compute_stream, &copy_in, &copy_out}) {
     if (Result<void> ok =
             check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreate", "");
         !ok)
@@ -217,7 +219,8 @@ void CudaEngine::Parts::start(const StartTransfer& transfer) {
   KVT_CHECK(transfer.source.size() == transfer.target.size());
   const bool beside = config.copies_beside;
   // Steps wait for what is before them on their own stream.
-  const cudaStream_t stream = beside ? copy_stream : compute_stream;
+  const cudaStream_t copies_go = transfer.target_tier == Tier::kGpu ? copy_in : copy_out;
+  const cudaStream_t stream = beside ? copies_go : compute_stream;
   Copy copy;
   if (beside) {
     must(cudaEventCreate(&copy.begin), "cudaEventCreate", 0, no_shape);

@@ -65,6 +65,12 @@ void CudaForward::norm(const float* weight, const uint32_t* pick, uint32_t rows,
           "rms_norm", rows, llm_.hidden);
 }
 
+// Rows that the output head runs on: a batch of any size would bring cuBLASLt a product it has not seen,
+// which costs milliseconds. What the rows behind `samples` hold, nobody reads.
+uint32_t CudaForward::head_rows(uint32_t samples) {
+  return samples <= 2 ? samples : samples <= 4 ? 4 : (samples + 7) / 8 * 8;
+}
+
 void CudaForward::pass(const DeviceRows& rows, const float* values, LayerAttention* attention,
                        const StepStream& on) {
   KVT_CHECK(rows.padded_rows <= limits_.rows);
@@ -78,6 +84,7 @@ void CudaForward::pass(const DeviceRows& rows, const float* values, LayerAttenti
         embed({weights_.embedding(), rows.tokens, rows.padded_rows, llm_.hidden, x_.as<float>()}, on.stream),
         "embed", rows.padded_rows, llm_.hidden);
   }
+  on.timer->begin(Operation::kPlan);
   attention->plan(rows, on);
   for (uint32_t i = 0; i < llm_.layers; ++i) {
     attention_block(i, rows, attention, on);
@@ -94,8 +101,9 @@ void CudaForward::run(const DeviceRows& rows, LayerAttention* attention, const S
   timer->begin(Operation::kNorm, llm_.layers);
   norm(weights_.final_norm(), rows.sampling, rows.samples, stream);
   timer->begin(Operation::kLogits);
-  matmul_->run(weights_.lm_head(), normed_.as<__nv_bfloat16>(), rows.samples, Matmul::Into::kFloat,
-               logits_.as<float>(), stream);
+  matmul_->run(weights_.lm_head(), normed_.as<__nv_bfloat16>(),
+               std::min(head_rows(rows.samples), limits_.samples), Matmul::Into::kFloat, logits_.as<float>(),
+               stream);
   timer->begin(Operation::kSample);
   started(argmax({logits(), rows.samples, llm_.vocab, sampled_.as<uint32_t>()}, stream), "argmax",
           rows.samples, llm_.vocab);

@@ -42,6 +42,7 @@ class CudaForward {
   CudaForward(const DeviceWeights* weights, const ForwardLimits& limits)
       : weights_(*weights), llm_(weights->llm()), limits_(limits) {}
   Result<void> allocate();
+  static uint32_t head_rows(uint32_t samples);
   void attention_block(uint32_t index, const DeviceRows& rows, LayerAttention* attention,
                        const StepStream& on);
   void mlp_block(uint32_t index, uint32_t rows, const StepStream& on);
