@@ -38,7 +38,8 @@ constexpr std::string_view kSweepFile = ".sweep.textproto";
 Result<void> read_sweep_file(SweepArguments* arguments) {
   if (!arguments->scenario.ends_with(kSweepFile)) {
     if (arguments->vary.empty())
-      return mistake("kvtwin sweep", "--vary is missing", "as in --vary=limits.calls_max=4..64*2, or a FILE.sweep.textproto");
+      return mistake("kvtwin sweep", "--vary is missing",
+                     "as in --vary=limits.calls_max=4..64*2, or a FILE.sweep.textproto");
     return {};
   }
   const std::string path = arguments->scenario;
@@ -47,12 +48,17 @@ Result<void> read_sweep_file(SweepArguments* arguments) {
   v1::Sweep file;
   if (Result<void> ok = parse_textproto(*text, path, &file); !ok) return ok;
   if (file.scenario().empty())
-    return mistake(path, "scenario is missing", "write, for example, scenario: \"coding_agents_small.textproto\"");
-  const auto before = [](const auto& in, std::vector<std::string>* out) { out->insert(out->begin(), in.begin(), in.end()); };
+    return mistake(path, "scenario is missing",
+                   "write, for example, scenario: \"coding_agents_small.textproto\"");
+  const auto before = [](const auto& in, std::vector<std::string>* out) {
+    out->insert(out->begin(), in.begin(), in.end());
+  };
   before(file.vary(), &arguments->vary);
   before(file.set(), &arguments->sets);
-  if (arguments->vary.empty()) return mistake(path, "nothing varies", "write, for example, vary: \"limits.calls_max=4..64*2\"");
-  arguments->scenario = (std::filesystem::path(path).parent_path() / file.scenario()).lexically_normal().string();
+  if (arguments->vary.empty())
+    return mistake(path, "nothing varies", "write, for example, vary: \"limits.calls_max=4..64*2\"");
+  arguments->scenario =
+      (std::filesystem::path(path).parent_path() / file.scenario()).lexically_normal().string();
   const auto take = [](const std::string& in, std::string* out) {
     if (out->empty()) *out = in;
   };
