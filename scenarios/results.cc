@@ -176,16 +176,6 @@ void fill_reuse(const Summary& sum, v1::Reuse* out) {
   out->set_recomputed_tokens(sum.recomputed_tokens);
 }
 
-void fill_transfers(const Summary& sum, v1::Transfers* out) {
-  out->set_count(sum.transfers);
-  out->set_failed(sum.transfers_failed);
-  out->set_bytes_in(sum.bytes_in);
-  out->set_bytes_out(sum.bytes_out);
-  out->set_exposed_ns(sum.transfer_exposed.ns);
-  out->set_hidden_ns(sum.transfer_hidden.ns);
-  out->set_bytes_received(sum.bytes_received);
-}
-
 void fill_price(const Summary& sum, const Composed& composed, v1::RunResult* out) {
   v1::Price price;
   double usd = 0;
