@@ -95,6 +95,7 @@ class LogitHashes final : public OutcomeSource {
  public:
   explicit LogitHashes(cpu::CpuEngine* engine) : engine_(engine) {}
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    if (launched) launched(launch, offset);
     engine_->step(launch, offset, values);
     const size_t vocab =
         engine_->samples().empty() ? 0 : engine_->logits().size() / engine_->samples().size();
@@ -108,6 +109,7 @@ class LogitHashes final : public OutcomeSource {
   }
   void told(const Command& command) override {
     const auto* drop = std::get_if<DropCallState>(&command);
+    if (drop != nullptr && dropped) dropped(drop->call);
     if (drop != nullptr && drop->reason == DropCallState::Reason::kPreempted) {
       ++preemptions_;
       preempted_.insert(drop->call);
@@ -119,6 +121,8 @@ class LogitHashes final : public OutcomeSource {
   bool finite_ = true;
   uint32_t preemptions_ = 0;
   std::set<CallId> preempted_;
+  std::function<void(const LaunchStep&, uint32_t offset)> launched;
+  std::function<void(CallId)> dropped;
 
  private:
   cpu::CpuEngine* const engine_;
@@ -141,6 +145,10 @@ struct RunOf {
   std::function<void(const WitnessCache::Kept&)> judge{};  // of every compression
   std::function<void(kernels::ScoreSpec*)> scorer{};       // changes it
   std::function<void(WitnessCache*)> hook{};
+  // What the world is told, before it acts.
+  std::function<void(const LaunchStep&, uint32_t offset)> launched{};
+  std::function<void(CallId)> call_dropped{};
+  std::function<void(const ModelWeights&)> weigh{};
   bool ask_response = false;
   std::optional<cpu::ScorerWeights> weights{};
 };
@@ -156,6 +164,7 @@ inline RunResult run_of(const RunOf& what) {
   const auto wrong = validate_core_config(what.config);
   REQUIRE_MESSAGE(!wrong.has_value(), wrong.value_or(""));
   const ModelWeights weights = ModelWeights::random(what.llm, what.seed);
+  if (what.weigh) what.weigh(weights);
   RunOptions options;
   options.check_invariants = true;
   options.engines = {what.config};
@@ -201,6 +210,7 @@ inline RunResult run_of(const RunOf& what) {
   }
   cpu::CpuEngine engine({}, &weights, &tokens, std::move(cache));
   LogitHashes hashes(&engine);
+  hashes.launched = what.launched, hashes.dropped = what.call_dropped;
   cpu::CpuBackend world({{what.config.steps_in_flight_max}}, &hashes, drawn_times(what.seed));
   Recorder recorder(options, {"compress", what.seed});
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});

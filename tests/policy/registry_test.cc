@@ -128,6 +128,36 @@ TEST_CASE("registry: formats that cannot work are refused, with the way out") {
   CHECK(says(fast(128, 32), "group: 128"));
 }
 
+TEST_CASE("registry: two pools are refused where pages move, cells are dropped or pages are chosen") {
+  const auto with = [](const std::function<void(CoreConfig*)>& change) {
+    return complaint([&](CoreConfig* c) {
+      c->policies.precision = "triaxial";
+      c->page_tokens = c->unit_tokens = 32;
+      change(c);
+    });
+  };
+  CHECK(with([](CoreConfig*) {}) == "");
+  for (const char* retrieval : {"quest", "freekv", "infinigen"}) {
+    const std::string wrong = with([&](CoreConfig* c) {
+      c->policies.retrieval = retrieval;
+      c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
+    });
+    CAPTURE(wrong);
+    // FreeKV and InfiniGen recall, so that their arena is what is wrong first.
+    if (std::string(retrieval) == "quest") {
+      CHECK(says(wrong, "which retrieval quest cannot choose among; set retrieval: all, or precision: int4"));
+    } else {
+      CHECK(wrong != "");
+    }
+  }
+  CHECK(says(with([](CoreConfig* c) { c->page_order = PageOrder::kOldestFirst; }), "LOWEST_FIRST"));
+  CHECK(says(with([](CoreConfig* c) {
+               c->pages_host = 10;
+               c->policies.placement = "host";
+             }),
+             "set placement: gpu, or precision: int4"));
+}
+
 TEST_CASE("registry: combinations that contradict each other are refused, with the way out") {
   const auto host = [](uint32_t pages, const char* placement) {
     return complaint([&](CoreConfig* c) {
