@@ -160,6 +160,25 @@ inline ScriptClientOptions client_of(const RunOf& what) {
   return out;
 }
 
+// What keeps every cell, in the same format and as much of it read.
+inline std::unique_ptr<cpu::KvCache> dense_cache(const RunOf& what, const cpu::KvMemory& memory,
+                                                 const ModelWeights& weights) {
+  const PolicySet& set = what.config.policies;
+  if (set.retrieval != "all") {
+    auto retrieved = cpu::RetrievedCache::make(
+        memory, &weights, {.method = RetrievalMethod::kQuest, .spec = set.retrieval_spec});
+    REQUIRE(retrieved);
+    return std::move(*retrieved);
+  }
+  if (set.precision == "bf16") return paged(memory, what.llm);
+  auto packed = cpu::PackedCache::make(memory, what.llm,
+                                       {.format = make_axes(set).precision->prompt_format(),
+                                        .group = set.precision_spec.group,
+                                        .step_tokens_max = what.config.step_tokens_max});
+  REQUIRE(packed);
+  return std::move(*packed);
+}
+
 inline RunResult run_of(const RunOf& what) {
   const auto wrong = validate_core_config(what.config);
   REQUIRE_MESSAGE(!wrong.has_value(), wrong.value_or(""));
@@ -176,20 +195,8 @@ inline RunResult run_of(const RunOf& what) {
   WitnessCache* witness = nullptr;
   ChoiceWitness choices;
   const PolicySet& set = what.config.policies;
-  if (what.dense && set.retrieval != "all") {
-    auto retrieved = cpu::RetrievedCache::make(
-        memory, &weights, {.method = RetrievalMethod::kQuest, .spec = set.retrieval_spec});
-    REQUIRE(retrieved);
-    cache = std::move(*retrieved);
-  } else if (what.dense && set.precision != "bf16") {
-    auto packed = cpu::PackedCache::make(memory, what.llm,
-                                         {.format = make_axes(set).precision->prompt_format(),
-                                          .group = set.precision_spec.group,
-                                          .step_tokens_max = what.config.step_tokens_max});
-    REQUIRE(packed);
-    cache = std::move(*packed);
-  } else if (what.dense) {
-    cache = paged(memory, what.llm);
+  if (what.dense) {
+    cache = dense_cache(what, memory, weights);
   } else {
     kernels::ScoreSpec score = score_of(what.config);
     if (what.scorer) what.scorer(&score);
