@@ -98,7 +98,11 @@ void note_places(const pb::Message& message, const pb::TextFormat::ParseInfoTree
     if (field->cpp_type() != pb::FieldDescriptor::CPPTYPE_MESSAGE) continue;
     const pb::TextFormat::ParseInfoTree* below = tree.GetTreeForNested(field, index);
     if (below == nullptr) continue;
-    note_places(message.GetReflection()->GetMessage(message, field), *below, path, name + ".", places);
+    // Of a list, the first: that is where its fields' mistakes are said to be.
+    const pb::Reflection& reflection = *message.GetReflection();
+    note_places(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, 0)
+                                     : reflection.GetMessage(message, field),
+                *below, path, name + ".", places);
   }
 }
 
@@ -190,6 +194,11 @@ void apply_set(const std::string& set, v1::Scenario* scenario, std::map<std::str
       return;
     }
     const bool group = field->cpp_type() == pb::FieldDescriptor::CPPTYPE_MESSAGE;
+    if (group && field->is_repeated()) {
+      mistakes->push_back(
+          {where, fmt::format("{} is a list of groups", name), "write it in the scenario's file"});
+      return;
+    }
     if (dot != std::string::npos && group) {
       message = message->GetReflection()->MutableMessage(message, field);
       begin = dot + 1;

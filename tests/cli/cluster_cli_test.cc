@@ -44,7 +44,7 @@ TEST_CASE("cluster: prompts and decodes apart: every call once, tokens conserved
   CHECK(recorded.out.find("decisions=" + after(apart, "\"decisions\":\"").substr(0, 16)) !=
         std::string::npos);
   const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("r")});
-  CHECK_MESSAGE(replayed.status == 0, replayed.out + replayed.err);
+  CHECK_MESSAGE(replayed.status == 0, (replayed.out + replayed.err));
 }
 
 TEST_CASE("cluster: folding changes nothing where prompts and decodes are apart") {
@@ -108,5 +108,6 @@ TEST_CASE("cluster: what cannot be is refused by name, with the way out") {
         "memory.page_tokens=32"},
        "precision \"kivi_int2\" does not go with handing KV over");
   said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "world=cpu"}, "world \"cpu\"");
+  said({"engines.further.count=2"}, "further is a list of groups; write it in the scenario's file");
   said({"engines.routing=prefix_aweare"}, "did you mean \"prefix_aware\"");
 }
