@@ -233,8 +233,6 @@ TEST_CASE("roofline: every model prices on every device, host time is passed thr
 }
 
 }  // namespace
-}  // namespace kvtwin
-
 TEST_CASE("roofline: tensor parallelism of four, by hand") {
   DeviceSpec d = ideal(device("h200"));
   const Figure fixed{10'000, Basis::kMeasured, "test"}, rate{300e9, Basis::kMeasured, "test"};
@@ -252,3 +250,5 @@ TEST_CASE("roofline: tensor parallelism of four, by hand") {
   // logits: half an all-reduce of 256,512 B, 10 us + 2 * 3/4 * 128,256 B / 300 GB/s = 10.641 us.
   CHECK(reduce == doctest::Approx(64 * 10.04096 + 10.64128).epsilon(1e-5));
 }
+
+}  // namespace kvtwin
