@@ -193,6 +193,11 @@ void apply_set(const std::string& set, v1::Scenario* scenario, std::map<std::str
       return;
     }
     const bool group = field->cpp_type() == pb::FieldDescriptor::CPPTYPE_MESSAGE;
+    if (group && field->is_repeated()) {
+      mistakes->push_back(
+          {where, fmt::format("{} is a list of groups", name), "write it in the scenario's file"});
+      return;
+    }
     if (dot != std::string::npos && group) {
       message = message->GetReflection()->MutableMessage(message, field);
       begin = dot + 1;

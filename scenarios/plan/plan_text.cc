@@ -95,6 +95,12 @@ class Answer {
       print(" Next limit: {}, {:.0f} % used at {}.", next->name, 100 * next->use,
             load_text(spec_, c.held.load));
     out_ += '\n';
+    // More was offered, and the very same run came out: the trace holds no more.
+    if (c.held.load != c.at_need.load && c.held.figures == c.at_need.figures)
+      print(
+          "But the runs at {} and {} are the same: the trace has too little work for this load; the margin "
+          "is not known.\n",
+          load_text(spec_, spec_.need), load_text(spec_, c.held.load));
     if (c.seeds_tried > 1 && !c.seeds_matter)
       print("All seeds gave the same run: nothing is drawn in this scenario, so they are no evidence.\n");
     trust(c);

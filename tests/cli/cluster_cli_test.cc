@@ -108,5 +108,6 @@ TEST_CASE("cluster: what cannot be is refused by name, with the way out") {
         "memory.page_tokens=32"},
        "precision \"kivi_int2\" does not go with handing KV over");
   said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "world=cpu"}, "world \"cpu\"");
+  said({"engines.further.count=2"}, "further is a list of groups; write it in the scenario's file");
   said({"engines.routing=prefix_aweare"}, "did you mean \"prefix_aware\"");
 }
