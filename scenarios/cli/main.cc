@@ -13,6 +13,7 @@
 
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
+#include "scenarios/cli/cmd_import.h"
 #include "scenarios/cli/cmd_model.h"
 #include "scenarios/cli/cmd_trace.h"
 
@@ -135,6 +136,7 @@ int run_main(const std::vector<std::string>& words) {
   add_calibrate_command(app, &status);
   add_evaluate_command(app, &status);
   add_explain_command(app, &status);
+  add_import_command(app, &status);
   add_inspect_policy_command(app, &status);
   add_report_command(app, &status);
   add_list_command(app, &status);
