@@ -78,6 +78,7 @@ enum class PartKind : uint8_t {
   kAllReduce,
   kLmHead,
   kSample,
+  kHost,     // the device waits: work lists are made and sent, tokens come back
   kCapture,  // from here on as in CompressionPart
   kProbe,
   kScore,
@@ -102,6 +103,11 @@ struct StepPart {
   Evidence evidence = Evidence::kRoofline;
 };
 
+// Where a step's time lies in nine of ten cases, as far as the model knows.
+struct StepRange {
+  Ticks low = 0, high = 0;
+};
+
 class CostModel {
  public:
   virtual ~CostModel() = default;
@@ -110,6 +116,11 @@ class CostModel {
   // The same step operation by operation, in the order in which they run: times * each sums to
   // step().device exactly. Slow; empty where a model does not know its parts.
   virtual std::vector<StepPart> ops(const StepShape&) { return {}; }
+  // Around step().device, from the spread of what was measured. Of a model without one: that alone.
+  virtual StepRange range(const StepShape& shape) {
+    const Ticks device = step(shape).device;
+    return {device, device};
+  }
 };
 
 }  // namespace kvtwin

@@ -26,10 +26,11 @@ class PartwiseCost : public CostModel {
  protected:
   explicit PartwiseCost(const HostTime& host);
 
- private:
-  static constexpr size_t kAttentionOpsMax = 3;  // full layers and sliding ones; cells packed again
+  // Full layers and sliding ones, cells packed again; or decodes, chunks, and what a step costs beside its operations.
+  static constexpr size_t kAttentionOpsMax = 3;
   using AttentionOps = std::array<StepPart, kAttentionOpsMax>;
 
+ private:
   // In running order; attention belongs after the op of kind kRope.
   virtual std::vector<StepPart> dense_ops(uint32_t tokens) const = 0;
   virtual std::vector<StepPart> head_ops(uint32_t rows) const = 0;

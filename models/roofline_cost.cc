@@ -179,7 +179,7 @@ double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const
   return ns;
 }
 
-size_t RooflineCost::attention_ops(const StepShape& shape, std::array<StepPart, 3>* out) {
+size_t RooflineCost::attention_ops(const StepShape& shape, AttentionOps* out) {
   const auto sliding = static_cast<uint32_t>(llm_.sliding_layers.size());
   size_t count = 0;
   if (sliding < llm_.layers) {

@@ -47,7 +47,7 @@ class RooflineCost final : public PartwiseCost {
 
   std::vector<StepPart> dense_ops(uint32_t tokens) const override;
   std::vector<StepPart> head_ops(uint32_t rows) const override;
-  size_t attention_ops(const StepShape& shape, std::array<StepPart, 3>* out) override;
+  size_t attention_ops(const StepShape& shape, AttentionOps* out) override;
 
   LlmSpec llm_;
   uint32_t tp_;

@@ -94,7 +94,7 @@ std::vector<StepPart> TableCost::head_ops(uint32_t rows) const {
           read("sampler", PartKind::kSample, PartPlace::kAfter, 1, sampler_, sampler_axis_, at)};
 }
 
-size_t TableCost::attention_ops(const StepShape& shape, std::array<StepPart, 3>* out) {
+size_t TableCost::attention_ops(const StepShape& shape, AttentionOps* out) {
   const AttentionTime time = attention_.step(shape);
   (*out)[0] = {"attention", PartKind::kAttention,   PartPlace::kLayer,
                layers_,     ticks_from_us(time.us), time.evidence};

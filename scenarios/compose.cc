@@ -14,6 +14,7 @@
 #include "engine/policy/retention.h"
 #include "models/catalog.h"
 #include "models/cost_factory.h"
+#include "models/measured_device.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/compression_work.h"
 #include "scenarios/formats.h"
@@ -210,6 +211,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   config.batch_order = kBatchOrders.value(limits.batch_order());
   config.admission = kAdmissions.value(limits.admission());
   config.watermark_pages = limits.watermark_pages();
+  config.preemption = limits.preemption() == "demote" ? PreemptionKind::kDemote : PreemptionKind::kRecompute;
   config.page_order = kPageOrders.value(limits.page_order());
   config.prefix_cache = limits.prefix_cache();
   config.prefix_eviction = values.policies().prefix_eviction();
@@ -368,8 +370,20 @@ void check_fit(const Scenario& scenario, size_t engine, Composed* out, Mistakes*
                                    change)});
 }
 
-std::unique_ptr<CostModel> make_cost(const Scenario& scenario, const EngineKind& kind, Composed* out,
-                                     Mistakes* mistakes) {
+// Copies of pages as they were measured, instead of the node's figures, which are of large pieces.
+void take_measured_copies(const std::string& profile, uint64_t page_bytes, NodeSpec* node) {
+  const Result<MeasuredDevice> device = load_measured_device(profile);
+  if (!device) return;  // whoever made the cost model has said so
+  const std::optional<CopyRates> rates = copy_rates(*device, page_bytes);
+  if (!rates) return;
+  const auto figure = [](double value) { return Figure{value, Basis::kMeasured, "kvtwin calibrate device"}; };
+  node->pcie_bytes_per_s = figure(rates->bytes_per_s);
+  node->copy_overhead_h2d_ns = figure(rates->in_overhead_ns);
+  node->copy_overhead_d2h_ns = figure(rates->out_overhead_ns);
+}
+
+std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Mistakes* mistakes) {
+  EngineKind& kind = out->kinds[of];
   const v1::Cost& cost = scenario.values.cost();
   CostModelSpec spec;
   spec.llm = out->llm;
@@ -390,9 +404,12 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, const EngineKind&
     add(mistakes, scenario.where("cost.profile"), made.error());
     return nullptr;
   }
-  const bool first = &kind == &out->kinds.front();
+  if (spec.profile.ends_with(".textproto")) {
+    take_measured_copies(spec.profile, out->facts.front().page_bytes, &kind.node);
+    if (of == 0) out->node = kind.node;
+  }
   const auto work = compression_work(scenario, out->llm, out->options.engines.front());
-  if (first) out->compression = work;
+  if (of == 0) out->compression = work;
   if (!work) return std::move(*made);
   return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
 }
@@ -432,7 +449,7 @@ tl::expected<Composed, Mistakes> compose(const Scenario& scenario, const std::fu
   if (!out) return out;
   Mistakes mistakes;
   for (size_t i = 0; i < out->kinds.size(); ++i) {
-    std::unique_ptr<CostModel> cost = make_cost(scenario, out->kinds[i], &*out, &mistakes);
+    std::unique_ptr<CostModel> cost = make_cost(scenario, i, &*out, &mistakes);
     (i == 0 ? out->cost : out->kinds[i].cost) = std::move(cost);
   }
   load_trace(scenario, on_session, &*out, &mistakes);

@@ -38,18 +38,17 @@ Result<void> check_cpu(const Scenario& scenario) {
        {"placement", axes.placement(), {"gpu", "host", "arena"}}});
 }
 
+// Quest among packed pages; what recalls pages takes bf16 alone (validate_policy_set).
+bool chooses_packed(const CoreConfig& config) {
+  return config.policies.retrieval != "all" && config.policies.precision != "bf16";
+}
+
 Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   if (const auto wrong = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
                                               config.policies.retrieval_spec, llm))
     return mistake(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *wrong,
                    "or --world=sim");
-  if (!drops(config)) {
-    if (config.policies.retrieval == "all" || config.policies.precision == "bf16") return {};
-    return mistake(scenario.where("policies.precision"),
-                   fmt::format("precision \"{}\" under retrieval {} is not computed by the CPU engine",
-                               config.policies.precision, config.policies.retrieval),
-                   "precision bf16 is; or retrieval all; or --world=sim");
-  }
+  if (!drops(config) && !chooses_packed(config)) return {};
   if (const auto wrong = cpu::check_compressed(config, llm))
     return mistake(scenario.where("policies.layout"), "the CPU engine does not compute it: " + *wrong,
                    "or --world=sim");
@@ -79,7 +78,7 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  if (!drops(config)) {
+  if (!drops(config) && !chooses_packed(config)) {
     if (method != RetrievalMethod::kAll) {
       return cpu::RetrievedCache::make(memory, weights,
                                        {.method = method, .spec = config.policies.retrieval_spec});

@@ -111,6 +111,16 @@ void fill_cost(const SimulatedEnd& simulated, v1::Shares* out) {
   }
 }
 
+void fill_transfers(const Summary& sum, v1::Transfers* out) {
+  out->set_count(sum.transfers);
+  out->set_failed(sum.transfers_failed);
+  out->set_bytes_in(sum.bytes_in);
+  out->set_bytes_out(sum.bytes_out);
+  out->set_exposed_ns(sum.transfer_exposed.ns);
+  out->set_hidden_ns(sum.transfer_hidden.ns);
+  out->set_bytes_received(sum.bytes_received);
+}
+
 void fill_compression(const SimulatedEnd::CompressionTimes& in, v1::CompressionTimes* out) {
   const auto seconds = [&](CompressionPart part) { return in.seconds[static_cast<size_t>(part)]; };
   out->set_count(in.count);
@@ -174,16 +184,6 @@ void fill_reuse(const Summary& sum, v1::Reuse* out) {
   out->set_reads_effective(sum.reads_effective);
   out->set_readmission_tokens(sum.reused_again_tokens);
   out->set_recomputed_tokens(sum.recomputed_tokens);
-}
-
-void fill_transfers(const Summary& sum, v1::Transfers* out) {
-  out->set_count(sum.transfers);
-  out->set_failed(sum.transfers_failed);
-  out->set_bytes_in(sum.bytes_in);
-  out->set_bytes_out(sum.bytes_out);
-  out->set_exposed_ns(sum.transfer_exposed.ns);
-  out->set_hidden_ns(sum.transfer_hidden.ns);
-  out->set_bytes_received(sum.bytes_received);
 }
 
 void fill_price(const Summary& sum, const Composed& composed, v1::RunResult* out) {

@@ -19,7 +19,11 @@ void Core::State::launch_planned() {
   launch.adopted.swap(adopted);
   launch.ageings.swap(ageings);
   launch.adopted_counts.swap(adopted_counts);
-  for (const Planned& entry : planned) add_adoption(entry, &launch);
+  for (const Planned& entry : planned) {
+    CallState& call = calls[entry.slot];
+    call.admitted_now = call.resumed = false;
+    if (entry.adopted_begin != entry.adopted_end) add_adoption(entry, &launch);
+  }
   size_t keep = 0, forced = 0;
   for (Compression& compression : launch.compressions) {  // now that the lists no longer move
     compression.keep = {launch.keep.data() + keep, compression.keep.size()};
@@ -51,11 +55,8 @@ void Core::State::launch_planned() {
 }
 
 void Core::State::add_adoption(const Planned& entry, Launch* launch) {
-  CallState& call = calls[entry.slot];
-  call.admitted_now = false;
   const size_t count = entry.adopted_end - entry.adopted_begin;
-  if (count == 0) return;
-  Adoption adoption{call.id, {launch->adopted.data() + entry.adopted_begin, count}};
+  Adoption adoption{calls[entry.slot].id, {launch->adopted.data() + entry.adopted_begin, count}};
   if (snapshots) {
     const uint32_t groups = retention.shape().groups;
     adoption.snapshot = raw(entry.snapshot);
@@ -77,8 +78,9 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   const bool samples = call.kv == call.known() && call.sampled < call.output;
   if (samples) ++call.sampled;
   ++call.launches;
-  launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk, call.admitted_now,
-                             samples, planned_entry.tokens, context, gone, dual ? call.narrow : 0, grows});
+  launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk,
+                             call.admitted_now || call.resumed, samples, planned_entry.tokens, context, gone,
+                             dual ? call.narrow : 0, grows});
   launch->members.push_back({planned_entry.slot, call.id, samples});
   for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
     launch->grants.push_back({0, entry, granted[i].page, granted[i].group});

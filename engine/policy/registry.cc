@@ -296,6 +296,19 @@ std::optional<std::string> validate_retrieval(const PolicySet& set, const Policy
   return check_retrieval_spec(set.retrieval_spec, axes.retrieval->method(), config.page_tokens);
 }
 
+// Whose pages can go to the host and come back as they are.
+std::optional<std::string> validate_demotion(const PolicyAxes& axes, const PolicySet& set) {
+  if (axes.placement->uses_arena() || !axes.placement->uses_host()) {
+    return "preemption demote copies a call's pages to the host tier, which placement " + set.placement +
+           " does not keep for them; set placement: host, or preemption: recompute";
+  }
+  if (axes.precision->exact_tokens_max() > 0 || set.precision_spec.per_channel_keys) {
+    return "preemption demote copies pages, but precision " + set.precision +
+           " keeps a call's newest cells beside them; set preemption: recompute, or another precision";
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::span<const PolicyInfo> all_policies() { return kPolicies; }
@@ -362,6 +375,9 @@ std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet
   if (axes.placement->uses_host() && config.pages_host == 0) {
     return "placement " + set.placement +
            " needs a host tier, but it has 0 pages; give it room, or use placement gpu";
+  }
+  if (config.preemption == PreemptionKind::kDemote) {
+    if (auto wrong = validate_demotion(axes, set)) return wrong;
   }
   if (!axes.placement->uses_host() && config.pages_host > 0) {
     return "the host tier has " + std::to_string(config.pages_host) + " pages that placement " +

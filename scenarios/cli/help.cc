@@ -15,6 +15,8 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin model   import config.json --name=mine            bring a model in; show, init
   kvtwin explain scenarios/methods/freekv.textproto --step=20   one step: operations, critical path
   kvtwin calibrate policy budgets scenarios/search_tiny.textproto   budgets, bits, profiles from values
+  kvtwin validate scenarios/validation/mixed.textproto --out=out/v   a real run beside its simulation
+  kvtwin calibrate device --out=models/measured/mine.textproto     what this GPU takes, for validate and run
   kvtwin inspect-policy scenarios/search_tiny.textproto      how good is what scorers keep, by budget
   kvtwin evaluate scenarios/quality/*.textproto --out=out/quality   does the kept KV still answer
   kvtwin list    policies | models | devices | nodes | scenarios | presets
@@ -198,6 +200,28 @@ constexpr char kPlan[] =
 Exit status 1 if no candidate holds.
 )";
 
+constexpr char kValidate[] = R"(How far a simulation can be trusted: a scenario really run, beside what the simulator says of it.
+
+  kvtwin validate scenarios/validation/mixed.textproto --out=out/validate       on a machine with the GPU
+  kvtwin validate scenarios/validation/*.textproto --recorded=tests/golden/h200   from what was recorded there
+
+  SCENARIO...           scenarios; their cost.profile is what kvtwin calibrate device wrote of that GPU
+  --out=DIR             run them here, keep DIR/SCENARIO/REPEAT/{log,run}.binpb and DIR/validation.json
+  --recorded=DIR        read such a folder instead; needs no GPU
+  --repeats=N           real runs of each scenario (3)
+  --world=cuda|cpu      what really runs (cuda)
+  --set=FIELD=VALUE     change a field of the scenarios; may be repeated
+  --known=FILE          deviations that are known: listed, not counted (traces/proto/validation.proto)
+  --baseline=FILE       an earlier validation.json: exit 1 if anything is worse by a tenth, or decisions differ
+  --details=FILE        every step and copy with its price, as CSV
+  --format=table|json   what is printed
+  --quiet               no progress on stderr
+
+Three answers for each scenario: does the policy, replayed on the real log, decide the same; what each recorded
+step and copy should have taken by the cost model, beside what it took; and the scenario simulated from
+scratch, beside the real runs and their spread. Exit status 1: decisions differ, or a figure is outside its limit.
+)";
+
 constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing else.
 
   kvtwin report out/run-3f0c out/run-77ab --out=report.html
@@ -244,6 +268,7 @@ std::string help_text(const std::string& command) {
   if (command == "plan") return kPlan;
   if (command == "report") return kReport;
   if (command == "import") return kImport;
+  if (command == "validate") return kValidate;
   if (command == "list") return kList;
   return "";
 }

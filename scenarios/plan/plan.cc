@@ -250,16 +250,27 @@ Result<void> find_capacities(const PlanSpec& spec, Runner* runner, std::vector<C
   }
 }
 
+struct Seeds {
+  uint32_t held = 0, tried = 0;
+  bool differ = false;  // from each other
+  bool all() const { return held == tried; }
+};
+
 // Other seeds than the first.
-Result<bool> holds_with_seeds(const PlanSpec& spec, Runner* runner, const std::vector<Candidate>& candidates,
-                              size_t candidate, double load, uint32_t* held) {
+Result<Seeds> run_seeds(const PlanSpec& spec, Runner* runner, const std::vector<Candidate>& candidates,
+                        size_t candidate, double load) {
   std::vector<Ask> asks;
   for (uint32_t seed = 1; seed < spec.seeds; ++seed) asks.push_back({candidate, load, seed});
   const Result<std::vector<LoadRun>> runs = runner->run(candidates, asks);
   if (!runs) return tl::unexpected<Mistake>(runs.error());
-  *held = static_cast<uint32_t>(
-      std::count_if(runs->begin(), runs->end(), [](const LoadRun& r) { return r.kept; }));
-  return *held == asks.size();
+  Seeds seeds{.tried = static_cast<uint32_t>(asks.size())};
+  for (const LoadRun& run : *runs) {
+    seeds.held += run.kept;
+    const LoadRun& first = candidates[candidate].at_need;
+    seeds.differ = seeds.differ ||
+                   (load == first.load && run.ran && run.values.front().value != first.values.front().value);
+  }
+  return seeds;
 }
 
 // The cheapest that holds with every seed, and the load up to which it does.
@@ -267,22 +278,21 @@ Result<void> choose(const PlanSpec& spec, Runner* runner, Plan* plan) {
   std::vector<Candidate>& all = plan->candidates;
   for (size_t i = 0; i < all.size() && !plan->best; ++i) {
     if (!all[i].refused.empty() || !all[i].at_need.kept) continue;
-    uint32_t held = 0;
-    const Result<bool> holds = holds_with_seeds(spec, runner, all, i, spec.need, &held);
-    if (!holds) return tl::unexpected<Mistake>(holds.error());
+    const Result<Seeds> seeds = run_seeds(spec, runner, all, i, spec.need);
+    if (!seeds) return tl::unexpected<Mistake>(seeds.error());
     all[i].seeds_tried = spec.seeds;
-    all[i].seeds_held = held + 1;
-    if (*holds) plan->best = i;
+    all[i].seeds_held = seeds->held + 1;
+    all[i].seeds_matter = seeds->differ;
+    if (seeds->all()) plan->best = i;
   }
   if (!plan->best) return {};
   Candidate& best = all[*plan->best];
   best.held_all_seeds = spec.need;
   double load = best.held.load;
   for (uint32_t step = 0; step < kStepsDownMax && load > spec.need; ++step) {
-    uint32_t held = 0;
-    const Result<bool> holds = holds_with_seeds(spec, runner, all, *plan->best, load, &held);
-    if (!holds) return tl::unexpected<Mistake>(holds.error());
-    if (*holds) {
+    const Result<Seeds> seeds = run_seeds(spec, runner, all, *plan->best, load);
+    if (!seeds) return tl::unexpected<Mistake>(seeds.error());
+    if (seeds->all()) {
       best.held_all_seeds = load;
       break;
     }

@@ -72,6 +72,7 @@ struct Candidate {
   LoadRun held;                              // the largest load tried that holds; load 0: none
   LoadRun broken;                            // the smallest that does not; load 0: none up to the axis' end
   uint32_t seeds_held = 0, seeds_tried = 0;  // at the load asked for
+  bool seeds_matter = false;                 // runs of other seeds differed
   double held_all_seeds = 0;                 // with every seed; the best candidate only
   bool on_front = false;                     // price, latency and loss: no other is better in all
 

@@ -95,6 +95,8 @@ class Answer {
       print(" Next limit: {}, {:.0f} % used at {}.", next->name, 100 * next->use,
             load_text(spec_, c.held.load));
     out_ += '\n';
+    if (c.seeds_tried > 1 && !c.seeds_matter)
+      print("All seeds gave the same run: nothing is drawn in this scenario, so they are no evidence.\n");
     trust(c);
   }
 

@@ -41,7 +41,8 @@ TEST_CASE("cluster: prompts and decodes apart: every call once, tokens conserved
   for (const std::string& set : sets) words.push_back("--set=" + set);
   const Outcome recorded = run_kvtwin(folder, words);
   REQUIRE_MESSAGE(recorded.status == 0, recorded.err);
-  CHECK(recorded.out.find("decisions=" + after(apart, "\"decisions\":\"").substr(0, 16)) != std::string::npos);
+  CHECK(recorded.out.find("decisions=" + after(apart, "\"decisions\":\"").substr(0, 16)) !=
+        std::string::npos);
   const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("r")});
   CHECK_MESSAGE(replayed.status == 0, replayed.err);
 }
@@ -53,7 +54,8 @@ TEST_CASE("cluster: folding changes nothing where prompts and decodes are apart"
                                     "engines.routing=hint_aware", std::string("simulation.fold=") + fold};
   };
   const std::string folded = run_line(folder, sets("true")), single = run_line(folder, sets("false"));
-  for (const char* figure : {"ttft_mean_ms", "tpot_p99_ms", "itl_p99_ms", "session_makespan_mean_ms", "steps"}) {
+  for (const char* figure :
+       {"ttft_mean_ms", "tpot_p99_ms", "itl_p99_ms", "session_makespan_mean_ms", "steps"}) {
     CHECK(json_number(folded, figure) == json_number(single, figure));
   }
 }
@@ -68,8 +70,9 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
   const std::string trace = "../traces/data/";
   if (const size_t at = mixed.find(trace); at != std::string::npos)
     mixed.replace(at, trace.size(), std::string(KVTWIN_SOURCE_DIR) + "/traces/data/");
-  std::ofstream(path) << mixed << "\nengines { further { node: \"l40s\" count: 2 } further { node: \"h200-x8\" "
-                                  "tensor_parallel: 2 } }\n";
+  std::ofstream(path) << mixed
+                      << "\nengines { further { node: \"l40s\" count: 2 } further { node: \"h200-x8\" "
+                         "tensor_parallel: 2 } }\n";
   const Outcome run = run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--format=jsonl"});
   REQUIRE_MESSAGE(run.status == 0, run.err);
   CHECK(json_number(run.out, "gpus") == 1 + 2 + 2);
@@ -80,8 +83,9 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
   const double spent = json_number(one, "usd_per_hour") * json_number(one, "elapsed_s") / 3600;
   CHECK(json_number(one, "usd_per_million_output_tokens") ==
         doctest::Approx(1e6 * spent / json_number(one, "output_tokens")));
-  CHECK(json_number(one, "usd_per_million_tokens") ==
-        doctest::Approx(1e6 * spent / (json_number(one, "output_tokens") + json_number(one, "prompt_tokens"))));
+  CHECK(
+      json_number(one, "usd_per_million_tokens") ==
+      doctest::Approx(1e6 * spent / (json_number(one, "output_tokens") + json_number(one, "prompt_tokens"))));
   // Without a way between nodes nothing can be handed over.
   const Outcome apart = run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--set=engines.prefill=1"});
   CHECK(apart.status == 2);
@@ -96,7 +100,8 @@ TEST_CASE("cluster: what cannot be is refused by name, with the way out") {
   };
   said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=2"}, "2 of 2 engines compute prompts");
   said({"hardware.node=h200-x8", "engines.count=9"}, "9 engines of 1 GPUs need 9 GPUs, h200-x8 has 8");
-  said({"hardware.node=h200-x8", "hardware.nodes=2", "engines.count=17"}, "need 3 nodes, there are 2 of 8 GPUs");
+  said({"hardware.node=h200-x8", "hardware.nodes=2", "engines.count=17"},
+       "need 3 nodes, there are 2 of 8 GPUs");
   said({"hardware.node=h200-x8", "engines.tensor_parallel=16", "hardware.nodes=4"},
        "an engine of 16 GPUs does not fit into one node");
   said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=1", "policies.precision=kivi_int2",

@@ -220,7 +220,8 @@ TEST_CASE("sweep: a file says what the command line would") {
   const Outcome by_file = sweep({"--format=jsonl"});
   REQUIRE_MESSAGE(by_file.status == 0, by_file.err);
   const Outcome by_words = run_kvtwin(
-      folder, words_of(folder, {"--vary=limits.calls_max=4,8", "--set=replay.sessions_max=2", "--format=jsonl"}));
+      folder,
+      words_of(folder, {"--vary=limits.calls_max=4,8", "--set=replay.sessions_max=2", "--format=jsonl"}));
   CHECK(by_file.out == by_words.out);
   CHECK(sweep({"--vary=seed=1,2", "--format=jsonl"}).err.find("4 points") != std::string::npos);
   std::ofstream(folder.file("s.sweep.textproto")) << "scenario: \"x\"\nvari: \"a=1\"\n";

@@ -14,6 +14,7 @@
 
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/packed_cache.h"
+#include "engine/cpu/retrieved_cache.h"
 #include "engine/driver.h"
 #include "engine/policy/registry.h"
 #include "engine/recorder.h"
@@ -140,7 +141,7 @@ struct RunOf {
   CoreConfig config;
   uint64_t seed = 1;
   ScriptClientOptions client{};
-  bool dense = false;  // nothing is dropped or chosen: PagedCache or PackedCache instead
+  bool dense = false;  // nothing is dropped: PagedCache, PackedCache or RetrievedCache instead
   std::function<void(const WitnessCache::Kept&)> judge{};  // of every compression
   std::function<void(kernels::ScoreSpec*)> scorer{};       // changes it
   std::function<void(WitnessCache*)> hook{};
@@ -175,7 +176,12 @@ inline RunResult run_of(const RunOf& what) {
   WitnessCache* witness = nullptr;
   ChoiceWitness choices;
   const PolicySet& set = what.config.policies;
-  if (what.dense && set.precision != "bf16") {
+  if (what.dense && set.retrieval != "all") {
+    auto retrieved = cpu::RetrievedCache::make(
+        memory, &weights, {.method = RetrievalMethod::kQuest, .spec = set.retrieval_spec});
+    REQUIRE(retrieved);
+    cache = std::move(*retrieved);
+  } else if (what.dense && set.precision != "bf16") {
     auto packed = cpu::PackedCache::make(memory, what.llm,
                                          {.format = make_axes(set).precision->prompt_format(),
                                           .group = set.precision_spec.group,

@@ -168,6 +168,18 @@ TEST_CASE("registry: combinations that contradict each other are refused, with t
   CHECK(host(10, "host") == "");
   CHECK(says(host(0, "host"), "placement gpu"));
   CHECK(says(host(10, "gpu"), "placement host"));
+  const auto demote = [](uint32_t pages, const char* placement, const char* precision) {
+    return complaint([&](CoreConfig* c) {
+      c->preemption = PreemptionKind::kDemote;
+      c->pages_host = pages;
+      c->policies.placement = placement;
+      c->policies.precision = precision;
+      if (std::string(precision) == "kivi_int2") c->page_tokens = c->unit_tokens = 128;
+    });
+  };
+  CHECK(demote(10, "host", "int4") == "");
+  CHECK(says(demote(0, "gpu", "bf16"), "set placement: host"));
+  CHECK(says(demote(10, "host", "kivi_int2"), "preemption: recompute"));
   CHECK(says(complaint([](CoreConfig* c) {
                c->page_order = PageOrder::kOldestFirst;
                c->prefix_eviction = "lfu";

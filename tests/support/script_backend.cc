@@ -100,8 +100,9 @@ void ScriptBackend::submit(const Command& command) {
     if (engine.checker && transfer->kind == TransferKind::kReceive) {
       engine.checker->receive_started(transfer->transfer, *engines_[raw(transfer->from)]->checker,
                                       transfer->source, transfer->target);
-    } else if (engine.checker)
-      engine.checker->transfer_started(transfer->transfer, transfer->source, transfer->target);
+    } else if (engine.checker) {
+      engine.checker->transfer_started(*transfer);
+    }
   }
   if (const auto* timer = std::get_if<SetTimer>(&command)) {
     alarms_.push_back({std::max(timer->at, now_), alarm_next_++, {timer->engine, timer->timer}});
@@ -324,15 +325,20 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
     }
     std::vector<bool> staged(entries.size(), false);
     for (const Launch::Cut& cut : launch.cuts) staged[cut.compression.entry] = cut.compression.staged;
+    const auto compress = [&](bool before) {
+      for (const Launch::Cut& cut : launch.cuts) {
+        if (cut.compression.before != before) continue;
+        Compression c = cut.compression;
+        c.forced = cut.forced;
+        c.keep = cut.keep;
+        engine->kept.push_back(checker->compressed(entries[c.entry], c));
+      }
+    };
+    compress(true);
     // Within a step all KV is written before any is read, and all is read before any is dropped.
     for (size_t i = 0; i < entries.size(); ++i) checker->wrote(entries[i], staged[i]);
     for (size_t i = 0; i < entries.size(); ++i) checker->reads(entries[i], staged[i]);
-    for (const Launch::Cut& cut : launch.cuts) {
-      Compression c = cut.compression;
-      c.forced = cut.forced;
-      c.keep = cut.keep;
-      engine->kept.push_back(checker->compressed(entries[c.entry], c));
-    }
+    compress(false);
     for (const Snapshot& s : launch.snapshots) {
       const bool known = std::any_of(launch.cuts.begin(), launch.cuts.end(), [&](const Launch::Cut& cut) {
         return cut.compression.entry == s.entry && !cut.keep.empty();
