@@ -73,6 +73,7 @@ Json run_json(const ReportRun& run) {
                              {"width_s", static_cast<double>(series.width_ns()) / 1e9},
                              {"mean", std::vector<double>(series.mean().begin(), series.mean().end())}});
   }
+  if (!run.heads.empty()) out["heads"] = Json::parse(run.heads);
   out["calls"] = calls_json(run.calls);
   out["sessions"] = run.calls.sessions;
   return out;
@@ -110,6 +111,13 @@ std::string report_html(const Report& report) {
   tell_apart(&data["runs"]);
   data["sweeps"] = Json::array();
   for (const ReportSweep& sweep : report.sweeps) data["sweeps"].push_back(sweep_json(sweep));
+  const auto evidence = [&](const char* name, const std::vector<ReportEvidence>& files) {
+    data[name] = Json::array();
+    for (const ReportEvidence& one : files)
+      data[name].push_back({{"dir", one.dir}, {"data", Json::parse(one.json)}});
+  };
+  evidence("validations", report.validations);
+  evidence("qualities", report.qualities);
   std::string text;
   for (const char c : data.dump(-1, ' ', false, kReplaceBadText)) {
     // Nothing in it may end the script element it stands in.

@@ -21,6 +21,7 @@ struct ReportRun {
   v1::RunResult result;
   std::string summary;  // a flat JSON object: the result as programs read it
   CallsTable calls;
+  std::string heads;  // heads.json, a JSON object; "": all heads hold the same
 };
 
 struct ReportSweep {
@@ -33,10 +34,18 @@ struct ReportSweep {
   std::vector<Point> points;
 };
 
+// A file that says how good something is: as it was written, valid JSON.
+struct ReportEvidence {
+  std::string dir;
+  std::string json;
+};
+
 struct Report {
   std::string command;  // that makes it
   std::vector<ReportRun> runs;
   std::vector<ReportSweep> sweeps;
+  std::vector<ReportEvidence> validations;  // validation.json of kvtwin validate
+  std::vector<ReportEvidence> qualities;    // quality.json of kvtwin evaluate
 };
 
 // More calls than this of one run are thinned out evenly, and the page says so: it stays below 5 MB.

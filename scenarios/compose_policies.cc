@@ -9,6 +9,7 @@
 #include "engine/policy/retention.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/formats.h"
+#include "scenarios/head_shares.h"
 #include "scenarios/names.h"
 #include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
@@ -96,18 +97,6 @@ void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* s
   // Read again by who simulates; here so that what is wrong with it is said before anything runs.
   if (const auto profile = load_recall_profile(scenario, llm); !profile) mistakes->push_back(profile.error());
   if (mistakes->empty()) set->retrieval_spec = retrieval_spec(scenario.values, llm);
-}
-
-// What each head keeps of ranked tokens on its own; where the world answers that, what a profile expects.
-std::vector<Share> own_shares(const PolicySet& set) {
-  std::vector<Share> own = clustering_budgets(set);
-  if (!own.empty()) return own;
-  const BudgetSpec& spec = set.budget_spec;
-  for (const Share mean : spec.mu) {
-    const auto share = static_cast<unsigned __int128>(mean) * (spec.shares ? spec.ratio : kWhole) >> 32;
-    own.push_back(static_cast<Share>(std::min<unsigned __int128>(share, kWhole)));
-  }
-  return own;
 }
 
 }  // namespace

@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "models/textproto.h"
 #include "scenarios/results.h"
@@ -17,6 +21,22 @@ namespace {
 
 // calls.csv of the largest traces is some tens of megabytes.
 constexpr size_t kCallsBytesMax = size_t{1} << 30;
+constexpr size_t kEvidenceBytesMax = size_t{1} << 26;
+
+Result<std::string> read_heads(const std::string& path) {
+  Result<std::string> text = read_text_file(path, kEvidenceBytesMax);
+  if (!text) return text;
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  const auto number = [&](const char* name) {
+    return json.contains(name) && json[name].is_number_unsigned() ? json[name].get<uint64_t>() : 0;
+  };
+  const uint64_t heads = json.is_object() ? number("layers") * number("kv_heads") : 0;
+  for (const char* name : {"held", "needed"}) {
+    if (heads > 0 && json.contains(name) && json[name].is_array() && json[name].size() == heads) continue;
+    return mistake(path, fmt::format("has no {} of each head of each layer", name), "run the scenario again");
+  }
+  return text;
+}
 
 Result<ReportRun> read_run(const std::string& dir) {
   Result<v1::RunResult> result = read_result(dir);
@@ -26,8 +46,17 @@ Result<ReportRun> read_run(const std::string& dir) {
   if (!text) return tl::unexpected<Mistake>(text.error());
   Result<CallsTable> calls = read_calls(*text, path);
   if (!calls) return tl::unexpected<Mistake>(calls.error());
-  std::string summary = format_summary(*result, OutputFormat::kJsonl, {});
-  return ReportRun{dir, std::move(*result), std::move(summary), std::move(*calls)};
+  ReportRun out;
+  out.dir = dir;
+  out.summary = format_summary(*result, OutputFormat::kJsonl, {});
+  out.result = std::move(*result);
+  out.calls = std::move(*calls);
+  std::error_code ignored;
+  if (!fs::exists(fs::path(dir) / "heads.json", ignored)) return out;
+  Result<std::string> heads = read_heads(dir + "/heads.json");
+  if (!heads) return tl::unexpected<Mistake>(heads.error());
+  out.heads = std::move(*heads);
+  return out;
 }
 
 Result<ReportSweep> read_sweep(const std::string& dir) {
@@ -46,6 +75,29 @@ Result<ReportSweep> read_sweep(const std::string& dir) {
 #endif
 }
 
+// validation.json is an object with scenarios, quality.json a list of rows: what the page draws of them.
+Result<ReportEvidence> read_evidence(const std::string& dir, const char* file) {
+  const std::string path = dir + "/" + file;
+  Result<std::string> text = read_text_file(path, kEvidenceBytesMax);
+  if (!text) return tl::unexpected<Mistake>(text.error());
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  const auto all_have = [](const nlohmann::json& rows, std::initializer_list<const char*> names) {
+    return rows.is_array() && std::all_of(rows.begin(), rows.end(), [&](const nlohmann::json& row) {
+             return std::all_of(names.begin(), names.end(),
+                                [&](const char* name) { return row.is_object() && row.contains(name); });
+           });
+  };
+  const bool good = std::string_view(file) == "quality.json"
+                        ? all_have(json, {"policy", "budget", "task", "accuracy", "kv_bytes_mean"})
+                        : json.is_object() && json.contains("scenarios") &&
+                              all_have(json["scenarios"], {"scenario", "open_loop", "figures"});
+  if (!good)
+    return mistake(path, "is none as this version of kvtwin writes it",
+                   std::string_view(file) == "quality.json" ? "kvtwin evaluate --out makes it"
+                                                            : "kvtwin validate --out makes it");
+  return ReportEvidence{dir, std::move(*text)};
+}
+
 }  // namespace
 
 Result<Report> read_report(const std::vector<std::string>& dirs, const std::string& command) {
@@ -53,6 +105,7 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
   out.command = command;
   std::error_code ignored;
   for (const std::string& dir : dirs) {
+    bool found = true;
     if (fs::exists(fs::path(dir) / "run.binpb", ignored)) {
       Result<ReportRun> run = read_run(dir);
       if (!run) return tl::unexpected<Mistake>(run.error());
@@ -62,9 +115,19 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
       if (!sweep) return tl::unexpected<Mistake>(sweep.error());
       out.sweeps.push_back(std::move(*sweep));
     } else {
-      return mistake(dir, "holds neither a run (run.binpb) nor a sweep (index.sqlite)",
-                     "a folder that kvtwin run --out or kvtwin sweep --out made");
+      found = false;
     }
+    for (const auto& [file, list] :
+         {std::pair{"validation.json", &out.validations}, std::pair{"quality.json", &out.qualities}}) {
+      if (!fs::exists(fs::path(dir) / file, ignored)) continue;
+      Result<ReportEvidence> evidence = read_evidence(dir, file);
+      if (!evidence) return tl::unexpected<Mistake>(evidence.error());
+      list->push_back(std::move(*evidence));
+      found = true;
+    }
+    if (!found)
+      return mistake(dir, "holds no run (run.binpb), sweep (index.sqlite), validation.json or quality.json",
+                     "a folder that kvtwin run, sweep, validate or evaluate made with --out");
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // Opens a report in headless Chromium as its reader would (file://, no network) and checks it:
-//   node look.mjs REPORT.html [--light=PNG] [--dark=PNG] [--section=ID] [--ready-ms-max=N]
-// Prints what it saw as JSON; exit status 1 if a console error, a failed request or an empty plot was seen.
+//   node look.mjs REPORT.html [--light=PNG] [--dark=PNG] [--section=ID] [--sections=ID,...] [--ready-ms-max=N]
+// Prints what it saw as JSON; exit status 1 if a console error, a failed request or an empty plot was seen, or a
+// section of --sections was not.
 import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
 
@@ -54,6 +55,10 @@ for (const scheme of ["light", "dark"]) {
   );
   seen.plots = plots.length;
   for (const { label, marks } of plots) if (marks < 50) problems.push(`${scheme}: plot "${label}" is empty`);
+  for (const id of (option("sections") ?? "").split(",").filter(Boolean)) {
+    const plots = await page.evaluate((at) => document.querySelectorAll(`#${at} .plot`).length, id);
+    if (plots === 0) problems.push(`${scheme}: no plot in a section "${id}"`);
+  }
   // By keyboard alone: the first stops are the skip link, the button and the sections.
   await page.keyboard.press("Tab");
   seen.first_stop = await page.evaluate(() => document.activeElement?.textContent);

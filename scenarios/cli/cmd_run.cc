@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/check.h"
@@ -12,6 +13,7 @@
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/progress.h"
 #include "scenarios/compose.h"
+#include "scenarios/head_shares.h"
 #include "scenarios/inputs.h"
 #include "scenarios/results.h"
 #include "scenarios/timeline.h"
@@ -51,6 +53,8 @@ std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& compo
   std::vector<RunFile> files;
   files.push_back({"scenario.resolved.textproto", result.scenario_text()});
   files.push_back({"calls.csv", calls_csv(composed, metrics)});
+  if (std::string heads = heads_json(composed.options.engines.front().policies); !heads.empty())
+    files.push_back({"heads.json", std::move(heads)});
   files.push_back({"requests.jsonl", requests_jsonl(composed, metrics)});
   if (extras.recorder) files.push_back({"log.binpb", extras.recorder->finish(end)});
   if (!extras.operations_csv.empty()) files.push_back({"operations.csv", extras.operations_csv});

@@ -226,8 +226,25 @@ constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing els
 
   kvtwin report out/run-3f0c out/run-77ab --out=report.html
 
-  DIR                   folders of kvtwin run or kvtwin sweep; several runs are shown side by side
+  DIR                   folders of kvtwin run, sweep, import, validate or evaluate; several runs are shown side
+                        by side
   --out=FILE            .html: a page with plots, to be opened from disk; .md: tables, for a pull request
+)";
+
+constexpr char kImport[] = R"(A real server's run, to stand beside ours in a report.
+
+  kvtwin import vllm-inf-qps.json --out=out/real
+  kvtwin report out/real out/run-3f0c --out=report.html
+  kvtwin compare out/run-3f0c out/real/requests.jsonl
+
+  FILE                  the result of vLLM's or SGLang's serving benchmark with single requests (--save-detailed,
+                        --output-details), AIPerf's profile_export.jsonl, or the text of vLLM's /metrics
+  --out=DIR             run.binpb, calls.csv and requests.jsonl of it
+  --format=auto         or bench, aiperf, prometheus
+  --run=N               bench: which of a file's results, from 0; the last if it is not given
+  --before=FILE         prometheus: an earlier scrape, whose counts are taken off
+  --seconds=S           prometheus: how long it ran, for rates
+  --name=TEXT           what the report calls it
 )";
 
 constexpr char kList[] = R"(List what there is to choose from.
@@ -250,6 +267,7 @@ std::string help_text(const std::string& command) {
   if (command == "sweep") return kSweep;
   if (command == "plan") return kPlan;
   if (command == "report") return kReport;
+  if (command == "import") return kImport;
   if (command == "validate") return kValidate;
   if (command == "list") return kList;
   return "";

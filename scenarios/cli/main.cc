@@ -13,6 +13,7 @@
 
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
+#include "scenarios/cli/cmd_import.h"
 #include "scenarios/cli/cmd_model.h"
 #include "scenarios/cli/cmd_trace.h"
 
@@ -136,6 +137,7 @@ int run_main(const std::vector<std::string>& words) {
   add_evaluate_command(app, &status);
   add_validate_command(app, &status);
   add_explain_command(app, &status);
+  add_import_command(app, &status);
   add_inspect_policy_command(app, &status);
   add_report_command(app, &status);
   add_list_command(app, &status);

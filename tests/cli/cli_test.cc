@@ -207,6 +207,44 @@ TEST_CASE("cli: a place that cannot be written to is the environment's failure, 
   CHECK(outcome.err.find("file/dir") != std::string::npos);
 }
 
+TEST_CASE("cli: a report takes validations and qualities, and names what is none") {
+  const Folder scratch;
+  const std::string data = KVTWIN_SOURCE_DIR "/tests/reports/data";
+  const Outcome good = tool(scratch, fmt::format("report {} --out=r.md", data));
+  CHECK_MESSAGE(good.status == 0, good.err);
+  std::filesystem::create_directory(scratch.file("bad"));
+  const auto said = [&](const char* file, const char* text) {
+    scratch.write(std::string("bad/") + file, text);
+    const Outcome outcome = tool(scratch, "report bad --out=r.md");
+    CHECK(outcome.status == 2);
+    std::filesystem::remove(scratch.file(std::string("bad/") + file));
+    return outcome.err;
+  };
+  CHECK(said("quality.json", "[{\"policy\":\"full\"}]").find("bad/quality.json: is none as this version") !=
+        std::string::npos);
+  CHECK(said("quality.json", "{").find("bad/quality.json") != std::string::npos);
+  CHECK(said("validation.json", "{\"scenarios\":[1]}").find("kvtwin validate --out makes it") !=
+        std::string::npos);
+  CHECK(said("other.json", "{}").find("holds no run (run.binpb)") != std::string::npos);
+}
+
+TEST_CASE("cli: an imported run stands beside ours in a report, and is compared with") {
+  const Folder scratch;
+  scratch.write("bench.json", R"({"model_id":"real","duration":4.0,"input_lens":[10,20],"output_lens":[3,2],)"
+                              R"("ttfts":[0.5,0.25],"itls":[[0.1,0.3],[0.2]],"start_times":[100.0,101.0]})");
+  const Outcome imported = tool(scratch, "import bench.json --out=real");
+  REQUIRE_MESSAGE(imported.status == 0, imported.err);
+  REQUIRE(tool(scratch, fmt::format("run {} --quiet --out=ours", kSample)).status == 0);
+  const Outcome report = tool(scratch, "report real ours --out=r.md");
+  CHECK_MESSAGE(report.status == 0, report.err);
+  CHECK(scratch.read("r.md").find("| TTFT median, ms | 250 |") != std::string::npos);
+  const Outcome same = tool(scratch, "compare real real/requests.jsonl --limit=ttft.mean=0.01");
+  CHECK_MESSAGE(same.status == 0, same.err);
+  CHECK(tool(scratch, "import bench.json --out=real --format=csv").status == 2);
+  CHECK(tool(scratch, "import nowhere.json --out=real").status == 2);
+  CHECK(tool(scratch, "import --help").out.find("--before=FILE") != std::string::npos);
+}
+
 TEST_CASE("cli: every shipped scenario loads, or says which data it misses") {
   const Folder scratch;
   const std::string list = tool(scratch, "list scenarios").out;

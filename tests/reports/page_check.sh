@@ -19,6 +19,14 @@ small=$root/scenarios/coding_agents_small.textproto
 "$kvtwin" report "$here/a" "$here/b" "$here/s" --out="$here/all.html"
 "$node" "$root/reports/web/look.mjs" "$here/all.html"
 
+# Head groups, and evidence that other commands write (made up, in data/).
+methods=$root/scenarios/methods
+"$kvtwin" run "$methods/tangram.textproto" --set=replay.calls_max=60 --out="$here/groups" --quiet > /dev/null
+mkdir "$here/evidence"
+cp "$root/tests/reports/data/"*.json "$here/evidence"
+"$kvtwin" report "$here/groups" "$here/evidence" --out="$here/kv.html"
+"$node" "$root/reports/web/look.mjs" "$here/kv.html" --sections=heads,validation,quality
+
 # 82 replicas of 617 calls: 50,594.
 "$kvtwin" run "$small" --set=replay.replicas=82 --set=limits.calls_max=64 --out="$here/large" --quiet > /dev/null
 "$kvtwin" report "$here/large" --out="$here/large.html"

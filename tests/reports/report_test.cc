@@ -56,6 +56,21 @@ TEST_CASE("report: what is no calls.csv is said, with the line") {
         "x.csv:2: prompt_tokens is \"x\", no whole number; run the scenario again");
 }
 
+TEST_CASE("report: heads and evidence are in the page as they were written") {
+  if (!has_report_page()) return;
+  Report report = report_of("a");
+  report.runs[0].heads = R"({"layers":1,"kv_heads":2,"held":[0.5,0.5],"needed":[0.5,0.25]})";
+  report.validations.push_back({"v", R"({"scenarios":[{"scenario":"</script>"}]})"});
+  report.qualities.push_back({"q", R"([{"policy":"full","accuracy":0.5}])"});
+  const std::string html = report_html(report);
+  CHECK(html.find(R"("heads":{"layers":1,"kv_heads":2,"held":[0.5,0.5],"needed":[0.5,0.25]})") !=
+        std::string::npos);
+  CHECK(html.find(R"("validations":[{"dir":"v","data":{"scenarios":[{"scenario":"\u003c/script>"}]}}])") !=
+        std::string::npos);
+  CHECK(html.find(R"("qualities":[{"dir":"q","data":[{"policy":"full","accuracy":0.5}]}])") !=
+        std::string::npos);
+}
+
 TEST_CASE("report: thinned calls are even, and at most so many") {
   CallsTable calls;
   calls.sessions = {"a"};

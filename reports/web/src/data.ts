@@ -21,6 +21,14 @@ export interface CallColumns {
   session: string; // index of sessions
 }
 
+// Of ranked tokens, 0 to 1, by layer * kv_heads + head.
+export interface Heads {
+  layers: number;
+  kv_heads: number;
+  held: number[];
+  needed: number[];
+}
+
 export interface Run {
   dir: string;
   name: string;
@@ -31,6 +39,61 @@ export interface Run {
   series: Series[];
   calls: CallColumns;
   sessions: string[];
+  heads?: Heads;
+}
+
+// validation.json of kvtwin validate.
+export interface Statistics {
+  count: number;
+  median_percent: number;
+  p95_percent: number;
+  mean_percent: number;
+}
+
+export interface Figure {
+  name: string;
+  unit: string;
+  simulated: number;
+  real: number;
+  real_min: number;
+  real_max: number;
+  absolute: boolean; // difference and tolerance are in the figure's own unit; else in percent of real
+  difference: number | null;
+  tolerance: number;
+  verdict: string;
+  known: string;
+}
+
+export interface ValidatedScenario {
+  scenario: string;
+  good: boolean;
+  replayed?: { repeat: string; same: boolean }[];
+  open_loop: { steps?: Statistics; total_percent: number };
+  figures: Figure[];
+}
+
+export interface Validation {
+  profile: string;
+  good: boolean;
+  scenarios: ValidatedScenario[];
+}
+
+// quality.json of kvtwin evaluate: a list of these.
+export interface QualityRow {
+  policy: string;
+  budget: number;
+  task: string;
+  refused?: string;
+  accuracy: number;
+  accuracy_low?: number;
+  accuracy_high?: number;
+  kv_bytes_mean: number;
+  kv_share?: number;
+}
+
+export interface Evidence<T> {
+  dir: string;
+  data: T;
 }
 
 export interface SweepPoint {
@@ -49,6 +112,8 @@ export interface Report {
   version: string;
   runs: Run[];
   sweeps: Sweep[];
+  validations: Evidence<Validation>[];
+  qualities: Evidence<QualityRow[]>[];
 }
 
 export interface Calls {

@@ -1,19 +1,22 @@
-import { BarChart, CustomChart, LineChart, ParallelChart, ScatterChart } from "echarts/charts";
+import { BarChart, CustomChart, HeatmapChart, LineChart, ParallelChart, ScatterChart } from "echarts/charts";
 import {
   DataZoomComponent, GridComponent, LegendComponent, ParallelComponent, TooltipComponent,
+  VisualMapComponent,
 } from "echarts/components";
 import * as echarts from "echarts/core";
 import { CanvasRenderer } from "echarts/renderers";
 
 import { readReport, type Report } from "./data.js";
+import { qualities, validations } from "./evidence.js";
+import { heads } from "./kv.js";
 import { element, section, start } from "./page.js";
 import { attribution, latencies, memory, overRun, overview, unpackAll } from "./runs.js";
 import { gantt } from "./sessions.js";
 import { sweeps } from "./sweep.js";
 
 echarts.use([
-  BarChart, CanvasRenderer, CustomChart, DataZoomComponent, GridComponent, LegendComponent,
-  LineChart, ParallelChart, ParallelComponent, ScatterChart, TooltipComponent,
+  BarChart, CanvasRenderer, CustomChart, DataZoomComponent, GridComponent, HeatmapChart, LegendComponent,
+  LineChart, ParallelChart, ParallelComponent, ScatterChart, TooltipComponent, VisualMapComponent,
 ]);
 
 function provenance(report: Report): void {
@@ -37,9 +40,12 @@ if (report.runs.length > 0) {
   overRun(report.runs);
   attribution(report.runs);
   memory(report.runs);
+  heads(report.runs);
   gantt(report.runs, calls);
 }
 sweeps(report.sweeps);
+validations(report.validations);
+qualities(report.qualities);
 provenance(report);
 start();
 document.documentElement.dataset["ready"] = "true";

@@ -1,0 +1,59 @@
+// What head groups hold and need.
+
+import type { Run } from "./data.js";
+import { choose, isDark, number, plot, section } from "./page.js";
+
+type View = { name: string; of: (held: number, needed: number) => number };
+const kViews: View[] = [
+  { name: "held without need, % of what is held", of: (held, needed) => (held > 0 ? 100 * (1 - Math.min(1, needed / held)) : 0) },
+  { name: "held, % of ranked tokens", of: (held) => 100 * held },
+  { name: "needed by the head itself, % of ranked tokens", of: (_, needed) => 100 * needed },
+];
+
+export function heads(runs: Run[]): void {
+  const grouped = runs.filter((run) => run.heads !== undefined);
+  if (grouped.length === 0) return;
+  const into = section(
+    "heads",
+    "Fragmentation by head",
+    "All heads of a group hold as much as the one of them that keeps most. What a head needs is what calibration says (METHODS 2.10), not what this run's own scores would say.",
+  );
+  for (const run of grouped) {
+    const all = run.heads;
+    if (!all) continue;
+    const sum = (values: number[]) => values.reduce((a, b) => a + b, 0);
+    const share = 1 - sum(all.needed) / Math.max(sum(all.held), 1e-9);
+    let view = 0;
+    let redraw = () => {};
+    choose(into, `${run.name}:`, kViews.map((one) => one.name), (index) => {
+      view = index;
+      redraw();
+    });
+    const label = `${run.name}: layers by KV heads; ${number(100 * share, 3)} % of what is held is not needed`;
+    redraw = plot(into, label, () => {
+      const of = kViews[view]?.of ?? (() => 0);
+      const data = all.held.map((held, i) => [
+        i % all.kv_heads,
+        Math.floor(i / all.kv_heads),
+        Number(of(held, all.needed[i] ?? 0).toFixed(2)),
+      ]);
+      return {
+        grid: { left: 64, right: 120, top: 24, bottom: 56 },
+        tooltip: { trigger: "item", confine: true, formatter: (at: { data: number[] }) => `layer ${at.data[1]}, head ${at.data[0]}: ${at.data[2]} %` },
+        xAxis: { type: "category", name: "KV head", nameLocation: "middle", nameGap: 28, data: Array.from({ length: all.kv_heads }, (_, i) => String(i)) },
+        yAxis: { type: "category", name: "layer", inverse: true, data: Array.from({ length: all.layers }, (_, i) => String(i)) },
+        visualMap: {
+          min: 0,
+          max: Math.max(1, ...data.map((one) => one[2] ?? 0)),
+          right: 8,
+          top: "middle",
+          calculable: true,
+          // One hue that darkens: also in grey print.
+          inRange: { color: isDark() ? ["#0b2233", "#0072b2", "#8fd3ff"] : ["#e3f1fa", "#0072b2", "#00263d"] },
+          textStyle: { color: isDark() ? "#dddddd" : "#222222" },
+        },
+        series: [{ type: "heatmap", data }],
+      };
+    }, 120 + Math.min(14 * all.layers, 700));
+  }
+}

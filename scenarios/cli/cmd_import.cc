@@ -1,0 +1,79 @@
+#include "scenarios/cli/cmd_import.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "models/textproto.h"
+#include "scenarios/cli/cli.h"
+#include "scenarios/measured/measured.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr size_t kBytesMax = size_t{1} << 30;
+
+struct ImportArguments {
+  std::string file, out, format = "auto", before, name;
+  int64_t run = -1;
+  double seconds = 0;
+};
+
+Result<MeasuredFormat> format_of(const ImportArguments& arguments, const std::string& text) {
+  if (arguments.format == "auto") return detect_measured(text, arguments.file);
+  if (arguments.format == "bench") return MeasuredFormat::kBench;
+  if (arguments.format == "aiperf") return MeasuredFormat::kAiperf;
+  if (arguments.format == "prometheus") return MeasuredFormat::kPrometheus;
+  return mistake("--format", fmt::format("there is no format \"{}\"", arguments.format),
+                 "one of: auto, bench, aiperf, prometheus");
+}
+
+Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
+  const Result<std::string> text = read_text_file(arguments.file, kBytesMax);
+  if (!text) return tl::unexpected<Mistake>(text.error());
+  const Result<MeasuredFormat> format = format_of(arguments, *text);
+  if (!format) return tl::unexpected<Mistake>(format.error());
+  if (*format == MeasuredFormat::kBench) return read_bench(*text, arguments.file, arguments.run);
+  if (*format == MeasuredFormat::kAiperf) return read_aiperf(*text, arguments.file);
+  std::string before;
+  if (!arguments.before.empty()) {
+    Result<std::string> earlier = read_text_file(arguments.before, kBytesMax);
+    if (!earlier) return tl::unexpected<Mistake>(earlier.error());
+    before = std::move(*earlier);
+  }
+  return read_prometheus(*text, before, arguments.seconds, arguments.file);
+}
+
+int import_run(const ImportArguments& arguments) {
+  Result<MeasuredRun> run = read_measured(arguments);
+  if (!run) return complain(run.error());
+  if (!arguments.name.empty()) run->name = arguments.name;
+  const std::string name = run->name;
+  const size_t calls = run->calls.size();
+  if (Result<void> ok = write_files(arguments.out, measured_files(std::move(*run))); !ok)
+    return complain(ok.error(), kExitEnvironment);
+  fmt::print("{}: {}, {} calls; beside a run: kvtwin report {} RUN\n", arguments.out, name, calls,
+             arguments.out);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_import_command(CLI::App& app, int* status) {
+  CLI::App* const command = app.add_subcommand("import", "a real server's run, to stand beside ours");
+  command->set_help_flag();
+  const auto arguments = std::make_shared<ImportArguments>();
+  command->add_option("FILE", arguments->file)->required();
+  command->add_option("--out", arguments->out)->required();
+  command->add_option("--format", arguments->format);
+  command->add_option("--run", arguments->run);
+  command->add_option("--before", arguments->before);
+  command->add_option("--seconds", arguments->seconds);
+  command->add_option("--name", arguments->name);
+  command->callback([arguments, status] { *status = import_run(*arguments); });
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,144 @@
+#include "scenarios/measured/measured.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/metrics_summary.h"
+#include "scenarios/csv_cell.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr uint32_t kSchema = 1;  // as read_result() expects it
+
+int64_t ns(double seconds) { return std::llround(seconds * 1e9); }
+
+std::string session_of(const MeasuredCall& call, size_t index) {
+  return call.session.empty() ? fmt::format("{}", index) : call.session;
+}
+
+void fill_distribution(const Distribution& in, v1::Distribution* out) {
+  out->set_count(in.count);
+  out->set_mean_ns(in.mean);
+  out->set_p50_ns(in.p50);
+  out->set_p90_ns(in.p90);
+  out->set_p95_ns(in.p95);
+  out->set_p99_ns(in.p99);
+  out->set_max_ns(in.max);
+}
+
+// Latencies and rates of finished calls.
+void fill_from_calls(MeasuredRun* run) {
+  v1::RunResult& out = run->result;
+  std::vector<double> ttft, tpot, e2e;
+  std::set<std::string> sessions;
+  double first = INFINITY, last = 0;
+  for (size_t i = 0; i < run->calls.size(); ++i) {
+    const MeasuredCall& call = run->calls[i];
+    sessions.insert(session_of(call, i));
+    v1::CallCounts& counts = *out.mutable_calls();
+    counts.set_calls(counts.calls() + 1);
+    if (!call.finished) {
+      counts.set_cancelled(counts.cancelled() + 1);
+      continue;
+    }
+    counts.set_finished(counts.finished() + 1);
+    first = std::min(first, call.begin_s), last = std::max(last, call.end_s);
+    ttft.push_back((call.first_s - call.begin_s) * 1e9);
+    e2e.push_back((call.end_s - call.begin_s) * 1e9);
+    if (call.output > 1)
+      tpot.push_back((call.end_s - call.first_s) * 1e9 / static_cast<double>(call.output - 1));
+    v1::Rates& rates = *out.mutable_rates();
+    rates.set_prompt_tokens(rates.prompt_tokens() + call.prompt);
+    rates.set_output_tokens(rates.output_tokens() + call.output);
+  }
+  out.mutable_calls()->set_sessions(sessions.size());
+  v1::Latencies& latencies = *out.mutable_latencies();
+  fill_distribution(distribution(&ttft), latencies.mutable_ttft());
+  fill_distribution(distribution(&tpot), latencies.mutable_tpot());
+  fill_distribution(distribution(&e2e), latencies.mutable_e2e());
+  fill_distribution(distribution(&run->itls_ns), latencies.mutable_itl());
+  if (out.rates().elapsed_ns() == 0 && last > first) out.mutable_rates()->set_elapsed_ns(ns(last - first));
+}
+
+void fill_rates(v1::RunResult* out) {
+  v1::Rates& rates = *out->mutable_rates();
+  if (rates.elapsed_ns() <= 0) return;
+  const double seconds = static_cast<double>(rates.elapsed_ns()) / 1e9;
+  rates.set_calls_per_s(static_cast<double>(out->calls().finished()) / seconds);
+  rates.set_output_tokens_per_s(static_cast<double>(rates.output_tokens()) / seconds);
+  rates.set_prompt_tokens_per_s(static_cast<double>(rates.prompt_tokens()) / seconds);
+}
+
+}  // namespace
+
+Result<MeasuredFormat> detect_measured(std::string_view text, const std::string& where) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  const std::string_view head = begin == std::string_view::npos ? "" : text.substr(begin, 4096);
+  if (head.starts_with("# HELP") || head.starts_with("# TYPE") || head.starts_with("vllm:"))
+    return MeasuredFormat::kPrometheus;
+  if (head.starts_with("{")) {
+    const std::string_view line = head.substr(0, head.find('\n'));
+    if (line.find("\"metadata\"") != std::string_view::npos &&
+        line.find("\"request_start_ns\"") != std::string_view::npos)
+      return MeasuredFormat::kAiperf;
+    return MeasuredFormat::kBench;
+  }
+  return mistake(
+      where, "is no result that can be imported",
+      "JSON of vLLM's or SGLang's serving benchmark, AIPerf's profile_export.jsonl, or the text of "
+      "vLLM's /metrics");
+}
+
+Result<void> check_calls(const MeasuredRun& run, const std::string& where) {
+  constexpr double kSecondsMax = 1e9;
+  for (size_t i = 0; i < run.calls.size(); ++i) {
+    const MeasuredCall& call = run.calls[i];
+    const bool ordered = call.begin_s >= 0 && call.first_s >= call.begin_s && call.end_s >= call.first_s;
+    if (!ordered || call.end_s > kSecondsMax)
+      return mistake(where,
+                     fmt::format("request {} begins at {} s, has its first token at {} s and ends at {} s", i,
+                                 call.begin_s, call.first_s, call.end_s),
+                     "times in order, of at most 1e9 s");
+    if (call.prompt > UINT32_MAX || call.output > UINT32_MAX)
+      return mistake(where, fmt::format("request {} has {} + {} tokens", i, call.prompt, call.output));
+  }
+  return {};
+}
+
+std::vector<RunFile> measured_files(MeasuredRun run) {
+  v1::RunResult& out = run.result;
+  out.set_schema_version(kSchema);
+  out.set_kvtwin_version(KVTWIN_VERSION);
+  out.set_scenario(run.name);
+  out.set_world("measured");
+  const bool single = !run.calls.empty();
+  if (single) fill_from_calls(&run);
+  fill_rates(&out);
+  std::string csv =
+      "call,session,replica,node,engine,end,prompt_tokens,output_tokens,reused_tokens,ready_ns,admitted_ns,"
+      "first_token_ns,finished_ns\n";
+  std::string requests;
+  for (size_t i = 0; i < run.calls.size(); ++i) {
+    const MeasuredCall& call = run.calls[i];
+    csv += fmt::format("{},{},0,{},0,{},{},{},0,{},{},{},{}\n", i, csv_cell(session_of(call, i)), i,
+                       call.finished ? "finished" : "cancelled", call.prompt, call.output, ns(call.begin_s),
+                       ns(call.begin_s), ns(call.first_s), ns(call.end_s));
+    if (!call.finished) continue;
+    nlohmann::ordered_json line;
+    line["request_id"] = fmt::format("{}", i);
+    line["input_toks"] = call.prompt;
+    line["output_toks"] = call.output;
+    line["arrival_time"] = line["queued_ts"] = line["scheduled_ts"] = call.begin_s;
+    line["first_token_ts"] = call.first_s;
+    line["last_token_ts"] = call.end_s;
+    requests += line.dump() + "\n";
+  }
+  return {{"run.binpb", out.SerializeAsString()}, {"calls.csv", csv}, {"requests.jsonl", requests}};
+}
+
+}  // namespace kvtwin

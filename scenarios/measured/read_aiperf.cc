@@ -1,0 +1,81 @@
+// AIPerf's profile_export.jsonl: one record per request.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "scenarios/measured/measured.h"
+
+namespace kvtwin {
+namespace {
+
+using Json = nlohmann::json;
+
+// A metric in seconds or tokens; NaN if the record has none.
+double value_of(const Json& metrics, const char* name) {
+  if (!metrics.is_object() || !metrics.contains(name) || !metrics[name].contains("value")) return NAN;
+  const double value = metrics[name]["value"].get<double>();
+  const std::string unit = metrics[name].value("unit", "");
+  if (unit == "ms") return value / 1e3;
+  if (unit == "us") return value / 1e6;
+  return unit == "ns" ? value / 1e9 : value;
+}
+
+struct Record {
+  MeasuredCall call;
+  int64_t start_ns = 0, end_ns = 0;
+};
+
+Record record_of(const Json& json) {
+  Record out;
+  const Json& metadata = json.at("metadata");
+  const Json metrics = json.value("metrics", Json::object());
+  out.start_ns = metadata.at("request_start_ns").get<int64_t>();
+  out.end_ns = metadata.at("request_end_ns").get<int64_t>();
+  if (const auto at = metadata.find("x_correlation_id"); at != metadata.end() && at->is_string())
+    out.call.session = at->get<std::string>();
+  const double ttft = value_of(metrics, "time_to_first_token");
+  const double input = value_of(metrics, "input_sequence_length");
+  const double output = value_of(metrics, "output_sequence_length");
+  const bool failed = json.contains("error") && !json["error"].is_null();
+  out.call.finished = !failed && std::isfinite(ttft) && std::isfinite(input) && output >= 1;
+  out.call.prompt = std::isfinite(input) ? static_cast<uint64_t>(input) : 0;
+  out.call.output = std::isfinite(output) ? static_cast<uint64_t>(output) : 0;
+  out.call.first_s = std::isfinite(ttft) ? ttft : 0;  // from the start
+  return out;
+}
+
+}  // namespace
+
+Result<MeasuredRun> read_aiperf(std::string_view text, const std::string& where) {
+  MeasuredRun run;
+  run.name = "aiperf";
+  std::vector<Record> records;
+  for (uint64_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    try {
+      records.push_back(record_of(Json::parse(line)));
+    } catch (const Json::exception& error) {
+      return mistake(fmt::format("{}:{}", where, number), fmt::format("is no record: {}", error.what()),
+                     "profile_export.jsonl, as AIPerf writes it");
+    }
+  }
+  int64_t first = INT64_MAX;
+  for (const Record& one : records) first = std::min(first, one.start_ns);
+  for (Record& one : records) {
+    one.call.begin_s = static_cast<double>(one.start_ns - first) / 1e9;
+    one.call.end_s = static_cast<double>(one.end_ns - first) / 1e9;
+    one.call.first_s = std::min(one.call.begin_s + one.call.first_s, one.call.end_s);
+    run.calls.push_back(one.call);
+  }
+  if (run.calls.empty()) return mistake(where, "holds no request");
+  if (const Result<void> good = check_calls(run, where); !good) return tl::unexpected<Mistake>(good.error());
+  return run;
+}
+
+}  // namespace kvtwin

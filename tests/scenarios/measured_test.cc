@@ -1,0 +1,134 @@
+// Real servers' results, read: vLLM's and SGLang's benchmarks, AIPerf, vLLM's /metrics.
+
+#include "scenarios/measured/measured.h"
+
+#include <doctest/doctest.h>
+
+using namespace kvtwin;
+
+namespace {
+
+const std::string kBench =
+    R"({"model_id":"m","duration":4.0,"input_lens":[10,20,5],"output_lens":[3,1,0],"ttfts":[0.5,0.25,0.0],)"
+    R"("itls":[[0.1,0.3],[],[]],"start_times":[100.0,101.0,102.0],"errors":["","","refused"]})";
+
+std::string said(const Result<MeasuredRun>& run) { return run ? "" : run.error().text(); }
+
+v1::RunResult result_of(MeasuredRun run) {
+  const std::vector<RunFile> files = measured_files(std::move(run));
+  v1::RunResult out;
+  REQUIRE(out.ParseFromString(files[0].bytes));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("measured: a serving benchmark's requests, their latencies and rates") {
+  const Result<MeasuredRun> run = read_bench(kBench, "x.json", -1);
+  REQUIRE_MESSAGE(run, said(run));
+  REQUIRE(run->calls.size() == 3);
+  CHECK(run->calls[0].begin_s == 0);
+  CHECK(run->calls[1].begin_s == 1);
+  CHECK(run->calls[0].end_s == doctest::Approx(0.9));
+  CHECK_FALSE(run->calls[2].finished);
+  const v1::RunResult result = result_of(*run);
+  CHECK(result.world() == "measured");
+  CHECK(result.calls().finished() == 2);
+  CHECK(result.calls().cancelled() == 1);
+  CHECK(result.latencies().ttft().mean_ns() == doctest::Approx(375e6));
+  CHECK(result.latencies().tpot().mean_ns() == doctest::Approx(200e6));  // (0.9 - 0.5) / 2
+  CHECK(result.latencies().itl().count() == 2);
+  CHECK(result.latencies().e2e().p99_ns() == doctest::Approx(900e6));
+  CHECK(result.rates().calls_per_s() == doctest::Approx(0.5));
+  CHECK(result.rates().output_tokens_per_s() == doctest::Approx(1));
+  CHECK(result.notes_size() == 0);
+  const std::vector<RunFile> files = measured_files(*run);
+  CHECK(files[1].bytes.find("0,0,0,0,0,finished,10,3,0,0,0,500000000,900000000\n") != std::string::npos);
+  CHECK(files[2].bytes.find("\"output_toks\":3") != std::string::npos);
+}
+
+TEST_CASE("measured: SGLang writes one result a line and no start times") {
+  const std::string line =
+      R"({"backend":"sglang","duration":2,"input_lens":[7],"output_lens":[2],"ttfts":[0.5],"itls":[[0.5]]})";
+  const std::string other =
+      R"({"backend":"sglang","duration":3,"input_lens":[8],"output_lens":[2],"ttfts":[0.5],"itls":[[1.5]]})";
+  const auto last = read_bench(line + "\n" + other + "\n", "x.jsonl", -1);
+  REQUIRE_MESSAGE(last, said(last));
+  CHECK(last->calls[0].prompt == 8);
+  CHECK(result_of(*last).notes(0).find("no start times") != std::string::npos);
+  CHECK(read_bench(line + "\n" + other, "x.jsonl", 0)->calls[0].prompt == 7);
+  CHECK(said(read_bench(line, "x.jsonl", 1)) == "--run: there is no run 1; x.jsonl has 1, from 0");
+}
+
+TEST_CASE("measured: AIPerf's records, one with an error") {
+  const std::string text =
+      R"({"metadata":{"x_correlation_id":"s","request_start_ns":1759813207000000000,"request_end_ns":1759813208000000000},)"
+      R"("metrics":{"input_sequence_length":{"value":550,"unit":"tokens"},"time_to_first_token":{"value":250.5,"unit":"ms"},)"
+      R"("output_sequence_length":{"value":9,"unit":"tokens"}},"error":null})"
+      "\n"
+      R"({"metadata":{"x_correlation_id":"s","request_start_ns":1759813209000000000,"request_end_ns":1759813209500000000},)"
+      R"("metrics":{"error_isl":{"value":550,"unit":"tokens"}},"error":{"code":499}})"
+      "\n";
+  CHECK(detect_measured(text, "x").value() == MeasuredFormat::kAiperf);
+  const auto run = read_aiperf(text, "x.jsonl");
+  REQUIRE_MESSAGE(run, said(run));
+  CHECK(run->calls[0].first_s == doctest::Approx(0.2505));
+  CHECK(run->calls[0].end_s == doctest::Approx(1));
+  CHECK(run->calls[1].begin_s == doctest::Approx(2));
+  CHECK_FALSE(run->calls[1].finished);
+  const v1::RunResult result = result_of(*run);
+  CHECK(result.calls().sessions() == 1);
+  CHECK(result.latencies().tpot().mean_ns() == doctest::Approx(749.5e6 / 8));
+}
+
+TEST_CASE("measured: vLLM's histograms, between two scrapes") {
+  const std::string before =
+      "# TYPE vllm:time_to_first_token_seconds histogram\n"
+      "vllm:time_to_first_token_seconds_bucket{le=\"0.1\",model_name=\"m\"} 2\n"
+      "vllm:time_to_first_token_seconds_bucket{le=\"0.5\",model_name=\"m\"} 2\n"
+      "vllm:time_to_first_token_seconds_bucket{le=\"+Inf\",model_name=\"m\"} 2\n"
+      "vllm:time_to_first_token_seconds_sum{model_name=\"m\"} 0.1\n"
+      "vllm:time_to_first_token_seconds_count{model_name=\"m\"} 2\n"
+      "vllm:prompt_tokens_total{model_name=\"m\"} 100\n";
+  const std::string after =
+      "process_start_time_seconds 1.7e+09\n"
+      "vllm:time_to_first_token_seconds_bucket{le=\"0.1\",model_name=\"m\"} 4\n"
+      "vllm:time_to_first_token_seconds_bucket{le=\"0.5\",model_name=\"m\"} 10\n"
+      "vllm:time_to_first_token_seconds_bucket{le=\"+Inf\",model_name=\"m\"} 12\n"
+      "vllm:time_to_first_token_seconds_sum{model_name=\"m\"} 3.1\n"
+      "vllm:time_to_first_token_seconds_count{model_name=\"m\"} 12\n"
+      "vllm:request_success_total{finished_reason=\"stop\"} 6\n"
+      "vllm:request_success_total{finished_reason=\"length\"} 4\n"
+      "vllm:prompt_tokens_total{model_name=\"m\"} 1100\n";
+  const auto run = read_prometheus(after, before, 10, "m.txt");
+  REQUIRE_MESSAGE(run, said(run));
+  const v1::RunResult result = result_of(*run);
+  CHECK(result.latencies().ttft().count() == 10);
+  CHECK(result.latencies().ttft().mean_ns() == doctest::Approx(0.3e9));
+  // Two of ten up to 0.1, six from there to 0.5: the fifth is half of the way.
+  CHECK(result.latencies().ttft().p50_ns() == doctest::Approx(0.3e9));
+  CHECK(result.latencies().ttft().p99_ns() == doctest::Approx(0.5e9));  // beyond the last edge
+  CHECK(result.calls().finished() == 10);
+  CHECK(result.rates().prompt_tokens_per_s() == doctest::Approx(100));
+  CHECK(said(read_prometheus(before, after, 0, "m.txt")).find("did not begin anew") != std::string::npos);
+  CHECK(result_of(*read_prometheus(after, "", 0, "m.txt")).rates().calls_per_s() == 0);
+}
+
+TEST_CASE("measured: what is none is said, with the place and what would be right") {
+  const auto has = [](const std::string& text, const char* part) {
+    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+  };
+  has(detect_measured("hello", "x").error().text(), "x: is no result that can be imported");
+  has(said(read_bench("[1]", "x", -1)), "x:1: is no JSON object");
+  has(said(read_bench("{}", "x", -1)), "has no list \"input_lens\"; save single requests too");
+  has(said(read_bench(R"({"input_lens":[1],"output_lens":[],"ttfts":[],"itls":[]})", "x", -1)),
+      "output_lens has 0 values, input_lens 1");
+  has(said(read_bench(R"({"input_lens":["a"],"output_lens":[1],"ttfts":[1],"itls":[[]]})", "x", -1)),
+      "cannot be read");
+  has(said(read_bench(R"({"input_lens":[1],"output_lens":[1],"ttfts":[-1],"itls":[[]]})", "x", -1)),
+      "times in order");
+  has(said(read_aiperf("{\"metadata\":1}\n", "x")), "x:1: is no record");
+  has(said(read_aiperf("", "x")), "holds no request");
+  has(said(read_prometheus("# TYPE a\nvllm:x{a=\"b\"}\n", "", 0, "x")), "x:2:");
+  has(said(read_prometheus("other 1\n", "", 0, "x")), "has no metric of vLLM");
+}
