@@ -143,7 +143,7 @@ void Metrics::saw_command(Instant now, const Command& command) {
     if (start->kind == TransferKind::kReceive) {
       mark(calls_[raw(start->call)], live_[live_of_[raw(start->call)]], engine, now, TimeShare::kQueue);
     }
-    if (start->kind != TransferKind::kRecall) return;
+    if (start->kind != TransferKind::kRecall && start->kind != TransferKind::kResume) return;
     engine.transfers.back().recall = static_cast<uint32_t>(engine.recalls.size());
     engine.recalls.push_back({now, kNever});
     for (const PageId page : start->target) {

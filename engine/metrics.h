@@ -124,6 +124,7 @@ struct EngineTotals {
   uint32_t pages_resident_peak = 0;             // held or cached
   Integral pages_held_ns{};                     // pages times ns
   Integral pages_int2_held_ns{};                // of them
+  uint64_t tokens_requantised = 0;              // in all heads and layers: int4 cells that became int2
   Integral cells_ns{}, slots_ns{};              // tokens times ns, over the calls of each step
   Integral full_ns{};                           // likewise, had nothing been dropped; 0 where nothing ever is
   uint64_t reads_raw = 0, reads_effective = 0;  // tokens, of decode entries

@@ -123,6 +123,7 @@ void Metrics::add_reads(uint32_t offset, Launch* launch, EngineTotals* totals) {
 
 void Metrics::launched(Instant now, const LaunchStep& step) {
   Engine& engine = engines_[raw(step.engine)];
+  for (const CellAgeing& ageing : step.ageings) engine.totals.tokens_requantised += ageing.count;
   // Steps of an interrupted launch that never ran give their numbers to the next one.
   while (!engine.launches.empty()) {
     Launch& last = engine.launches.back();

@@ -100,6 +100,7 @@ void add_engines(const Metrics& metrics, Summary* sum) {
     last = std::max(last, engine.last_event);
     sum->pages_gpu += metrics.facts()[i].pages_gpu;
     sum->pages_int2 += metrics.facts()[i].pages_int2;
+    sum->tokens_requantised += engine.tokens_requantised;
     sum->pages_held_peak += engine.pages_held_peak;
     sum->pages_resident_peak += engine.pages_resident_peak;
     sum->steps += engine.steps;

@@ -45,6 +45,7 @@ struct Summary {
   double pages_held_mean = 0;
   uint64_t pages_int2 = 0;  // of pages_gpu
   double pages_int2_held_mean = 0;
+  uint64_t tokens_requantised = 0;
   double tail_fragmentation = 0, group_fragmentation = 0, reclaimed = 0;
   uint64_t steps = 0, call_steps = 0;
   double busy = 0;  // share of engine time in which a step ran

@@ -192,7 +192,7 @@ class Reader {
     if (in.batch_order() > static_cast<uint32_t>(BatchOrder::kMixed) ||
         in.admission() > static_cast<uint32_t>(AdmissionKind::kFullReservation) ||
         in.page_order() > static_cast<uint32_t>(PageOrder::kOldestFirst) ||
-        in.preemption() > static_cast<uint32_t>(PreemptionKind::kRecompute) || in.policies_size() != 8) {
+        in.preemption() > static_cast<uint32_t>(PreemptionKind::kDemote) || in.policies_size() != 8) {
       return wrong("an engine's configuration has a choice that this version does not know");
     }
     out.page_tokens = in.page_tokens();

@@ -9,8 +9,23 @@
 
 namespace kvtwin::kernels {
 
+// Kernels may call it too: where they do, compile with -fmad=false.
+#ifdef __CUDACC__
+#define KVTWIN_EVERYWHERE __host__ __device__
+#else
+#define KVTWIN_EVERYWHERE
+#endif
+
+KVTWIN_EVERYWHERE inline float float_of_bits(int32_t bits) {
+#ifdef __CUDA_ARCH__
+  return __int_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
+
 // Within 2 ulp of e^x for x in [-87, 88]; below: e^-87, or about 1.6e-38; above: e^88. NaN: e^-87.
-[[gnu::always_inline]] inline float exact_exp(float x) {
+[[gnu::always_inline]] KVTWIN_EVERYWHERE inline float exact_exp(float x) {
   x = x > -87.0f ? x : -87.0f;
   x = x < 88.0f ? x : 88.0f;
   // n = round(x / ln 2): adding and subtracting 1.5 * 2^23 rounds to a whole number.
@@ -26,7 +41,7 @@ namespace kvtwin::kernels {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  return p * float_of_bits((static_cast<int32_t>(n) + 127) << 23);
 }
 
 }  // namespace kvtwin::kernels

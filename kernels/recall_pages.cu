@@ -109,6 +109,36 @@ __global__ void __launch_bounds__(kWarps * 32, 1) recall_kernel(const __grid_con
   if (lane == 0) wait_stores_done();
 }
 
+// The other way: a warp a CTA, no shared memory, sixteen bytes a lane and load. Fits beside a kernel that
+// fills its SMs' shared memory, on as many SMs as there are warps, so that none of them falls behind.
+constexpr uint32_t kInFlight = 8;
+__global__ void __launch_bounds__(32) recall_spread_kernel(const __grid_constant__ RecallArgs args) {
+  const uint32_t chunks = args.host.head_dim / 8, of_move = 2 * args.host.page_tokens * chunks;
+  const uint32_t per_move = (of_move + 32 * kInFlight - 1) / (32 * kInFlight);
+  const uint64_t all = uint64_t{*args.count} * per_move;
+  for (uint64_t i = blockIdx.x; i < all; i += gridDim.x) {
+    const RecallMove move = args.moves[i / per_move];
+    const uint32_t first = static_cast<uint32_t>(i % per_move) * 32 * kInFlight + threadIdx.x;
+    const auto* const page =
+        reinterpret_cast<const uint4*>(args.host.pages + uint64_t{move.page} * args.host.page_stride);
+    auto* const block = reinterpret_cast<uint4*>(args.pool) + uint64_t{move.block} * of_move;
+    uint4 held[kInFlight];
+#pragma unroll
+    for (uint32_t k = 0; k < kInFlight; ++k) {
+      const uint32_t at = first + 32 * k, row = at / chunks;
+      const uint64_t from = args.host.layout == HostPageLayout::kHnd
+                                ? uint64_t{move.head} * of_move + at
+                                : (uint64_t{row} * args.host.kv_heads + move.head) * chunks + at % chunks;
+      if (at < of_move) held[k] = __ldcs(page + from);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < kInFlight; ++k) {
+      const uint32_t at = first + 32 * k;
+      if (at < of_move) __stcs(block + at, held[k]);
+    }
+  }
+}
+
 constexpr uint32_t kThreads = 256, kAtOnce = 4;
 
 // A row of CTAs a page, a thread some times sixteen bytes. Reads are in the GPU's order, writes in the
@@ -162,6 +192,10 @@ cudaError_t copy_pieces(const HostPool& host, __nv_bfloat16* pool, std::span<con
 
 cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream) {
   if (!right(args.host) || args.ctas == 0) return cudaErrorInvalidValue;
+  if (args.spread) {
+    recall_spread_kernel<<<args.ctas, 32, 0, stream>>>(args);
+    return cudaGetLastError();
+  }
   static const cudaError_t ready =
       cudaFuncSetAttribute(recall_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (ready != cudaSuccess) return ready;

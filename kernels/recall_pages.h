@@ -6,12 +6,13 @@
 //   NHD  [2][page_tokens][kv_heads][head_dim]: a head is 2 P pieces of d numbers
 // So moving never looks into a row. What is read and written is defined by kernels/host_page.h.
 //
-// recall_pages is a kernel that reads pinned memory through the copy engines of its SMs: from 4 KB pieces on
-// a few CTAs saturate PCIe (51 GB/s, KERNELS 5); they want SMs of their own, so what runs beside it leaves
-// `ctas` SMs out of its grid. The list may be written on the device just before. copy_recalled does the same
-// by the copy engine, for a list that the host knows: 6 to 20 GB/s at 16 KB a copy, but no SM. stage_pages
-// turns pages into host pages on the GPU; they leave from there in one copy each (stores of a kernel to the
-// host slow down what runs beside them by 30 % and more: never).
+// recall_pages is a kernel that reads pinned memory, in one of two ways. By the bulk copies of a few CTAs
+// that have SMs of their own: two or three saturate PCIe from 4 KB pieces on. Or spread: single warps that
+// fit beside what fills their SMs; 70 keep up with PCIe, and slow a decode that runs beside them less,
+// because no SM falls behind the others. The list may be written on the device just before. copy_recalled
+// does the same by the copy engine, for a list that the host knows. stage_pages turns pages into host pages
+// on the GPU; they leave from there in one copy each (stores of a kernel to the host slow down what runs
+// beside them by 30 % and more, KERNELS 5: never).
 //
 // Floors: 16 KB units at 55.4 GB/s (the copy engine, large copies); stage_pages: 2 x bytes / 4.69 TB/s.
 // Measured: kernels/README.md, by kernels/bench/recall_bench.cu.
@@ -54,7 +55,8 @@ struct RecallArgs {
   __nv_bfloat16* pool = nullptr;
   const RecallMove* moves = nullptr;  // [*count], on the device; no block twice
   const uint32_t* count = nullptr;    // on the device
-  uint32_t ctas = 4;
+  uint32_t ctas = 4;                  // spread: warps
+  bool spread = false;
 };
 cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream);
 

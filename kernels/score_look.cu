@@ -309,7 +309,8 @@ __global__ void __launch_bounds__(kRowThreads) window_kernel(const __grid_consta
   const LookHead& head = look.heads[blockIdx.y];
   const uint32_t row = blockIdx.x * kRowThreads + threadIdx.x;
   if (row >= head.cells.rows) return;
-  float& out = args.scores[blockIdx.y * args.stride + row];
+  if (args.probes && (row < args.skip || row >= head.scored)) return;
+  float& out = args.scores[blockIdx.y * args.stride + row - args.skip];
   if (row >= head.scored) {
     out = INFINITY;
     return;

@@ -61,6 +61,10 @@ struct WindowScoreArgs {
   LookPool pool = LookPool::kNone;
   LookReduce reduce = LookReduce::kMean;
   bool pool_first = false;  // before the group is reduced
+  // Of probes (Judge Q, KVzip): rows before `skip` and from `scored` on are not written, and the first that
+  // is, is the first of `scores`.
+  bool probes = false;
+  uint32_t skip = 0;
 };
 // score_window()'s last steps: means over the query rows, pooled and reduced. Rows from `scored` on:
 // infinity.

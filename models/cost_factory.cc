@@ -1,14 +1,33 @@
 #include "models/cost_factory.h"
 
+#include <fmt/format.h>
+
+#include "models/measured_cost.h"
 #include "models/roofline_cost.h"
 #include "models/table_cost.h"
 
 namespace kvtwin {
+namespace {
+
+// What our own engine was measured to take on one GPU.
+Result<std::unique_ptr<CostModel>> make_measured(const CostModelSpec& spec) {
+  if (spec.tp != 1)
+    return mistake(spec.profile, fmt::format("was measured on one GPU, engines have {}", spec.tp),
+                   "leave the profile out to use the roofline");
+  const Result<MeasuredDevice> device = load_measured_device(spec.profile);
+  if (!device) return tl::unexpected<Mistake>(device.error());
+  auto model = MeasuredCost::make(*device, spec.llm, spec.host, spec.profile);
+  if (!model) return tl::unexpected<Mistake>(model.error());
+  return std::move(*model);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec) {
   if (auto r = check_llm(spec.llm, "model"); !r) return tl::unexpected<Mistake>(r.error());
   if (auto r = check_tp(spec.llm, spec.tp, "model"); !r) return tl::unexpected<Mistake>(r.error());
   if (spec.profile.empty()) return std::make_unique<RooflineCost>(spec.llm, spec.device, spec.tp, spec.host);
+  if (spec.profile.ends_with(".textproto")) return make_measured(spec);
   const Result<CostTables> tables = load_cost_tables(spec.profile, spec.tp);
   if (!tables) return tl::unexpected<Mistake>(tables.error());
   auto model = TableCost::make(*tables, spec.llm, spec.tp, static_cast<uint32_t>(spec.device.sm_count.value),

@@ -19,7 +19,8 @@ struct CostModelSpec {
   DeviceSpec device;
   uint32_t tp = 1;
   HostTime host;
-  std::string profile;  // folder with meta.yaml (cost_tables.h); empty: roofline
+  // Folder with meta.yaml (cost_tables.h), or .textproto (measured_device.h); empty: roofline.
+  std::string profile;
 };
 
 Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec);

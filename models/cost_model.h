@@ -41,6 +41,7 @@ struct StepShape {
   uint64_t decode_context_sum = 0;  // tokens read by them, together (the new token not counted)
   uint32_t decode_context_max = 0;  // by the longest of them
   uint64_t decode_narrow_sum = 0;   // of decode_context_sum, in the narrower of two KV formats
+  uint64_t requantised = 0;         // tokens whose cells are packed again, from `kv` to `kv_narrow`
   std::span<const ChunkShape> chunks;
   uint32_t tokens = 0;                               // computed: decodes + sum of chunk tokens
   uint32_t tokens_padded = 0;                        // what dense kernels run on
@@ -77,6 +78,7 @@ enum class PartKind : uint8_t {
   kAllReduce,
   kLmHead,
   kSample,
+  kHost,     // the device waits: work lists are made and sent, tokens come back
   kCapture,  // from here on as in CompressionPart
   kProbe,
   kScore,
@@ -101,6 +103,11 @@ struct StepPart {
   Evidence evidence = Evidence::kRoofline;
 };
 
+// Where a step's time lies in nine of ten cases, as far as the model knows.
+struct StepRange {
+  Ticks low = 0, high = 0;
+};
+
 class CostModel {
  public:
   virtual ~CostModel() = default;
@@ -109,6 +116,11 @@ class CostModel {
   // The same step operation by operation, in the order in which they run: times * each sums to
   // step().device exactly. Slow; empty where a model does not know its parts.
   virtual std::vector<StepPart> ops(const StepShape&) { return {}; }
+  // Around step().device, from the spread of what was measured. Of a model without one: that alone.
+  virtual StepRange range(const StepShape& shape) {
+    const Ticks device = step(shape).device;
+    return {device, device};
+  }
 };
 
 }  // namespace kvtwin

@@ -26,14 +26,16 @@ class PartwiseCost : public CostModel {
  protected:
   explicit PartwiseCost(const HostTime& host);
 
- private:
-  static constexpr size_t kAttentionOpsMax = 2;  // full layers and sliding ones
+  // Full layers and sliding ones, cells packed again; or decodes, chunks, and what a step costs beside its operations.
+  static constexpr size_t kAttentionOpsMax = 3;
   using AttentionOps = std::array<StepPart, kAttentionOpsMax>;
 
+ private:
   // In running order; attention belongs after the op of kind kRope.
   virtual std::vector<StepPart> dense_ops(uint32_t tokens) const = 0;
   virtual std::vector<StepPart> head_ops(uint32_t rows) const = 0;
-  // Stores the step's attention and returns how many operations it has. Must not allocate in steady state.
+  // Stores the step's attention, and what is packed again beside it, and returns how many operations it has.
+  // Must not allocate in steady state.
   virtual size_t attention_ops(const StepShape& shape, AttentionOps* out) = 0;
 
   struct Part {

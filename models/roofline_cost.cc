@@ -64,8 +64,9 @@ RooflineCost::RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_
   expert_down_ = gemm(expert_width_, hidden, llm.expert_weights);
   lm_head_ = gemm(hidden, vocab_, TensorFormat{});
   kv_cell_bytes_ = llm.kv.bytes(2 * kv_width);
+  narrow_cell_bytes_ = llm.kv_narrow.bytes(2 * kv_width);
   // What reading one cell in the narrow format takes, as cells of the other.
-  narrow_cells_ = llm.kv_narrow.bytes(2 * kv_width) / kv_cell_bytes_ * read_rate_factor(llm.kv.dtype) /
+  narrow_cells_ = narrow_cell_bytes_ / kv_cell_bytes_ * read_rate_factor(llm.kv.dtype) /
                   read_rate_factor(llm.kv_narrow.dtype);
   pair_flop_ = 4 * q_width;  // a multiply and an add for QK, the same for PV
 }
@@ -178,7 +179,7 @@ double RooflineCost::attention_ns(const StepShape& shape, uint64_t window) const
   return ns;
 }
 
-size_t RooflineCost::attention_ops(const StepShape& shape, std::array<StepPart, 2>* out) {
+size_t RooflineCost::attention_ops(const StepShape& shape, AttentionOps* out) {
   const auto sliding = static_cast<uint32_t>(llm_.sliding_layers.size());
   size_t count = 0;
   if (sliding < llm_.layers) {
@@ -188,6 +189,10 @@ size_t RooflineCost::attention_ops(const StepShape& shape, std::array<StepPart, 
   if (sliding > 0) {
     (*out)[count++] = op("attention_window", PartKind::kAttention, PartPlace::kLayer, sliding,
                          attention_ns(shape, llm_.window));
+  }
+  if (shape.requantised > 0) {  // one read, one write
+    const double bytes = static_cast<double>(shape.requantised) * (kv_cell_bytes_ + narrow_cell_bytes_);
+    (*out)[count++] = op("requantise", PartKind::kRope, PartPlace::kLayer, llm_.layers, small_ns(bytes));
   }
   return count;
 }

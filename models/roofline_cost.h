@@ -47,7 +47,7 @@ class RooflineCost final : public PartwiseCost {
 
   std::vector<StepPart> dense_ops(uint32_t tokens) const override;
   std::vector<StepPart> head_ops(uint32_t rows) const override;
-  size_t attention_ops(const StepShape& shape, std::array<StepPart, 2>* out) override;
+  size_t attention_ops(const StepShape& shape, AttentionOps* out) override;
 
   LlmSpec llm_;
   uint32_t tp_;
@@ -58,6 +58,7 @@ class RooflineCost final : public PartwiseCost {
   Gemm qkv_, output_, gate_up_, down_, shared_gate_up_, shared_down_, expert_gate_up_, expert_down_, lm_head_;
   double qkv_width_ = 0, mlp_width_ = 0, expert_width_ = 0, shared_width_ = 0, vocab_ = 0;
   double narrow_cells_ = 1, kv_cell_bytes_ = 0;  // K and V of one token in one layer
+  double narrow_cell_bytes_ = 0;                 // likewise, in the narrow format
   double pair_flop_ = 0;                         // of one query token and one key token in one layer
 };
 

@@ -94,11 +94,23 @@ std::vector<StepPart> TableCost::head_ops(uint32_t rows) const {
           read("sampler", PartKind::kSample, PartPlace::kAfter, 1, sampler_, sampler_axis_, at)};
 }
 
-size_t TableCost::attention_ops(const StepShape& shape, std::array<StepPart, 2>* out) {
+size_t TableCost::attention_ops(const StepShape& shape, AttentionOps* out) {
   const AttentionTime time = attention_.step(shape);
   (*out)[0] = {"attention", PartKind::kAttention,   PartPlace::kLayer,
                layers_,     ticks_from_us(time.us), time.evidence};
-  return 1;
+  if (shape.requantised == 0) return 1;
+  // Nobody measured it: reading so many cells and writing fewer takes at most what reading them twice does.
+  StepShape cells;
+  cells.decodes = 1;
+  cells.decode_context_sum = shape.requantised;
+  cells.decode_context_max = static_cast<uint32_t>(std::min<uint64_t>(shape.requantised, UINT32_MAX));
+  (*out)[1] = {"requantise",
+               PartKind::kRope,
+               PartPlace::kLayer,
+               layers_,
+               2 * ticks_from_us(attention_.step(cells).us),
+               Evidence::kExtrapolated};
+  return 2;
 }
 
 }  // namespace kvtwin

@@ -39,7 +39,7 @@ class TableCost final : public PartwiseCost {
 
   std::vector<StepPart> dense_ops(uint32_t tokens) const override;
   std::vector<StepPart> head_ops(uint32_t rows) const override;
-  size_t attention_ops(const StepShape& shape, std::array<StepPart, 2>* out) override;
+  size_t attention_ops(const StepShape& shape, AttentionOps* out) override;
 
   std::array<Curve, kDenseOps> dense_;
   std::array<Axis, kDenseOps> dense_axes_;

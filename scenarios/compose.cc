@@ -14,6 +14,7 @@
 #include "engine/policy/retention.h"
 #include "models/catalog.h"
 #include "models/cost_factory.h"
+#include "models/measured_device.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/compression_work.h"
 #include "scenarios/formats.h"
@@ -210,6 +211,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   config.batch_order = kBatchOrders.value(limits.batch_order());
   config.admission = kAdmissions.value(limits.admission());
   config.watermark_pages = limits.watermark_pages();
+  config.preemption = limits.preemption() == "demote" ? PreemptionKind::kDemote : PreemptionKind::kRecompute;
   config.page_order = kPageOrders.value(limits.page_order());
   config.prefix_cache = limits.prefix_cache();
   config.prefix_eviction = values.policies().prefix_eviction();
@@ -267,28 +269,46 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   return out;
 }
 
-// A builder that tells somebody how it gets on.
+// A builder that tells somebody how it gets on, and keeps token ids that the model knows.
 class WatchedBuilder : public ReplayBuilder {
  public:
-  explicit WatchedBuilder(const std::function<void()>& on_session) : on_session_(on_session) {}
+  WatchedBuilder(const std::function<void()>& on_session, TraceTokens* tokens)
+      : on_session_(on_session), tokens_(*tokens) {}
+  Result<void> header(const v1::TraceHeader& header) override {
+    if (auto ok = tokens_.header(header); !ok) return ok;
+    return ReplayBuilder::header(header);
+  }
+  Result<void> shared_spans(const v1::SharedSpanTable& table) override {
+    if (auto ok = tokens_.shared_spans(table); !ok) return ok;
+    return ReplayBuilder::shared_spans(table);
+  }
   Result<void> session(const v1::Session& session) override {
     if (on_session_) on_session_();
+    if (auto ok = tokens_.session(session); !ok) return ok;
     return ReplayBuilder::session(session);
   }
 
  private:
   const std::function<void()>& on_session_;
+  TraceTokens& tokens_;
 };
 
 void load_trace(const Scenario& scenario, const std::function<void()>& on_session, Composed* out,
                 Mistakes* mistakes) {
-  WatchedBuilder builder(on_session);
+  // The simulated world knows no tokens; calibrations run checkpoints, whatever the world.
+  const bool computed = scenario.values.world() != "sim" || !scenario.values.cpu().checkpoint().empty();
+  auto tokens = std::make_unique<TraceTokens>(computed ? out->llm.vocab : 0);
+  WatchedBuilder builder(on_session, tokens.get());
   if (scenario.values.policies().precision() == "triaxial") builder.keep_roles();
   if (Result<void> ok = read_trace(scenario, &out->notes, &builder); !ok)
     return mistakes->push_back(ok.error());
   Result<std::unique_ptr<ReplayClient>> client = builder.build(replay_options(scenario.values));
   if (!client) return mistakes->push_back(client.error());
   out->client = std::move(*client);
+  if (tokens->any()) {
+    out->tokens = std::move(tokens);
+    out->notes.push_back("tokens are the trace's own");
+  }
   if (const uint64_t unknown = out->client->table().roles_unknown; unknown > 0) {
     out->notes.push_back(
         fmt::format("{} prompt tokens have no role in the trace and count as user text", unknown));
@@ -350,8 +370,20 @@ void check_fit(const Scenario& scenario, size_t engine, Composed* out, Mistakes*
                                    change)});
 }
 
-std::unique_ptr<CostModel> make_cost(const Scenario& scenario, const EngineKind& kind, Composed* out,
-                                     Mistakes* mistakes) {
+// Copies of pages as they were measured, instead of the node's figures, which are of large pieces.
+void take_measured_copies(const std::string& profile, uint64_t page_bytes, NodeSpec* node) {
+  const Result<MeasuredDevice> device = load_measured_device(profile);
+  if (!device) return;  // whoever made the cost model has said so
+  const std::optional<CopyRates> rates = copy_rates(*device, page_bytes);
+  if (!rates) return;
+  const auto figure = [](double value) { return Figure{value, Basis::kMeasured, "kvtwin calibrate device"}; };
+  node->pcie_bytes_per_s = figure(rates->bytes_per_s);
+  node->copy_overhead_h2d_ns = figure(rates->in_overhead_ns);
+  node->copy_overhead_d2h_ns = figure(rates->out_overhead_ns);
+}
+
+std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Mistakes* mistakes) {
+  EngineKind& kind = out->kinds[of];
   const v1::Cost& cost = scenario.values.cost();
   CostModelSpec spec;
   spec.llm = out->llm;
@@ -372,9 +404,12 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, const EngineKind&
     add(mistakes, scenario.where("cost.profile"), made.error());
     return nullptr;
   }
-  const bool first = &kind == &out->kinds.front();
+  if (spec.profile.ends_with(".textproto")) {
+    take_measured_copies(spec.profile, out->facts.front().page_bytes, &kind.node);
+    if (of == 0) out->node = kind.node;
+  }
   const auto work = compression_work(scenario, out->llm, out->options.engines.front());
-  if (first) out->compression = work;
+  if (of == 0) out->compression = work;
   if (!work) return std::move(*made);
   return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
 }
@@ -414,7 +449,7 @@ tl::expected<Composed, Mistakes> compose(const Scenario& scenario, const std::fu
   if (!out) return out;
   Mistakes mistakes;
   for (size_t i = 0; i < out->kinds.size(); ++i) {
-    std::unique_ptr<CostModel> cost = make_cost(scenario, out->kinds[i], &*out, &mistakes);
+    std::unique_ptr<CostModel> cost = make_cost(scenario, i, &*out, &mistakes);
     (i == 0 ? out->cost : out->kinds[i].cost) = std::move(cost);
   }
   load_trace(scenario, on_session, &*out, &mistakes);

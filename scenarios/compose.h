@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "scenarios/scenario.h"
 #include "scenarios/timeline.h"
 #include "traces/replay.h"
+#include "traces/trace_tokens.h"
 
 namespace kvtwin {
 
@@ -39,6 +41,15 @@ struct EngineKind {
   std::unique_ptr<CostModel> cost;  // of the first kind: null, it is Composed::cost
 };
 
+// Is told every token that engines sample which compute values, under either clock.
+class SampleWatcher {
+ public:
+  virtual ~SampleWatcher() = default;
+  // `token` is what the last row before `position` says, the largest of `logits` ([vocab], valid during the
+  // call).
+  virtual void sampled(CallId call, uint32_t position, uint32_t token, std::span<const float> logits) = 0;
+};
+
 struct Composed {
   LlmSpec llm;
   DeviceSpec device;
@@ -49,6 +60,7 @@ struct Composed {
   RunOptions options;
   std::vector<EngineFacts> facts;  // per engine
   std::unique_ptr<ReplayClient> client;
+  std::unique_ptr<TraceTokens> tokens;         // null: the trace gives no ids of the model's vocabulary
   std::unique_ptr<CostModel> cost;             // engines that are alike share it, and what it memoises
   std::vector<EngineKind> kinds;               // in engine order; what stands above is the first one's
   OutcomeLog* outcome_log = nullptr;           // where to write down what the data decided; null: nowhere
@@ -57,6 +69,10 @@ struct Composed {
   std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nothing: it adds nothing
   // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
   sim::StepWatcher* watcher = nullptr;
+  SampleWatcher* samples = nullptr;  // of world cpu; null: nobody
+  // Under the wall clock every step is said to take so long, whatever it takes: results of any machine are
+  // alike.
+  std::optional<Duration> step_time{};
 };
 
 // `on_session` is called for every session of the trace as it is read: progress.

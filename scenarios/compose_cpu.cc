@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -37,18 +38,17 @@ Result<void> check_cpu(const Scenario& scenario) {
        {"placement", axes.placement(), {"gpu", "host", "arena"}}});
 }
 
+// Quest among packed pages; what recalls pages takes bf16 alone (validate_policy_set).
+bool chooses_packed(const CoreConfig& config) {
+  return config.policies.retrieval != "all" && config.policies.precision != "bf16";
+}
+
 Result<void> check_cache(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   if (const auto wrong = cpu::check_retrieved(retrieval_method(config.policies.retrieval),
                                               config.policies.retrieval_spec, llm))
     return mistake(scenario.where("policies.retrieval_options"), "the CPU engine cannot: " + *wrong,
                    "or --world=sim");
-  if (!drops(config)) {
-    if (config.policies.retrieval == "all" || config.policies.precision == "bf16") return {};
-    return mistake(scenario.where("policies.precision"),
-                   fmt::format("precision \"{}\" under retrieval {} is not computed by the CPU engine",
-                               config.policies.precision, config.policies.retrieval),
-                   "precision bf16 is; or retrieval all; or --world=sim");
-  }
+  if (!drops(config) && !chooses_packed(config)) return {};
   if (const auto wrong = cpu::check_compressed(config, llm))
     return mistake(scenario.where("policies.layout"), "the CPU engine does not compute it: " + *wrong,
                    "or --world=sim");
@@ -78,7 +78,7 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  if (!drops(config)) {
+  if (!drops(config) && !chooses_packed(config)) {
     if (method != RetrievalMethod::kAll) {
       return cpu::RetrievedCache::make(memory, weights,
                                        {.method = method, .spec = config.policies.retrieval_spec});
@@ -93,6 +93,28 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                      .ask_response = scenario.values.cpu().judge_rows() == "response"},
                                     memory, weights);
 }
+
+// An engine whose samples somebody watches.
+class SampledEngine final : public OutcomeSource {
+ public:
+  SampledEngine(cpu::CpuEngine* engine, SampleWatcher* watcher) : engine_(*engine), watcher_(*watcher) {}
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    engine_.step(launch, offset, values);
+    const size_t count = engine_.samples().size();
+    for (size_t i = 0; i < count; ++i) {
+      const cpu::CpuEngine::Sample& sample = engine_.samples()[i];
+      const size_t vocab = engine_.logits().size() / count;
+      watcher_.sampled(sample.call, sample.position, sample.token,
+                       engine_.logits().subspan(i * vocab, vocab));
+    }
+  }
+  void told(const Command& command) override { engine_.told(command); }
+
+ private:
+  cpu::CpuEngine& engine_;
+  SampleWatcher& watcher_;
+};
 
 }  // namespace
 
@@ -140,7 +162,11 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
                     scenario.values.policies().scorer()));
   }
   std::vector<OutcomeSource*> engines;
-  for (const auto& engine : parts_->engines) engines.push_back(engine.get());
+  std::deque<SampledEngine> watched;
+  for (const auto& engine : parts_->engines) {
+    engines.push_back(composed->samples == nullptr ? static_cast<OutcomeSource*>(engine.get())
+                                                   : &watched.emplace_back(engine.get(), composed->samples));
+  }
   Result<SimulatedEnd> out = run_values(scenario, composed, client, observers, engines);
   if (out && out->retrieval.outcomes.empty()) out->retrieval = recalled(composed->options.engines.front());
   for (size_t i = 0; out && i < engines.size(); ++i) {

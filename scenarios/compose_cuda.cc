@@ -12,25 +12,44 @@
 
 #include "engine/cuda/caches.h"
 #include "engine/cuda/cuda_engine.h"
+#include "engine/cuda/retrieved.h"
+#include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
 
+Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (drops(config)) {
+    if (method != RetrievalMethod::kAll)
+      return mistake(scenario.where("policies.retrieval"),
+                     fmt::format("retrieval {} beside dropped cells is not computed by the CUDA engine",
+                                 config.policies.retrieval),
+                     "retrieval all is; or --world=cpu, or --world=sim");
+    if (const auto wrong = cuda::check_compressed(config, score_spec(scenario.values), llm))
+      return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
+                     "or --world=sim");
+  } else if (method != RetrievalMethod::kAll) {
+    if (const auto wrong =
+            cuda::check_retrieved(method, config.policies.retrieval_spec, llm, config.page_tokens))
+      return mistake(scenario.where("policies.retrieval"), "the CUDA engine does not compute it: " + *wrong,
+                     "or --world=cpu, or --world=sim");
+  }
+  return {};
+}
+
 Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   const v1::Policies& axes = scenario.values.policies();
   if (Result<void> ok = check_axes(scenario, "the CUDA engine",
                                    {{"precision", axes.precision(), {"bf16"}},
-                                    {"retrieval", axes.retrieval(), {"all"}},
+                                    {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
                                     {"partition", axes.partition(), {"uniform"}},
-                                    {"placement", axes.placement(), {"gpu", "host"}}});
+                                    {"placement", axes.placement(), {"gpu", "host", "arena"}}});
       !ok)
     return ok;
   for (const CoreConfig& config : composed.options.engines) {
-    if (!drops(config)) continue;
-    if (const auto wrong = cuda::check_compressed(config, score_spec(scenario.values), composed.llm))
-      return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
-                     "or --world=sim");
+    if (Result<void> ok = check_engine(scenario, config, composed.llm); !ok) return ok;
   }
   const uint32_t tp = scenario.values.engines().tensor_parallel();
   if (tp != 1) {
@@ -55,17 +74,22 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
 // Which way of keeping KV the engine's policies ask for. Null: the identity of every axis.
 Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& config,
                                     const cuda::CudaEngineConfig& engine,
-                                    const std::optional<cpu::ScorerWeights>& trained, const LlmSpec& llm) {
-  if (!drops(config)) return cuda::OwnedCache();
+                                    const std::optional<cpu::ScorerWeights>& trained,
+                                    const ModelWeights* weights) {
+  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (!drops(config) && method == RetrievalMethod::kAll) return cuda::OwnedCache();
   cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
+  if (!drops(config))
+    return cuda::make_retrieved({.method = method, .spec = config.policies.retrieval_spec}, memory,
+                                weights->llm());
   cuda::CompressedOptions options;
   options.config = {.core = config,
                     .score = score_spec(scenario.values),
                     .seed = scenario.values.seed(),
                     .weights = trained,
                     .ask_response = scenario.values.cpu().judge_rows() == "response"};
-  return cuda::make_compressed(options, memory, llm);
+  return cuda::make_compressed(options, memory, weights);
 }
 
 class CudaWorld final : public ValuesWorld {
@@ -90,14 +114,17 @@ class CudaWorld final : public ValuesWorld {
   const bool csv_, wall_;
   cuda::OperationLog log_;
   const bool timed_;
+  std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<cuda::DeviceModel> model_;
   std::vector<std::unique_ptr<cuda::CudaEngine>> engines_;
 };
 
 Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed) {
-  const Result<ModelWeights> weights = compose_weights(scenario, composed.llm, true);
+  const kernels::ScorerKind scorer = score_spec(scenario.values).kind;
+  Result<ModelWeights> weights = compose_weights(scenario, composed.llm, !cuda::reads_matrices(scorer));
   if (!weights) return tl::unexpected<Mistake>(weights.error());
-  Result<std::unique_ptr<cuda::DeviceModel>> model = cuda::DeviceModel::make(*weights);
+  weights_ = std::make_unique<ModelWeights>(std::move(*weights));
+  Result<std::unique_ptr<cuda::DeviceModel>> model = cuda::DeviceModel::make(*weights_);
   if (!model) return mistake(scenario.where("model.name"), model.error().what, model.error().hint);
   model_ = std::move(*model);
   const Result<std::optional<cpu::ScorerWeights>> trained = scorer_weights(scenario, composed.llm);
@@ -108,13 +135,13 @@ Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed)
     own.page_tokens = config.page_tokens;
     own.pages_gpu = config.pages_gpu;
     own.pages_host = config.pages_host;
-    own.rows_max = config.step_tokens_max;
+    own.rows_max = std::max(config.step_tokens_max, cuda::probe_rows_max(config, scorer));
     own.row_sizes = config.capture_sizes;
     own.samples_max = std::min(config.calls_max, config.step_tokens_max);
     own.decoding = decodes_greedily(scenario) ? cpu::Decoding::kGreedy : cpu::Decoding::kForced;
     own.copies_beside = wall_;
     own.log = timed_ ? &log_ : nullptr;
-    Result<cuda::OwnedCache> cache = make_cache(scenario, config, own, *trained, composed.llm);
+    Result<cuda::OwnedCache> cache = make_cache(scenario, config, own, *trained, weights_.get());
     if (!cache) return mistake(scenario.where("memory.gpu_pages"), cache.error().what, cache.error().hint);
     Result<std::unique_ptr<cuda::CudaEngine>> engine =
         cuda::CudaEngine::make(own, model_.get(), &tokens_, std::move(*cache));

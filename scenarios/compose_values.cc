@@ -77,10 +77,18 @@ Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& ll
 bool decodes_greedily(const Scenario& scenario) { return scenario.values.cpu().decode() == "greedy"; }
 
 cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& composed) {
-  return {.seed = scenario.values.seed(),
-          .unit_tokens = composed.client->unit_tokens(),
-          .vocab = composed.llm.vocab,
-          .outputs_unknown = decodes_greedily(scenario)};
+  cpu::TokenIdOptions out{.seed = scenario.values.seed(),
+                          .unit_tokens = composed.client->unit_tokens(),
+                          .vocab = composed.llm.vocab,
+                          .outputs_unknown = decodes_greedily(scenario)};
+  if (composed.tokens) {
+    // Both are on the heap: who moves `composed` moves neither.
+    out.given = [tokens = composed.tokens.get(), client = composed.client.get()](CallId call) {
+      const ReplayCallInfo info = client->call_info(call);
+      return tokens->call(info.session_index, info.node);
+    };
+  }
+  return out;
 }
 
 Result<void> check_axes(const Scenario& scenario, const char* engine, const std::vector<AxisComputed>& axes) {
@@ -109,7 +117,14 @@ Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Cl
     watched.push_back(log == nullptr ? engine : log->watch(engine));
   }
   cpu::EngineSources sources(watched);
-  cpu::CpuBackend world(options, &sources);
+  cpu::Stopwatch stopwatch = cpu::wall_time;
+  if (composed->step_time) {
+    stopwatch = [each = *composed->step_time](const std::function<void()>& work) {
+      work();
+      return each;
+    };
+  }
+  cpu::CpuBackend world(options, &sources, stopwatch);
   SimulatedEnd out;
   out.end = kvtwin::run(composed->options, client, &world, observers);
   out.evidence[static_cast<size_t>(Evidence::kMeasured)] = 1;

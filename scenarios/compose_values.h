@@ -35,6 +35,7 @@ Result<std::optional<cpu::ScorerWeights>> scorer_weights(const Scenario& scenari
 // The scenario's checkpoint, or random weights of its seed. `outline`: random matrices are not drawn yet.
 Result<ModelWeights> compose_weights(const Scenario& scenario, const LlmSpec& llm, bool outline);
 bool decodes_greedily(const Scenario& scenario);
+// Valid while `composed` lives.
 cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& composed);
 
 // `engines` in engine order, under the scenario's clock. `copy_time`: CpuBackendOptions.

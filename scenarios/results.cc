@@ -64,6 +64,7 @@ void fill_pages(const Summary& sum, const Composed& composed, v1::Pages* out) {
   out->set_held_mean(sum.pages_held_mean);
   out->set_gpu_int2(sum.pages_int2);
   out->set_held_mean_int2(sum.pages_int2_held_mean);
+  out->set_requantised_tokens(sum.tokens_requantised);
   out->set_tail_fragmentation(sum.tail_fragmentation);
   out->set_group_fragmentation(sum.group_fragmentation);
   out->set_reclaimed(sum.reclaimed);

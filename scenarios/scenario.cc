@@ -98,10 +98,9 @@ void note_places(const pb::Message& message, const pb::TextFormat::ParseInfoTree
     if (field->cpp_type() != pb::FieldDescriptor::CPPTYPE_MESSAGE) continue;
     const pb::TextFormat::ParseInfoTree* below = tree.GetTreeForNested(field, index);
     if (below == nullptr) continue;
-    // Of a list, the first: that is where its fields' mistakes are said to be.
-    const pb::Reflection& reflection = *message.GetReflection();
-    note_places(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, 0)
-                                     : reflection.GetMessage(message, field),
+    const pb::Reflection* reflection = message.GetReflection();
+    note_places(index < 0 ? reflection->GetMessage(message, field)
+                          : reflection->GetRepeatedMessage(message, field, index),
                 *below, path, name + ".", places);
   }
 }

@@ -69,7 +69,7 @@ void check_limits(const v1::Limits& limits, Checker* check) {
   check->choice("limits.batch_order", limits.batch_order(), kBatchOrders.names());
   check->choice("limits.admission", limits.admission(), kAdmissions.names());
   check->choice("limits.page_order", limits.page_order(), kPageOrders.names());
-  check->choice("limits.preemption", limits.preemption(), {"recompute"});
+  check->choice("limits.preemption", limits.preemption(), {"recompute", "demote"});
   check->range("limits.evict_batch_pages", limits.evict_batch_pages(), 1u, 1u << 24);
   check->range("limits.clean_batch_pages", limits.clean_batch_pages(), 1u, 1u << 24);
   uint32_t before = 0;

@@ -22,8 +22,9 @@ using kernels::RuleNorm;
 using kernels::ScorerKind;
 using kernels::WindowCodeBase;
 
-constexpr NameTable<Moment, 3> kMoments{{{{"chunk_end", Moment::kChunkEnd},
+constexpr NameTable<Moment, 4> kMoments{{{{"chunk_end", Moment::kChunkEnd},
                                           {"prompt_end", Moment::kPromptEnd},
+                                          {"turn_start", Moment::kTurnStart},
                                           {"decode_step", Moment::kDecodeStep}}}};
 constexpr NameTable<WindowCodeBase, 6> kCodeBases{{{{"kvpress", WindowCodeBase::kKvpress},
                                                     {"adakv", WindowCodeBase::kAdaKv},

@@ -117,6 +117,8 @@ class Table {
           percent(pages.held_mean_int2(), static_cast<double>(pages.gpu_int2())),
           grouped(pages.gpu() - pages.gpu_int2()),
           percent(pages.held_mean() - pages.held_mean_int2(), pages_4));
+      if (pages.requantised_tokens() > 0)
+        row("    requantised", "{} tokens of cached prefixes", grouped(pages.requantised_tokens()));
     }
     row("fragmentation", "tail {:.2f} %, group {:.2f} %, reclaimed {:.2f} %",
         100 * pages.tail_fragmentation(), 100 * pages.group_fragmentation(), 100 * pages.reclaimed());
@@ -323,6 +325,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   out["gpu_pages_held_mean"] = r.pages().held_mean();
   out["gpu_pages_int2"] = r.pages().gpu_int2();
   out["gpu_pages_int2_held_mean"] = r.pages().held_mean_int2();
+  out["requantised_tokens"] = r.pages().requantised_tokens();
   out["fragmentation_tail"] = r.pages().tail_fragmentation();
   out["fragmentation_group"] = r.pages().group_fragmentation();
   out["reclaimed"] = r.pages().reclaimed();

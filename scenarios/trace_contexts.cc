@@ -9,6 +9,7 @@
 
 #include "engine/cpu/token_ids.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/compose_values.h"
 #include "traces/replay_roles.h"
 
 namespace kvtwin {
@@ -165,8 +166,9 @@ Result<std::vector<TraceContext>> trace_contexts(const Scenario& scenario, Compo
   ReplayClient* const replay = composed->client.get();
   const Result<std::set<NodeKey>> wanted = choose(scenario, replay->table(), choice);
   if (!wanted) return tl::unexpected<Mistake>(wanted.error());
-  cpu::IdentityTokens tokens(
-      {.seed = scenario.values.seed(), .unit_tokens = replay->unit_tokens(), .vocab = composed->llm.vocab});
+  cpu::TokenIdOptions options = token_options(scenario, *composed);
+  options.outputs_unknown = false;
+  cpu::IdentityTokens tokens(options);
   std::map<NodeKey, TraceContext> found;
   const auto on_call = [&](const CallReady& ready) {
     const ReplayCallInfo info = replay->call_info(ready.call);

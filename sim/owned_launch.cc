@@ -17,6 +17,7 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
       adoptions_(step.adoptions.begin(), step.adoptions.end()),
       compressions_(step.compressions.begin(), step.compressions.end()),
       formats_(step.formats.begin(), step.formats.end()),
+      ageings_(step.ageings.begin(), step.ageings.end()),
       snapshots_(step.snapshots.begin(), step.snapshots.end()) {
   // First everything is copied, then spans are set: a vector that grows moves.
   for (const Adoption& adoption : step.adoptions) {
@@ -51,6 +52,7 @@ OwnedLaunch::OwnedLaunch(const LaunchStep& step)
   step_.adoptions = adoptions_;
   step_.compressions = compressions_;
   step_.formats = formats_;
+  step_.ageings = ageings_;
   step_.snapshots = snapshots_;
 }
 

@@ -29,6 +29,7 @@ class OwnedLaunch {
   std::vector<Compression::Forced> forced_;
   std::vector<uint32_t> keep_;
   std::vector<CellRun> formats_;
+  std::vector<CellAgeing> ageings_;
   std::vector<uint32_t> adopted_counts_;
   std::vector<Snapshot> snapshots_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "sim/step_shape.h"
 
 namespace kvtwin::sim {
 namespace {
@@ -12,48 +13,6 @@ static_assert(Ticks{1} << kTicksPerNsLog2 == kTicksPerNs);
 
 // Host time below zero shortens the step: by how much, at most all of it. Not above zero.
 Ticks early_by(Ticks host, Ticks took) { return std::max(std::min<Ticks>(0, host), -took); }
-
-CompressionShape shape_of(const Compression& compression, std::span<const PlanEntry> entries) {
-  const PlanEntry& entry = entries[compression.entry];
-  CompressionShape shape;
-  shape.tokens = entry.context + entry.tokens;
-  shape.held = entry.live() + entry.tokens;
-  // What is ranked behind earlier compressions was never cut.
-  shape.ranked = compression.begin > 0 ? compression.end - compression.begin : shape.held;
-  if (compression.keep.empty()) return shape;
-  uint64_t kept = 0;
-  for (const uint32_t of_group : compression.keep) kept += of_group;
-  kept /= compression.keep.size();
-  for (const Compression::Forced& forced : compression.forced) kept += forced.end - forced.begin;
-  shape.kept = static_cast<uint32_t>(std::min<uint64_t>(kept, shape.ranked));
-  return shape;
-}
-
-StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
-  StepShape shape;
-  chunks->clear();
-  for (const PlanEntry& entry : command.entries) {
-    shape.logits_rows += entry.samples ? 1 : 0;
-    switch (entry.kind) {
-      case EntryKind::kDecode:
-        ++shape.decodes;
-        shape.decode_context_sum += entry.live();
-        shape.decode_context_max = std::max(shape.decode_context_max, entry.live());
-        shape.decode_narrow_sum += entry.narrow;
-        break;
-      case EntryKind::kChunk:
-      case EntryKind::kProbe:  // computes like a chunk and keeps nothing
-        chunks->push_back({entry.tokens, entry.live(), entry.narrow});
-        break;
-      case EntryKind::kMaintain:  // moves pages on the device: no policy asks for it yet, and no price exists
-        break;
-    }
-  }
-  shape.tokens = command.tokens;
-  shape.tokens_padded = command.tokens_padded;
-  shape.chunks = *chunks;
-  return shape;
-}
 
 }  // namespace
 

@@ -39,8 +39,9 @@ struct TaskOptions {
 std::vector<TaskInfo> tasks();
 
 // The key under which a call's node says what it is (Node.extras): {"task":"needle","scored":true,"turn":3,
-// "age":212}. Scored: its output is an answer, and not a call of a tool that any model could have guessed.
-// Age: tokens between the end of what holds the answer and the prompt's end.
+// "age":212}. Scored: its output is an answer that the task is about (not the call that fetches a document,
+// not the questions that lead to the one that matters). Age: tokens between the end of what holds the answer
+// and the prompt's end.
 constexpr char kTaskExtra[] = "task";
 
 // Pushes header, sessions and done() into `sink`. A wrong task, split, count or size is a Mistake that says

@@ -32,12 +32,12 @@ std::vector<Ids> items(const std::vector<Fact>& facts) {
   return out;
 }
 
-void ask(TaskSession* s, uint32_t verb, uint32_t what, Ids right, uint32_t source_end) {
+void ask(TaskSession* s, uint32_t verb, uint32_t what, Ids right, uint32_t source_end, bool scored = true) {
   s->next_turn();
   s->say(v1::USER, {kUser, verb, what}, true);
   right.insert(right.begin(), kAssistant);
   right.push_back(kEnd);
-  s->answer(v1::ASSISTANT, right, true, source_end);
+  s->answer(v1::ASSISTANT, right, scored, source_end);
 }
 
 // How many questions fit beside `fixed` tokens, a quarter of the session being left to the document.
@@ -79,7 +79,7 @@ void lookups(TaskSession* s, uint32_t facts_max) {
   const uint32_t document = s->left() - questions * kTurnTokens;
   const std::vector<Fact> known = facts(s, std::min(facts_max, (document - 2) / 4));
   const uint32_t end = hand_over(s, items(known), document);
-  for (uint32_t i = 0; i < std::min<uint32_t>(questions, static_cast<uint32_t>(known.size())); ++i) {
+  for (uint32_t i = 0; i < questions; ++i) {
     const Fact& fact = known[s->below(static_cast<uint32_t>(known.size()))];
     ask(s, kAsk, fact.key, fact.value, end);
   }
@@ -174,7 +174,7 @@ void multi_hop(TaskSession* s) {
   }
 }
 
-// Three tools are called, each result is asked about at once, and later the oldest ones again.
+// Three tools are called, each result is asked about at once, and later the oldest ones again: those count.
 void old_result(TaskSession* s) {
   constexpr uint32_t kResults = 3;
   open(s);
@@ -189,7 +189,7 @@ void old_result(TaskSession* s) {
     const std::vector<Fact> own(known.begin() + r * each, known.begin() + (r + 1) * each);
     ends.push_back(fetch(s, tools[r], items(own), document));
     const Fact& fact = own[s->below(each)];
-    ask(s, kAsk, fact.key, fact.value, ends.back());
+    ask(s, kAsk, fact.key, fact.value, ends.back(), false);
   }
   for (uint32_t i = kResults; i < questions; ++i) {
     const uint32_t r = s->below(kResults - 1);
@@ -199,7 +199,7 @@ void old_result(TaskSession* s) {
 }
 
 // One document of two halves. All questions but the last are about the one, the last is about the other: what
-// a policy drops because nobody asked for it yet is missing.
+// a policy drops because nobody asked for it yet is missing. The last one counts.
 void changing_intent(TaskSession* s) {
   open(s);
   const uint32_t questions = std::max(2u, questions_of(*s, s->used(), kTurnTokens));
@@ -209,9 +209,10 @@ void changing_intent(TaskSession* s) {
   const uint32_t end = hand_over(s, items(known), document);
   const uint32_t first = s->below(2);
   for (uint32_t i = 0; i < questions; ++i) {
-    const uint32_t half = i + 1 < questions ? first : 1 - first;
+    const bool last = i + 1 == questions;
+    const uint32_t half = last ? 1 - first : first;
     const Fact& fact = known[half * each + s->below(each)];
-    ask(s, kAsk, fact.key, fact.value, end);
+    ask(s, kAsk, fact.key, fact.value, end, last);
   }
 }
 
@@ -223,9 +224,13 @@ void tool_schema(TaskSession* s) {
   const uint32_t document = s->left() - questions * kTurn;
   const uint32_t count = std::clamp(document / 8, 1u, kTools);
   const Ids tools = s->some(kToolFirst, kTools, count);
+  // No parameter is another tool's too: what follows a name is always the same.
+  static_assert(kTools * kParameters <= kKeys);
+  const Ids names = s->some(kKeyFirst, kKeys, count * kParameters);
   std::vector<Ids> items, parameters;
   for (const uint32_t tool : tools) {
-    parameters.push_back(s->some(kKeyFirst, kKeys, kParameters));
+    const auto own = names.begin() + static_cast<ptrdiff_t>(parameters.size() * kParameters);
+    parameters.emplace_back(own, own + kParameters);
     items.push_back({kSchema, tool});
     items.back().insert(items.back().end(), parameters.back().begin(), parameters.back().end());
   }
@@ -248,8 +253,10 @@ void question_first(TaskSession* s) {
   open(s);
   const uint32_t questions = std::clamp(s->left() / 64, 1u, std::max(1u, s->plan().questions));
   const uint32_t document = s->left() / questions - kRound;
+  const uint32_t each = std::clamp((document - 2) / 5, 1u, kKeys / questions);
+  const std::vector<Fact> all = facts(s, questions * each);  // a key means one thing, whatever the document
   for (uint32_t i = 0; i < questions; ++i) {
-    const std::vector<Fact> known = facts(s, std::min(kKeys / 2, (document - 2) / 5));
+    const std::vector<Fact> known(all.begin() + i * each, all.begin() + (i + 1) * each);
     const Fact& fact = known[s->below(static_cast<uint32_t>(known.size()))];
     s->next_turn();
     s->say(v1::USER, {kUser, kAsk, fact.key}, true);

@@ -96,9 +96,8 @@ void CompressedCache::compress_staged(const Work& work, uint32_t layer) {
   }
 }
 
-void CompressedCache::compress(const Work& work, StepValues* values) {
+std::vector<RankedHead> CompressedCache::rank_all(const Work& work) {
   std::vector<RankedHead> heads;
-  run_probes(work);
   if (intents_ != nullptr) {
     for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) heads.push_back(ranked(work, head));
     intents_->score(access_.session(work.rows.call), heads, *store_);
@@ -106,7 +105,13 @@ void CompressedCache::compress(const Work& work, StepValues* values) {
   for (uint32_t layer = 0; layer < llm_.layers && intents_ == nullptr; ++layer) {
     for (RankedHead& head : rank_layer(work, layer)) heads.push_back(std::move(head));
   }
-  if (shape_.keeping == Keeping::kHoles) return compress_holes(work, &heads, values);
+  return heads;
+}
+
+void CompressedCache::compress(const Work& work, StepValues* values) {
+  run_probes(work);
+  std::vector<RankedHead> heads = rank_all(work);
+  if (shape_.keeping == Keeping::kHoles) return compress_holes(work, &heads, &values->kept_live);
   const std::span<const uint32_t> known = work.compression->keep;
   std::vector<uint32_t> counts(known.begin(), known.end());
   if (known.empty()) counts = budget_->counts(heads, work.compression->end);
@@ -128,7 +133,9 @@ std::vector<float> CompressedCache::token_scores(std::span<const RankedHead> hea
   return out;
 }
 
-void CompressedCache::compress_holes(const Work& work, std::vector<RankedHead>* heads, StepValues* values) {
+// Appends a bit for each position that was ranked or held before: whether it is left.
+void CompressedCache::compress_holes(const Work& work, std::vector<RankedHead>* heads,
+                                     std::vector<uint64_t>* live_out) {
   const Compression& c = *work.compression;
   KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
   const RankedHead& any = heads->front();
@@ -151,7 +158,7 @@ void CompressedCache::compress_holes(const Work& work, std::vector<RankedHead>* 
   }
   for (const RankedHead& head : *heads) work.call->captured.keep(head.head, 0, rows);
   work.call->cells.drop_all_but(std::move(left));
-  values->kept_live.insert(values->kept_live.end(), live.begin(), live.end());
+  live_out->insert(live_out->end(), live.begin(), live.end());
 }
 
 }  // namespace kvtwin::cpu

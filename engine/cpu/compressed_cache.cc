@@ -21,10 +21,15 @@ CellFormat format_of(const PolicySet& set) {
 // Formats, and choosing among what is left.
 std::optional<std::string> check_stored(const PolicySet& set, const PolicyAxes& axes) {
   const bool packed = set.precision != "bf16", chooses = set.retrieval != "all";
+  if (packed && axes.placement->uses_host()) {
+    return "placement " + set.placement +
+           " copies pages between tiers, and with them would go exact keys that " +
+           "summaries are made of; set placement: gpu, or precision: bf16";
+  }
   if (packed && axes.precision->prompt_format() == Format::kInt2) {
     return "precision " + set.precision + " packs keys in groups of tokens, which layout " + set.layout +
            " would have to fill head by head with what is kept; set precision: int4, fp8 or fp4, or "
-           "budget: all with layout: paged";
+           "budget: all with layout: paged and retrieval: all";
   }
   if (packed && !axes.layout->keeps_phase()) {
     return "layout " + set.layout + " turns keys to new places, and precision " + set.precision +
@@ -56,6 +61,7 @@ CellShape cell_shape(const CoreConfig& config) {
   out.groups = make_groups(config.policies);
   out.tables = retention.shape();
   out.keeping = retention.keeping();
+  if (out.keeping == Keeping::kAll) out.keeping = Keeping::kHoles;  // of which there are none
   out.sinks = retention.sinks();
   out.rerotate = !axes.layout->keeps_phase();
   return out;
@@ -138,6 +144,10 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
     CallCells& cells = work.call->cells;
     KVT_CHECK(cells.tokens() == work.rows.context);
     scorer_->begin_rows(work.rows, &work.call->captured);
+    if (work.compression != nullptr && work.compression->before) {
+      std::vector<RankedHead> heads = rank_all(work);
+      compress_holes(work, &heads, &work.live);
+    }
     cells.add(work.rows.tokens, !work.rows.staged);
     work.own_exact = work.rows.staged || (store_->packed() && work.rows.prompt);
     if (shape_.keeping == Keeping::kHoles)
@@ -221,7 +231,11 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
   for (const Work& work : work_) {
     if (intents_ != nullptr) remember(work);
     if (work.compression == nullptr) continue;
-    if (!work.rows.staged) compress(work, values);
+    if (work.compression->before) {
+      values->kept_live.insert(values->kept_live.end(), work.live.begin(), work.live.end());
+    } else if (!work.rows.staged) {
+      compress(work, values);
+    }
     if (shape_.keeping == Keeping::kMove) work.call->cells.trim();
     if (memory_.poison) work.call->cells.check();
     ends.emplace_back(values->kept_counts.size(), values->kept_live.size());

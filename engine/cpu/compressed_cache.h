@@ -7,6 +7,8 @@
 // Everything else is ranked when the step's rows went through all layers, because budgets and scorers may
 // look across them.
 //
+// It also keeps what nothing is dropped of, where decodes choose among packed pages (Quest).
+//
 // Pages may be packed (cell_store.h). Then rows are rounded to bf16 first, a chunk reads its own rows exactly
 // and its past as stored, and a decoded row is stored before it is read (METHODS 4.6, as in packed_cache.h).
 //
@@ -87,6 +89,7 @@ class CompressedCache final : public KvCache {
     const Compression* compression = nullptr;
     bool own_exact = false;               // its rows read one another in staging, wherever they are stored
     std::vector<kernels::ReadRun> reads;  // kHoles: of all heads
+    std::vector<uint64_t> live;           // kHoles: what a compression before its rows left
   };
 
   CompressedCache(const CompressedConfig& config, const KvMemory& memory, const ModelWeights* weights);
@@ -128,7 +131,8 @@ class CompressedCache final : public KvCache {
   void keep(const Work& work, RankedHead* head, uint32_t count);
   void compress_staged(const Work& work, uint32_t layer);
   void compress(const Work& work, StepValues* values);
-  void compress_holes(const Work& work, std::vector<RankedHead>* heads, StepValues* values);
+  std::vector<RankedHead> rank_all(const Work& work);
+  void compress_holes(const Work& work, std::vector<RankedHead>* heads, std::vector<uint64_t>* live);
   std::vector<float> token_scores(std::span<const RankedHead> heads) const;
 
   // compress_probes.cc

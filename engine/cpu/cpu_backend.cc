@@ -23,6 +23,7 @@ struct CpuBackend::Launch {
         grants(from.grants.begin(), from.grants.end()),
         compressions(from.compressions.begin(), from.compressions.end()),
         formats(from.formats.begin(), from.formats.end()),
+        ageings(from.ageings.begin(), from.ageings.end()),
         snapshots(from.snapshots.begin(), from.snapshots.end()) {
     for (const Adoption& adoption : from.adoptions) {
       adopted.emplace_back(adoption.pages.begin(), adoption.pages.end());
@@ -43,6 +44,7 @@ struct CpuBackend::Launch {
     command.adoptions = adoptions;
     command.compressions = compressions;
     command.formats = formats;
+    command.ageings = ageings;
     command.snapshots = snapshots;
     steps = from.repeat;
   }
@@ -56,6 +58,7 @@ struct CpuBackend::Launch {
   std::vector<Adoption> adoptions;
   std::vector<Compression> compressions;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
   std::vector<Snapshot> snapshots;
   std::deque<std::vector<PageId>> adopted;
   std::deque<std::vector<uint32_t>> adopted_cells, adopted_shared;
@@ -71,7 +74,8 @@ struct CpuBackend::Engine {
   bool performed = false;
   Instant end{};  // of it, or of the last one that was answered
   StepValues values;
-  Instant copies_until{};
+  // Of copies to the GPU and of all others. Copies that are not timed apart all count as the latter.
+  Instant copies_until[2]{};
   StepValues told_values;  // what the last answer points to
   Instant told_end{};
 };
@@ -101,25 +105,25 @@ void CpuBackend::submit(const Command& command) {
   }
 }
 
-// Copies of one engine follow one another, beside its steps.
+// Copies of one engine and direction follow one another, beside its steps.
 void CpuBackend::start(const StartTransfer& command, const Command& whole) {
   const TransferDone done{command.engine, command.transfer};
   if (options_.copy_time) {
     source_->told(whole);
-    return copies_.push_back({now_, done, false});
+    return copies_.push_back({now_, done, false, command.target_tier == Tier::kGpu});
   }
-  Engine& engine = *engines_.at(raw(command.engine));
+  Instant& until = engines_.at(raw(command.engine))->copies_until[false];
   const Duration took = stopwatch_([&] { source_->told(whole); });
-  engine.copies_until = std::max(engine.copies_until, now_) + took;
-  copies_.push_back({engine.copies_until, done});
+  until = std::max(until, now_) + took;
+  copies_.push_back({until, done});
 }
 
 void CpuBackend::time_copies() {
   for (Copy& copy : copies_) {
     if (copy.timed) continue;
-    Engine& engine = *engines_.at(raw(copy.done.engine));
+    Instant& until = engines_.at(raw(copy.done.engine))->copies_until[copy.to_gpu];
     const Duration took = options_.copy_time(copy.done.engine, copy.done.transfer);
-    copy.at = engine.copies_until = std::max(engine.copies_until, copy.at) + took;
+    copy.at = until = std::max(until, copy.at) + took;
     copy.timed = true;
   }
 }

@@ -22,8 +22,9 @@ namespace kvtwin::cpu {
 struct CpuBackendOptions {
   std::vector<uint32_t> steps_in_flight_max;  // by engine
   bool sleep = false;                         // gaps pass in real time
-  // Engines whose copies go on beside their steps: waits for one, and says how long it took. Asked once per
-  // copy, in order, after the step beside it was performed. Null: a copy is done when it was told.
+  // Engines whose copies go on beside their steps, and beside copies in the other direction: waits for one,
+  // and says how long it took. Asked once per copy, in order, after the step beside it was performed. Null: a
+  // copy is done when it was told.
   std::function<Duration(EngineId, TransferId)> copy_time{};
 };
 
@@ -47,7 +48,8 @@ class CpuBackend final : public Backend {
   struct Copy {
     Instant at{};
     TransferDone done;
-    bool timed = true;  // else `at` is when it was asked for
+    bool timed = true;    // else `at` is when it was asked for
+    bool to_gpu = false;  // meant for copies that are timed apart
   };
   struct Alarm {
     Instant at{};

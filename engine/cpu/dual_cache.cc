@@ -11,6 +11,7 @@ namespace kvtwin::cpu {
 namespace {
 
 constexpr uint32_t kStagingPages = 1 << 16;  // address space: calls with a prompt under way
+constexpr uint32_t kGone = UINT32_MAX;       // stands where a cell was that has been packed elsewhere
 
 }  // namespace
 
@@ -28,6 +29,7 @@ Result<std::unique_ptr<KvCache>> DualCache::make(const KvMemory& memory, const L
 
 void DualCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) {
   KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
+  if (offset == 0) requantise(launch.ageings);
   shares_.resize(entries.size());
   uint32_t row = 0;
   for (uint32_t i = 0; i < entries.size(); ++i) {
@@ -66,6 +68,48 @@ void DualCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const
     for (uint32_t r = 0; r < entry.tokens; ++r) share.rows.push_back({share.runs, entry.context + r + 1});
   }
   KVT_CHECK(row <= format_.step_tokens_max);
+}
+
+// Whole groups, from int4 pages to int2 ones.
+void DualCache::requantise(std::span<const CellAgeing> ageings) {
+  std::vector<Place> from;
+  std::vector<uint32_t> positions;
+  for (const CellAgeing& ageing : ageings) {
+    KVT_CHECK(is_int2(ageing.target) && !is_int2(ageing.source));
+    std::vector<uint32_t>& cells = pages_[raw(ageing.source)];
+    for (uint32_t position = ageing.position; position < ageing.position + ageing.count; ++position) {
+      const auto cell = std::find(cells.begin(), cells.end(), position);
+      KVT_CHECK(cell != cells.end());
+      *cell = kGone;
+      from.push_back({raw(ageing.source), static_cast<uint32_t>(cell - cells.begin())});
+      positions.push_back(position);
+    }
+    if (from.size() < memory_.page_tokens) continue;
+    KVT_CHECK(from.size() == memory_.page_tokens);
+    take(ageing.target);
+    pack_again(from, ageing.target);
+    pages_[raw(ageing.target)] = positions;
+    from.clear();
+    positions.clear();
+  }
+  KVT_CHECK(from.empty());
+}
+
+void DualCache::pack_again(std::span<const Place> from, PageId target) {
+  const uint32_t dim = llm_.head_dim;
+  std::vector<float> keys(from.size() * dim);
+  for (uint32_t layer = 0; layer < llm_.layers; ++layer) {
+    const kernels::KvPages pages = store_.layer(layer);
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+      for (uint32_t i = 0; i < from.size(); ++i) {
+        const uint64_t at = pages.at(from[i].page, h, from[i].slot);
+        std::copy_n(pages.keys + at, dim, keys.data() + size_t{i} * dim);
+        store_.put_value(target, i, layer, h, pages.values + at);
+      }
+      for (uint32_t i = 0; i < from.size(); i += format_.group)
+        store_.put_keys(target, i, layer, h, keys.data() + size_t{i} * dim);
+    }
+  }
 }
 
 // Of each page, the cells of the frame for which it is named (commands.h, Adoption).

@@ -5,6 +5,7 @@
 //   * 2-bit cells wait in bf16 until they fill an int2 page, or until the prompt ends;
 //   * a chunk attends to its own rows exactly, and to what came before as it was stored; then it is stored;
 //   * a decoded cell is stored, in 4 bits, and read like the others.
+//   * cells that age are packed again from what their int4 bytes say, before anything else of a step.
 // Cells are read in order of position, whatever pages they are in: so attention depends on what is stored,
 // not on where. Rows are rounded to bf16 first, as in PackedCache; with 4 bits for every tag both are the
 // same, bit for bit.
@@ -85,6 +86,8 @@ class DualCache final : public KvCache {
 
   bool is_int2(PageId page) const { return raw(page) < format_.pages_int2; }
   void adopt(const PlanEntry& entry, std::span<const PageId> pages);
+  void requantise(std::span<const CellAgeing> ageings);
+  void pack_again(std::span<const Place> from, PageId target);
   uint32_t take_staging();
   void place_rows(const LaunchStep& launch, uint32_t index, const PlanEntry& entry, Grants* grants,
                   Call* call, Share* share);

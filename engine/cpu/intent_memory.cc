@@ -60,9 +60,9 @@ void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const C
     if (!std::binary_search(any.forced.begin(), any.forced.end(), row)) candidates.push_back(row);
   }
   const std::vector<std::vector<float>>* const memory = find(session);
-  KVT_CHECK(memory != nullptr);
   std::vector<float> scores(candidates.size(), 0.0f);
-  for (uint32_t l = 0; l < llm_.layers; ++l) {
+  // A turn that starts before the session has asked anything, or after it was forgotten: the newest stay.
+  for (uint32_t l = 0; l < llm_.layers && memory != nullptr; ++l) {
     const std::span<const RankedHead> of_layer = heads.subspan(size_t{l} * llm_.kv_heads, llm_.kv_heads);
     const std::vector<float> keys = keys_of(of_layer, candidates, store);
     kernels::intent_add_layer(
@@ -71,7 +71,7 @@ void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const C
         scores);
   }
   std::vector<float> added;
-  if (spec_.kind == kernels::ScorerKind::kIntentResidual)
+  if (spec_.kind == kernels::ScorerKind::kIntentResidual && memory != nullptr)
     added = corrections(*memory, heads, candidates, store);
   kernels::finish_scores(spec_, added,
                          kernels::packed_scores(scores, 1, static_cast<uint32_t>(scores.size())));

@@ -68,6 +68,8 @@ void IdentityTokens::sent(CallReady* call) {
   known.output_tokens = call->output_tokens;
   known.session = call->session;
   known.in_session = sent_[call->session]++;
+  if (options_.given) known.given = options_.given(call->call);
+  if (options_.outputs_unknown) known.given.resize(std::min<size_t>(known.given.size(), call->prompt_tokens));
   uint64_t left = options_.outputs_unknown ? call->prompt_tokens / options_.unit_tokens : UINT64_MAX;
   uint64_t end = 0;
   for (UnitRun run : call->identity) {
@@ -83,6 +85,7 @@ void IdentityTokens::sent(CallReady* call) {
 
 uint32_t IdentityTokens::token(CallId id, uint32_t position) const {
   const Call& call = known(id);
+  if (position < call.given.size()) return call.given[position];
   const uint64_t unit = position / options_.unit_tokens;
   const auto run =
       static_cast<size_t>(std::upper_bound(call.ends.begin(), call.ends.end(), unit) - call.ends.begin());

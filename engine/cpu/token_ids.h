@@ -1,5 +1,6 @@
 // What the tokens of calls are. The policy knows identities only (engine/policy/identity.h), and so does
 // the trace: token ids are made from them, so that equal identities are equal tokens (TRACES 5.1).
+// Where the trace gives ids of the model's own vocabulary, they are taken instead (traces/trace_tokens.h).
 //
 //   token(call, p) = ordinary id number draw(seed, space, unit, p mod unit_tokens) of the vocabulary
 // where (space, unit) is the identity of p's unit. Positions without identity are numbered by session, call
@@ -11,6 +12,7 @@
 #define KVTWIN_ENGINE_CPU_TOKEN_IDS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -36,6 +38,9 @@ struct TokenIdOptions {
   // Outputs are what the model samples, not what the trace says: then nobody can know them beforehand, and
   // calls lose the identity of what follows their prompt.
   bool outputs_unknown = false;
+  // Ids that the trace gives: the call's prompt, then its output; empty if it gives none. Asked when the call
+  // is sent. Null: no call has any.
+  std::function<std::vector<uint32_t>(CallId)> given{};
 };
 
 // Listens to a Client. Its memory goes with the calls that are open.
@@ -61,6 +66,7 @@ class IdentityTokens final : public TokenIds {
     uint32_t in_session = 0;  // so many calls of the session were sent before
     std::vector<UnitRun> runs;
     std::vector<uint64_t> ends;  // of each run, in units from the start
+    std::vector<uint32_t> given;
   };
 
   const Call& known(CallId call) const;

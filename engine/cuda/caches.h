@@ -31,8 +31,14 @@ struct CompressedOptions {
 };
 // What drops cells, or lets them lie elsewhere than by position (compressed_cache.h). Wrong: no room for so
 // many pages. REQUIRES: validate_core_config() found nothing, and check_compressed() neither.
+// `weights` must outlive it; matrices are read of scorer critical_kv alone.
 Result<OwnedCache> make_compressed(const CompressedOptions& options, const KvMemory& memory,
-                                   const LlmSpec& llm);
+                                   const ModelWeights* weights);
+// Rows that a scorer runs besides a step's, at once: KvMemory::rows_max and CudaEngineConfig::rows_max must
+// allow for them. 0: none.
+uint32_t probe_rows_max(const CoreConfig& config, kernels::ScorerKind kind);
+// Whether a scorer reads the model's matrices on the host.
+bool reads_matrices(kernels::ScorerKind kind);
 
 // What the CUDA engine does not compute of what the policy allows: a sentence with the way out; nullopt: it
 // computes this. REQUIRES: validate_core_config() found nothing.

@@ -9,12 +9,15 @@
 #include "engine/base/check.h"
 #include "engine/cuda/cuda_check.h"
 #include "kernels/score_keys_cuda.h"
+#include "kernels/small_floats.h"
 
 namespace kvtwin::cuda {
 
 using kernels::ScorerKind;
 
 namespace {
+
+constexpr uint32_t kAllRows = UINT32_MAX;
 
 std::string no_shape() { return {}; }
 
@@ -54,9 +57,6 @@ Result<CellScores> CellScores::make(const Config& config, const LlmSpec* llm, co
   out.config_ = config;
   out.llm_ = llm;
   out.memory_ = memory;
-  cpu::StepRows prompt, decode;
-  prompt.prompt = true;
-  out.rows_kept_max_ = std::max(out.rows_kept(prompt), out.rows_kept(decode));
   if (Result<void> ok = out.upload(weights); !ok) return tl::unexpected<Mistake>(ok.error());
   return out;
 }
@@ -112,6 +112,37 @@ bool CellScores::looks() const {
   }
 }
 
+bool CellScores::probes() const {
+  return config_.spec.kind == ScorerKind::kJudgeQ || config_.spec.kind == ScorerKind::kKvzip;
+}
+
+bool CellScores::on_host() const {
+  switch (config_.spec.kind) {
+    case ScorerKind::kExpected:
+    case ScorerKind::kCritical:
+    case ScorerKind::kIntentRule:
+    case ScorerKind::kIntentResidual:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void CellScores::score_probes(LookArgs look, float* scores, uint64_t stride, uint32_t skip,
+                              cudaStream_t stream) {
+  const kernels::WindowSpec& window = config_.spec.window;
+  const bool repeats = config_.spec.kind == ScorerKind::kKvzip;
+  look.sums = sums_.as<float>(), look.workspace = look_workspace_.as<void>();
+  look.largest = repeats;
+  look.join_logits = !repeats && window.order == kernels::PoolOrder::kReduceLogitsFirst;
+  started(look_at_cells(look, stream), "look_at_cells", look.count, look.rows_max);
+  WindowScoreArgs args{look, scores, stride, window.kernel, pool_of(window.pool), reduce_of(window.reduce)};
+  args.pool_first = window.order == kernels::PoolOrder::kPoolThenReduce;
+  if (repeats) args.kernel = 1, args.pool = LookPool::kNone, args.reduce = LookReduce::kMax;
+  args.probes = true, args.skip = skip;
+  started(score_window_cells(args, stream), "score_window_cells", look.count, look.rows_max);
+}
+
 bool CellScores::by_position() const {
   switch (config_.spec.kind) {
     case ScorerKind::kNone:
@@ -133,7 +164,13 @@ uint32_t CellScores::rows_kept(const cpu::StepRows& rows) const {
     case ScorerKind::kSnapKv:
     case ScorerKind::kPyramidKv:
     case ScorerKind::kFinch:
+    case ScorerKind::kCritical:
       return rows.prompt ? config_.spec.window.window : 0;
+    case ScorerKind::kExpected:
+      return rows.prompt ? kAllRows : 0;
+    case ScorerKind::kIntentRule:
+    case ScorerKind::kIntentResidual:
+      return rows.prompt ? config_.span_rows : 0;
     default:
       return 0;
   }
@@ -142,15 +179,39 @@ uint32_t CellScores::rows_kept(const cpu::StepRows& rows) const {
 void CellScores::begin_rows(const cpu::StepRows& rows, State* state) {
   // What works at chunk ends looks at its chunk alone.
   if (config_.moment == Moment::kChunkEnd && rows.prompt) state->phases.clear();
-  if (rows_kept_max_ == 0 || state->queries.bytes() > 0) return;
+  const uint32_t kept = rows_kept(rows), had = static_cast<uint32_t>(state->phases.size());
+  const uint32_t needed = kept == kAllRows ? had + rows.tokens : kept;
+  if (needed <= state->room) return;
   const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim * sizeof(__nv_bfloat16);
-  grow(&state->queries, Buffer::Kind::kDevice, 2 * row * rows_kept_max_ * llm_->layers, "captured queries");
+  State larger;
+  larger.room = kept == kAllRows ? 2 * needed : needed, larger.phases = state->phases;
+  grow(&larger.queries, Buffer::Kind::kDevice, 2 * row * larger.room * llm_->layers, "captured queries");
+  for (uint32_t l = 0; had > 0 && l < llm_->layers; ++l) {  // nothing is in flight
+    must(cudaMemcpy(larger.queries.as<char>(l * larger.room * row), queries(*state, l), had * row,
+                    cudaMemcpyDeviceToDevice),
+         "copy of queries", had * row, no_shape);
+  }
+  *state = std::move(larger);
 }
 
 const __nv_bfloat16* CellScores::queries(const State& state, uint32_t layer) const {
   const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim;
-  return state.queries.as<__nv_bfloat16>() +
-         (uint64_t{state.side} * llm_->layers + layer) * rows_kept_max_ * row;
+  return state.queries.as<__nv_bfloat16>() + (uint64_t{state.side} * llm_->layers + layer) * state.room * row;
+}
+
+std::vector<cpu::Queries> CellScores::fetch_queries(const State& state, cudaStream_t stream) const {
+  const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim, count = state.phases.size() * row;
+  std::vector<cpu::Queries> out(llm_->layers);
+  std::vector<uint16_t> bits(count);
+  for (uint32_t l = 0; l < llm_->layers && count > 0; ++l) {
+    out[l].phases = out[l].positions = state.phases;
+    must(cudaMemcpyAsync(bits.data(), queries(state, l), count * sizeof(uint16_t), cudaMemcpyDeviceToHost,
+                         stream),
+         "copy of queries", count * sizeof(uint16_t), no_shape);
+    must(cudaStreamSynchronize(stream), "copy of queries", 0, no_shape);
+    for (const uint16_t x : bits) out[l].rows.push_back(kernels::from_bf16(x));
+  }
+  return out;
 }
 
 void CellScores::capture(uint32_t layer, const cpu::StepRows& rows, const __nv_bfloat16* q, State* state,
@@ -161,7 +222,7 @@ void CellScores::capture(uint32_t layer, const cpu::StepRows& rows, const __nv_b
   const uint32_t added = std::min(kept, rows.tokens), had = static_cast<uint32_t>(state->phases.size());
   const uint32_t old = std::min(had, kept - added);
   auto* const to = state->queries.as<__nv_bfloat16>() +
-                   (uint64_t{1 - state->side} * llm_->layers + layer) * rows_kept_max_ * row;
+                   (uint64_t{1 - state->side} * llm_->layers + layer) * state->room * row;
   const auto copy = [&](__nv_bfloat16* target, const __nv_bfloat16* source, uint32_t count) {
     if (count == 0) return;
     must(cudaMemcpyAsync(target, source, count * row * sizeof(*q), cudaMemcpyDeviceToDevice, stream),
@@ -249,7 +310,7 @@ LookArgs CellScores::look_args(const RankBatch& batch, const DeviceLists& lists,
 void CellScores::score(const RankBatch& batch, const DeviceLists& lists, uint32_t first, uint32_t count,
                        const uint32_t* tables, const __nv_bfloat16* q, bool listed, uint32_t tokens,
                        uint64_t stride, cudaStream_t stream) {
-  if (count == 0 || by_position()) return;
+  if (count == 0 || by_position() || probes() || on_host()) return;
   float* const out = scores() + first * stride;
   const kernels::ScoreSpec& spec = config_.spec;
   if (looks()) {
@@ -298,8 +359,9 @@ void CellScores::score(const RankBatch& batch, const DeviceLists& lists, uint32_
   started(score_keydiff_cells(args, stream), "score_keydiff_cells", count, batch.rows_max);
 }
 
+// One row more than heads: of their mean.
 void CellScores::reserve_scores(uint32_t heads, uint64_t stride) {
-  grow(&scores_, Buffer::Kind::kDevice, std::max(heads, 1u) * (stride + 1) * sizeof(float), "scores");
+  grow(&scores_, Buffer::Kind::kDevice, (uint64_t{heads} + 1) * stride * sizeof(float), "scores");
   if (config_.spec.kind == ScorerKind::kKeyDiff) {
     grow(&keydiff_, Buffer::Kind::kDevice,
          keydiff_floats(heads, static_cast<uint32_t>(stride), llm_->head_dim) * sizeof(float),

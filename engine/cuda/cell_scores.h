@@ -24,17 +24,18 @@ namespace kvtwin::cuda {
 
 class CellScores {
  public:
-  // Query rows of a call, all layers: [2][layers][rows_kept_max][query_heads][head_dim]; the newest are
-  // behind one another on side `side`.
+  // Query rows of a call, all layers: [2][layers][room][query_heads][head_dim]; the newest are behind one
+  // another on side `side`.
   struct State {
     Buffer queries;
-    uint32_t side = 0;
+    uint32_t side = 0, room = 0;   // rows that fit a side
     std::vector<uint32_t> phases;  // of the rows on it, ascending
   };
 
   struct Config {
     kernels::ScoreSpec spec;
     Moment moment = Moment::kPromptEnd;
+    uint32_t span_rows = 0;  // IntentKV: last rows of a prompt that stand for the query span
   };
 
   // All must outlive it. Wrong: no room for weights.
@@ -65,6 +66,12 @@ class CellScores {
   // All layers were captured.
   void captured(const cpu::StepRows& rows, State* state) const;
   const __nv_bfloat16* queries(const State& state, uint32_t layer) const;
+  // The same on the host, by layer. Waits for the stream.
+  std::vector<cpu::Queries> fetch_queries(const State& state, cudaStream_t stream) const;
+  // A probe pass goes by: what its rows look at becomes scores, row 0 of head h at scores + h * stride.
+  void score_probes(LookArgs look, float* scores, uint64_t stride, uint32_t skip, cudaStream_t stream);
+  bool probes() const;   // asks rows that are not among the cells
+  bool on_host() const;  // scores need more than our kernels know: host_scores.h
 
   // How the batch's heads look, where the scorer does. `q`: what LookHead::q_row counts from.
   LookArgs look_args(const RankBatch& batch, const DeviceLists& lists, uint32_t first, uint32_t count,
@@ -87,7 +94,6 @@ class CellScores {
   Config config_;
   const LlmSpec* llm_ = nullptr;
   const CellMemory* memory_ = nullptr;
-  uint32_t rows_kept_max_ = 0;
   Buffer weights_;
   std::vector<std::vector<uint64_t>> weights_at_;  // by layer, in the order of gate fields; in floats
   std::vector<uint32_t> trim_width_;

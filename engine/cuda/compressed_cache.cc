@@ -14,25 +14,33 @@
 #include "models/rope.h"
 
 namespace kvtwin::cuda {
+namespace {
 
-CompressedCache::CompressedCache(const CompressedOptions& options, const KvMemory& memory, const LlmSpec& llm)
+// The query span where no window stands for it (METHODS 3.3, the fallback).
+constexpr uint32_t kSpanRows = 64;
+
+}  // namespace
+
+CompressedCache::CompressedCache(const CompressedOptions& options, const KvMemory& memory,
+                                 const ModelWeights* weights)
     : options_(options),
       memory_(memory),
-      llm_(llm),
+      llm_(weights->llm()),
       shape_(cpu::cell_shape(options.config.core)),
-      layers_(llm.layers) {}
+      model_(weights),
+      layers_(llm_.layers) {}
 
 Result<OwnedCache> CompressedCache::make(const CompressedOptions& options, const KvMemory& memory,
-                                         const LlmSpec& llm) {
-  KVT_CHECK(!check_compressed(options.config.core, options.config.score, llm).has_value());
-  std::unique_ptr<CompressedCache> out(new CompressedCache(options, memory, llm));
+                                         const ModelWeights* weights) {
+  KVT_CHECK(!check_compressed(options.config.core, options.config.score, weights->llm()).has_value());
+  std::unique_ptr<CompressedCache> out(new CompressedCache(options, memory, weights));
   if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Mistake>(ok.error());
   return OwnedCache(out.release());
 }
 
 Result<OwnedCache> make_compressed(const CompressedOptions& options, const KvMemory& memory,
-                                   const LlmSpec& llm) {
-  return CompressedCache::make(options, memory, llm);
+                                   const ModelWeights* weights) {
+  return CompressedCache::make(options, memory, weights);
 }
 
 Result<void> CompressedCache::allocate() {
@@ -47,15 +55,22 @@ Result<void> CompressedCache::allocate() {
       &llm_, {memory_.page_tokens, cells_.columns(), cells_.pages(), memory_.rows_max, true});
   if (!attention) return tl::unexpected<Mistake>(attention.error());
   attention_ = std::move(*attention);
-  const cpu::ScorerWeights weights =
-      options_.config.weights.has_value()
-          ? *options_.config.weights
-          : cpu::ScorerWeights::drawn(options_.config.score.kind, llm_, 0, options_.config.seed);
+  weights_ = options_.config.weights.has_value()
+                 ? *options_.config.weights
+                 : cpu::ScorerWeights::drawn(options_.config.score.kind, llm_,
+                                             captured_rows(core.policies.scorer, core.policies.scorer_spec),
+                                             options_.config.seed);
   const PolicyAxes axes = make_axes(core.policies);
-  Result<CellScores> scores =
-      CellScores::make({options_.config.score, axes.scorer->moment()}, &llm_, &cells_, weights);
+  const uint32_t window = core.policies.budget_spec.window;
+  const CellScores::Config scorer{options_.config.score, axes.scorer->moment(),
+                                  window > 0 ? window : kSpanRows};
+  Result<CellScores> scores = CellScores::make(scorer, &llm_, &cells_, weights_);
   if (!scores) return tl::unexpected<Mistake>(scores.error());
   scores_ = std::make_unique<CellScores>(std::move(*scores));
+  if (scores_->on_host()) {
+    host_ = std::make_unique<HostScores>(cpu::ScorerConfig{scorer.spec, scorer.moment, scorer.span_rows},
+                                         model_, &weights_, &shape_);
+  }
   budget_ = std::make_unique<cpu::CellBudget>(core.policies, memory_.page_tokens, &shape_.groups);
   scores_->reserve_rows(memory_.rows_max);
   grow(&nan_, Buffer::Kind::kDevice, sizeof(uint32_t), "counts");
@@ -176,6 +191,7 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   scores_->mark_cells(layer, tensors, rows.rows, mine.slots, mine.positions, on.stream);
   attention_.attend(layer, tensors, mine, cells_.pool(), on.stream, on.timer);
   on.timer->begin(Operation::kScore, layer);
+  if (probing_.has_value()) return score_probes(layer, tensors, on);
   observe(layer, tensors, on);
   if (lists.staged.count() > 0) run_staged(layer, tensors, on);
   move(at_.holds, lists.holds);
@@ -219,6 +235,7 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
   for (size_t i = 0; i < work_.size(); ++i) {
     Work& work = work_[i];
     scores_->captured(work.rows, &work.call->captured);
+    if (host_ != nullptr && host_->remembers()) remember(work, on);
     if (work.compression == nullptr) continue;
     if (!work.rows.staged) compress(i, on, values);
     if (shape_.keeping == Keeping::kMove) work.call->cells.trim();
@@ -240,7 +257,12 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
 void CompressedCache::told(const Command& command) {
   // A preempted call may still be in a step that was launched before; if it comes back, it begins anew.
   const auto* drop = std::get_if<DropCallState>(&command);
-  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
+  if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) {
+    calls_.erase(drop->call);
+    remembered_.erase(drop->call);
+  }
+  const auto* session = std::get_if<DropSessionState>(&command);
+  if (session != nullptr && host_ != nullptr) host_->intents().forget(session->session);
 }
 
 void CompressedCache::copy(PageId, PageId, cudaStream_t) {

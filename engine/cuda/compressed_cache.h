@@ -15,19 +15,24 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "engine/cpu/cell_budget.h"
 #include "engine/cuda/cell_scores.h"
+#include "engine/cuda/host_scores.h"
 
 namespace kvtwin::cuda {
 
 class CompressedCache final : public KvCache {
  public:
+  // `weights` must outlive it.
   static Result<OwnedCache> make(const CompressedOptions& options, const KvMemory& memory,
-                                 const LlmSpec& llm);
+                                 const ModelWeights* weights);
 
+  void serve(const EngineAccess& engine) override { access_ = engine; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
              const StepStream& on, StepRows* rows) override;
   void plan(const DeviceRows&, const StepStream&) override {}
@@ -75,7 +80,7 @@ class CompressedCache final : public KvCache {
     RankBatch staged;
   };
 
-  CompressedCache(const CompressedOptions& options, const KvMemory& memory, const LlmSpec& llm);
+  CompressedCache(const CompressedOptions& options, const KvMemory& memory, const ModelWeights* weights);
   Result<void> allocate();
 
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
@@ -121,6 +126,20 @@ class CompressedCache final : public KvCache {
   std::vector<uint32_t> counts(const Work& work, const RankBatch& batch, const StepStream& on);
   void compress_holes(size_t work, RankBatch* batch, const StepStream& on, StepValues* values);
   uint32_t rows_ranked(const Work& work, uint32_t head, uint32_t first) const;
+  std::vector<cpu::RankedHead> ranked_heads(const Work& work, const RankBatch& batch) const;
+  void send_scores(const StepStream& on);
+
+  // compressed_probes.cc
+  void run_probes(size_t work, const StepStream& on);
+  void ask_judges(Work* work, const StepStream& on);
+  void repeat_context(Work* work, const StepStream& on);
+  void probe(Work* work, const std::vector<uint32_t>& tokens, const std::vector<float>& values,
+             const StepStream& on);
+  void add_probe_look(uint32_t head, const Work& work, const Read& read);
+  void score_probes(uint32_t layer, const LayerRows& tensors, const StepStream& on);
+  void score_on_host(const Work& work, const RankBatch& batch, const uint32_t* tables, bool listed,
+                     const StepStream& on);
+  void remember(const Work& work, const StepStream& on);
 
   const CompressedOptions options_;
   const KvMemory memory_;
@@ -130,7 +149,12 @@ class CompressedCache final : public KvCache {
   RowAttention attention_;
   std::unique_ptr<CellScores> scores_;
   std::unique_ptr<cpu::CellBudget> budget_;
-  Buffer inv_freq_;  // rerotate
+  std::unique_ptr<HostScores> host_;  // scorers that our kernels do not compute
+  cpu::ScorerWeights weights_;
+  const ModelWeights* const model_;
+  EngineAccess access_;
+  std::set<CallId> remembered_;  // calls whose prompt the session's memory knows
+  Buffer inv_freq_;              // rerotate
   std::map<CallId, Call> calls_;
   std::map<PageId, std::vector<bool>> page_dead_;  // kHoles: slots of a page that hold nothing any more
   // Of the step at hand.
@@ -158,6 +182,15 @@ class CompressedCache final : public KvCache {
   DeviceLists rank_lists_, choice_lists_;
   Buffer kept_, kept_host_, nan_;
   std::vector<float> host_scores_;
+  Buffer fetched_, fetched_host_;  // keys and values of a layer
+  // A pass of rows that are not among the cells, while it runs.
+  struct Probing {
+    uint64_t stride = 0;                        // of the scores that it makes
+    uint32_t begin = 0;                         // of what is ranked
+    std::optional<kernels::RepeatChunk> chunk;  // KVzip
+    uint32_t sinks = 0;
+  };
+  std::optional<Probing> probing_;
 };
 
 }  // namespace kvtwin::cuda

@@ -8,6 +8,7 @@
 #include "engine/base/check.h"
 #include "engine/cuda/compressed_cache.h"
 #include "engine/cuda/cuda_check.h"
+#include "engine/policy/budget_groups.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -117,7 +118,7 @@ void CompressedCache::plan_staged() {
   for (uint32_t l = 0; l < llm_.layers; ++l) {
     RankBatch& batch = layers_[l].staged;
     for (size_t i = 0; i < work_.size(); ++i) {
-      if (!work_[i].rows.staged) continue;
+      if (!work_[i].rows.staged || work_[i].compression == nullptr) continue;
       KVT_CHECK(work_[i].compression->keep.size() == shape_.groups.groups());
       for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
         const uint32_t head = l * llm_.kv_heads + h;
@@ -209,7 +210,7 @@ void CompressedCache::apply(const RankBatch& batch) {
 void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream& on) {
   Work& work = work_[index];
   const uint32_t heads = batch->count(), of_layer = llm_.kv_heads;
-  scores_->reserve_scores(heads, batch->rows_max);
+  if (!scores_->probes()) scores_->reserve_scores(heads, batch->rows_max);  // else they stand there
   rank_lists_.clear();
   const ListAt<uint32_t> tables = rank_lists_.add(tables_);
   batch->add_to(&rank_lists_);
@@ -218,6 +219,7 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
   on.timer->begin(Operation::kScore);
   if (scores_->by_position()) return send_position_scores(*batch, on);
   const bool listed = read_of(&work, batch->heads[0].head).listed;
+  if (host_ != nullptr) return score_on_host(work, *batch, at, listed, on);
   if (batch->looks.empty()) {
     return scores_->score(*batch, rank_lists_, 0, heads, at, nullptr, listed, work.compression->end,
                           batch->rows_max, on.stream);
@@ -247,9 +249,30 @@ void CompressedCache::send_position_scores(const RankBatch& batch, const StepStr
     in.positions = {head.rows, positions};
     kernels::score_cells(scores_->spec(), in, {host_scores_.data() + i * stride, 1, head.rows, head.rows});
   }
+  send_scores(on);
+}
+
+void CompressedCache::send_scores(const StepStream& on) {
   must(cudaMemcpyAsync(scores_->scores(), host_scores_.data(), host_scores_.size() * sizeof(float),
                        cudaMemcpyHostToDevice, on.stream),
        "copy of scores", host_scores_.size() * sizeof(float), no_shape);
+}
+
+std::vector<cpu::RankedHead> CompressedCache::ranked_heads(const Work& work, const RankBatch& batch) const {
+  std::vector<cpu::RankedHead> heads;
+  for (uint32_t i = 0; i < batch.count(); ++i) {
+    const RankBatch::Head& head = batch.heads[i];
+    cpu::RankedHead& out = heads.emplace_back();
+    out.head = head.head, out.first = head.first;
+    const std::span<const uint32_t> positions = work.call->cells.positions(head.head).subspan(head.first);
+    out.positions.assign(positions.begin(), positions.end());
+    work.call->cells.phases(head.head, head.first, &out.phases);
+    for (uint32_t range = head.forced_ranges.begin; range < head.forced_ranges.end; ++range) {
+      for (uint32_t row = batch.forced[range].begin; row < batch.forced[range].end; ++row)
+        out.forced.push_back(row);
+    }
+  }
+  return heads;
 }
 
 // By head group: how many of its candidates each member keeps.
@@ -262,24 +285,16 @@ std::vector<uint32_t> CompressedCache::counts(const Work& work, const RankBatch&
                        cudaMemcpyDeviceToHost, on.stream),
        "copy of scores", scores.size() * sizeof(float), no_shape);
   must(cudaStreamSynchronize(on.stream), "scores of a compression", 0, no_shape);
-  std::vector<cpu::RankedHead> heads;
+  std::vector<cpu::RankedHead> heads = ranked_heads(work, batch);
   for (uint32_t i = 0; i < batch.count(); ++i) {
-    const RankBatch::Head& head = batch.heads[i];
-    cpu::RankedHead& out = heads.emplace_back();
-    out.head = head.head, out.first = head.first;
-    const std::span<const uint32_t> positions = work.call->cells.positions(head.head).subspan(head.first);
-    out.positions.assign(positions.begin(), positions.end());
-    for (uint32_t range = head.forced_ranges.begin; range < head.forced_ranges.end; ++range) {
-      for (uint32_t row = batch.forced[range].begin; row < batch.forced[range].end; ++row)
-        out.forced.push_back(row);
-    }
     const auto first = scores.begin() + static_cast<ptrdiff_t>(uint64_t{i} * batch.rows_max);
-    out.scores.assign(first, first + head.rows);
+    heads[i].scores.assign(first, first + batch.heads[i].rows);
   }
   return budget_->counts(heads, work.compression->end);
 }
 
 void CompressedCache::compress(size_t index, const StepStream& on, StepValues* values) {
+  if (scores_->probes()) run_probes(index, on);
   Work& work = work_[index];
   // Tables of the step are not needed any more: those of this compression take their place.
   tables_.clear();
@@ -382,14 +397,15 @@ std::optional<std::string> check_compressed(const CoreConfig& config, const kern
     return fmt::format("pages of {} tokens are not ranked on CUDA; 1 and multiples of 16 are",
                        config.page_tokens);
   switch (score.kind) {
-    case ScorerKind::kExpected:
-    case ScorerKind::kKvzip:
-    case ScorerKind::kJudgeQ:
     case ScorerKind::kIntentRule:
     case ScorerKind::kIntentResidual:
-    case ScorerKind::kCritical:
-      if (set.budget == "all") break;
-      return "scorer " + set.scorer + " is not computed on CUDA; --world=cpu computes it";
+      if (!layout_has_groups(set.layout)) break;
+      return "scorer " + set.scorer + " scores tokens for all heads at once, and layout " + set.layout +
+             " lets heads hold different ones: that is not computed on CUDA; choose layout compact";
+    case ScorerKind::kJudgeQ:
+      if (!score.renormalise) break;
+      return "scorer judge_q with renormalised probabilities is not computed on CUDA; --world=cpu computes "
+             "it";
     case ScorerKind::kH2o:
     case ScorerKind::kObserved:
       if (!holes) break;
@@ -398,6 +414,14 @@ std::optional<std::string> check_compressed(const CoreConfig& config, const kern
     default:
       break;
   }
+  if (config.prefix_cache && !holes && set.budget != "all" && set.layout != "arena")
+    return "layout " + set.layout +
+           " shares compressed prefixes, whose pages are not copied on CUDA; set prefix_cache: false, or "
+           "--world=cpu";
+  if (set.scorer_spec.moment == Moment::kTurnStart)
+    return "scorer " + set.scorer +
+           " works at the start of a turn, which is not computed on CUDA; set scorer_options.moment: "
+           "prompt_end, or --world=cpu";
   if (score.kind == ScorerKind::kTrimKv && score.trim.key_norm)
     return "scorer trimkv with key_norm is not computed on CUDA; --world=cpu computes it";
   return std::nullopt;

@@ -63,9 +63,13 @@ void CompressedCache::add_head(uint32_t layer, uint32_t kv_head, Work* work) {
     slots_[layers_[layer].slots + size_t{work->rows.row + i} * llm_.kv_heads + kv_head] =
         slot_of(*work, read, column, i);
   }
-  if (work->rows.staged) add_copy(group, column, work, read);
+  if (work->rows.staged && !read.listed) add_copy(group, column, work, read);
   if (read.from != 0 || read.sinks != UINT32_MAX) add_holds(head, work);
-  if (scores_->observes(work->rows)) add_look(head, *work, read);
+  if (probing_.has_value()) {
+    add_probe_look(head, *work, read);
+  } else if (scores_->observes(work->rows)) {
+    add_look(head, *work, read);
+  }
   add_rows(kv_head, column, work, read);
 }
 
@@ -152,20 +156,25 @@ CompressedCache::Read CompressedCache::ring_read(Work* work, uint32_t head) {
   return out;
 }
 
+// Rows that have no pages (probes) follow on what is left, cell by cell.
 CompressedCache::Read CompressedCache::hole_read(Work* work) {
   const cpu::CallCells& cells = work->call->cells;
+  const uint32_t page = memory_.page_tokens;
+  const bool staged = work->rows.staged;
   Read out;
-  out.before = cells.cells(0) - work->rows.tokens;
-  out.listed = cells.cells(0) != cells.tokens() && memory_.page_tokens > 1;
-  if (!out.listed && memory_.page_tokens > 1) {
+  out.before = past(*work, 0);
+  out.listed = (staged || cells.cells(0) != cells.tokens()) && page > 1;
+  if (!out.listed && page > 1) {
     out.table = pages_of(work, 0);
     return out;
   }
   out.table = static_cast<uint32_t>(tables_.size());
   for (uint32_t cell = 0; cell < cells.cells(0); ++cell) {
     const cpu::Place place = cells.place(0, cell);
-    tables_.push_back(place.page * memory_.page_tokens + place.slot);
+    tables_.push_back(place.page * page + place.slot);
   }
+  for (uint32_t row = 0; staged && row < work->rows.tokens; ++row)
+    tables_.push_back(cells_.scratch(0, work->scratch + row / page) * page + row % page);
   return out;
 }
 

@@ -61,11 +61,12 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::make(const ModelWeights& weigh
 }
 
 struct CudaEngine::Parts {
-  Parts(const CudaEngineConfig& given, const DeviceModel* model, const cpu::TokenIds* ids,
+  Parts(const CudaEngineConfig& given, const DeviceModel* model, const cpu::TokenIds* given_ids,
         OwnedCache given_cache)
       : config(given),
         llm(model->weights().llm()),
-        tokens(ids, given.decoding, given.end_tokens),
+        ids(given_ids),
+        tokens(given_ids, given.decoding, given.end_tokens),
         graphs(given.log == nullptr ? given.graphs_max : 0),
         cache(std::move(given_cache)) {}
   ~Parts();
@@ -85,8 +86,10 @@ struct CudaEngine::Parts {
 
   const CudaEngineConfig config;
   const LlmSpec& llm;
+  const cpu::TokenIds* const ids;
   cpu::CallTokens tokens;
-  cudaStream_t compute_stream = nullptr, copy_stream = nullptr;
+  // Copies to the GPU and from it have a stream each: both directions of PCIe at once.
+  cudaStream_t compute_stream = nullptr, copy_in = nullptr, copy_out = nullptr;
   std::unique_ptr<OperationTimer> timer;
   std::unique_ptr<CudaForward> forward;
   StepGraphs graphs;
@@ -107,12 +110,13 @@ CudaEngine::Parts::~Parts() {
   cudaDeviceSynchronize();  // nothing may be freed under work in flight
   for (const auto& [id, copy] : copies) cudaEventDestroy(copy.begin), cudaEventDestroy(copy.end);
   timer.reset();
-  if (compute_stream != nullptr) cudaStreamDestroy(compute_stream);
-  if (copy_stream != nullptr) cudaStreamDestroy(copy_stream);
+  for (const cudaStream_t stream : {compute_stream, copy_in, copy_out}) {
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
 }
 
 Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
-  for (cudaStream_t* stream : {&compute_stream, &copy_stream}) {
+  for (cudaStream_t* stream : {&compute_stream, &copy_in, &copy_out}) {
     if (Result<void> ok =
             check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreate", "");
         !ok)
@@ -139,6 +143,11 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
                    fmt::format("{} samples", config.samples_max));
   if (!made_sampled) return tl::unexpected<Mistake>(made_sampled.error());
   sampled = std::move(*made_sampled);
+  cache->serve({.forward = forward.get(),
+                .token = [this](CallId call, uint32_t at) { return tokens.input(call, at); },
+                .session = [this](CallId call) { return ids->session(call); },
+                .prompt_tokens = [this](CallId call) { return ids->prompt_tokens(call); },
+                .output_tokens = [this](CallId call) { return ids->output_tokens(call); }});
   if (config.pages_gpu > 0) warm_up();
   return {};
 }
@@ -210,7 +219,8 @@ void CudaEngine::Parts::start(const StartTransfer& transfer) {
   KVT_CHECK(transfer.source.size() == transfer.target.size());
   const bool beside = config.copies_beside;
   // Steps wait for what is before them on their own stream.
-  const cudaStream_t stream = beside ? copy_stream : compute_stream;
+  const cudaStream_t copies_go = transfer.target_tier == Tier::kGpu ? copy_in : copy_out;
+  const cudaStream_t stream = beside ? copies_go : compute_stream;
   Copy copy;
   if (beside) {
     must(cudaEventCreate(&copy.begin), "cudaEventCreate", 0, no_shape);

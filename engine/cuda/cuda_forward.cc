@@ -65,26 +65,45 @@ void CudaForward::norm(const float* weight, const uint32_t* pick, uint32_t rows,
           "rms_norm", rows, llm_.hidden);
 }
 
-void CudaForward::run(const DeviceRows& rows, LayerAttention* attention, const StepStream& on) {
-  const cudaStream_t stream = on.stream;
-  OperationTimer* const timer = on.timer;
-  KVT_CHECK(rows.rows <= rows.padded_rows && rows.padded_rows <= limits_.rows &&
-            rows.samples <= limits_.samples);
-  timer->begin(Operation::kEmbed);
-  started(embed({weights_.embedding(), rows.tokens, rows.padded_rows, llm_.hidden, x_.as<float>()}, stream),
-          "embed", rows.padded_rows, llm_.hidden);
-  timer->begin(Operation::kPlan);
+// Rows that the output head runs on: a batch of any size would bring cuBLASLt a product it has not seen,
+// which costs milliseconds. What the rows behind `samples` hold, nobody reads.
+uint32_t CudaForward::head_rows(uint32_t samples) {
+  return samples <= 2 ? samples : samples <= 4 ? 4 : (samples + 7) / 8 * 8;
+}
+
+void CudaForward::pass(const DeviceRows& rows, const float* values, LayerAttention* attention,
+                       const StepStream& on) {
+  KVT_CHECK(rows.padded_rows <= limits_.rows);
+  on.timer->begin(Operation::kEmbed);
+  if (values != nullptr) {
+    const uint64_t bytes = uint64_t{rows.padded_rows} * llm_.hidden * sizeof(float);
+    must(cudaMemcpyAsync(x_.as<float>(), values, bytes, cudaMemcpyHostToDevice, on.stream), "copy of rows",
+         bytes, [&] { return fmt::format("{} rows", rows.padded_rows); });
+  } else {
+    started(
+        embed({weights_.embedding(), rows.tokens, rows.padded_rows, llm_.hidden, x_.as<float>()}, on.stream),
+        "embed", rows.padded_rows, llm_.hidden);
+  }
+  on.timer->begin(Operation::kPlan);
   attention->plan(rows, on);
   for (uint32_t i = 0; i < llm_.layers; ++i) {
     attention_block(i, rows, attention, on);
     mlp_block(i, rows.padded_rows, on);
   }
+}
+
+void CudaForward::run(const DeviceRows& rows, LayerAttention* attention, const StepStream& on) {
+  const cudaStream_t stream = on.stream;
+  OperationTimer* const timer = on.timer;
+  KVT_CHECK(rows.rows <= rows.padded_rows && rows.samples <= limits_.samples);
+  pass(rows, nullptr, attention, on);
   if (rows.samples == 0) return;
   timer->begin(Operation::kNorm, llm_.layers);
   norm(weights_.final_norm(), rows.sampling, rows.samples, stream);
   timer->begin(Operation::kLogits);
-  matmul_->run(weights_.lm_head(), normed_.as<__nv_bfloat16>(), rows.samples, Matmul::Into::kFloat,
-               logits_.as<float>(), stream);
+  matmul_->run(weights_.lm_head(), normed_.as<__nv_bfloat16>(),
+               std::min(head_rows(rows.samples), limits_.samples), Matmul::Into::kFloat, logits_.as<float>(),
+               stream);
   timer->begin(Operation::kSample);
   started(argmax({logits(), rows.samples, llm_.vocab, sampled_.as<uint32_t>()}, stream), "argmax",
           rows.samples, llm_.vocab);

@@ -30,6 +30,10 @@ class CudaForward {
   // Starts the step's work. REQUIRES: within the limits.
   void run(const DeviceRows& rows, LayerAttention* attention, const StepStream& on);
 
+  // Runs rows through all layers, of which nothing is sampled: those of rows.tokens, or, if `values` is not
+  // null, rows as they enter the first layer, [rows.padded_rows][hidden] on the host.
+  void pass(const DeviceRows& rows, const float* values, LayerAttention* attention, const StepStream& on);
+
   // Of the last run, on the device.
   const float* logits() const { return logits_.as<float>(); }          // [samples][vocab]
   const uint32_t* sampled() const { return sampled_.as<uint32_t>(); }  // [samples]
@@ -38,6 +42,7 @@ class CudaForward {
   CudaForward(const DeviceWeights* weights, const ForwardLimits& limits)
       : weights_(*weights), llm_(weights->llm()), limits_(limits) {}
   Result<void> allocate();
+  static uint32_t head_rows(uint32_t samples);
   void attention_block(uint32_t index, const DeviceRows& rows, LayerAttention* attention,
                        const StepStream& on);
   void mlp_block(uint32_t index, uint32_t rows, const StepStream& on);

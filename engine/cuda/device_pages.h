@@ -27,6 +27,10 @@ class DevicePages {
 
   __nv_bfloat16* layer(uint32_t index) const { return gpu_.as<__nv_bfloat16>(index * layer_bytes()); }
   uint64_t page_bytes() const { return part_bytes_ * layers_; }
+  // Of one page in one layer.
+  uint64_t part_bytes() const { return part_bytes_; }
+  // One layer's part of the host's first page; those of the pages behind it follow every page_bytes().
+  __nv_bfloat16* host_layer(uint32_t index) const { return host_.as<__nv_bfloat16>(index * part_bytes_); }
 
   void copy(PageId source, PageId target, cudaStream_t stream) const;
   // Every value becomes NaN. REQUIRES: a page of the GPU.

@@ -14,6 +14,7 @@
 #define KVTWIN_ENGINE_CUDA_KV_CACHE_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "engine/cuda/operation_timer.h"
@@ -43,8 +44,21 @@ class LayerAttention {
   virtual bool repeats(const DeviceRows& /*rows*/) const { return false; }
 };
 
+class CudaForward;
+
+// What the engine lends those that run rows of their own, or keep something for a session.
+struct EngineAccess {
+  CudaForward* forward = nullptr;
+  // The input at a position of a call: of its prompt, of what was sampled (or forced) so far.
+  std::function<uint32_t(CallId call, uint32_t position)> token;
+  std::function<SessionId(CallId call)> session;
+  std::function<uint32_t(CallId call)> prompt_tokens, output_tokens;
+};
+
 class KvCache : public LayerAttention {
  public:
+  // Once, before any step.
+  virtual void serve(const EngineAccess& /*engine*/) {}
   // Single step launch.step + offset begins. `entries` are launch.entries as they are at this offset: their
   // context counts it. Row r is token r of all entries, one after the other. Writes all lists of *rows but
   // tokens and sampling.

@@ -16,7 +16,8 @@ namespace {
 
 constexpr uint32_t bit(Moment moment) { return 1u << static_cast<uint32_t>(moment); }
 constexpr uint32_t kChunk = bit(Moment::kChunkEnd), kPrompt = bit(Moment::kPromptEnd),
-                   kStep = bit(Moment::kDecodeStep), kNever = bit(Moment::kAtNoTime);
+                   kTurn = bit(Moment::kTurnStart), kStep = bit(Moment::kDecodeStep),
+                   kNever = bit(Moment::kAtNoTime);
 
 // Whether what is kept at a chunk's end depends on the tokens before it alone.
 enum class Closed : uint8_t {
@@ -37,27 +38,27 @@ struct Row {
 
 constexpr Row kRows[] = {
     {"none", Moment::kAtNoTime, kNever, Closed::kYes, false, 0, 0},
-    {"streaming_llm", Moment::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
+    {"streaming_llm", Moment::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
     {"h2o", Moment::kDecodeStep, kStep, Closed::kNo, false, 0, 0},
     {"h2o_prefill", Moment::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 0, 0},
     {"snapkv", Moment::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
     {"pyramidkv", Moment::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
     {"tova", Moment::kPromptEnd, kPrompt | kChunk | kStep, Closed::kWithItsWindow, false, 1, 0},
-    {"knorm", Moment::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
-    {"keydiff", Moment::kChunkEnd, kChunk | kPrompt, Closed::kYes, false, 0, 0},
+    {"knorm", Moment::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
+    {"keydiff", Moment::kChunkEnd, kChunk | kPrompt | kTurn, Closed::kYes, false, 0, 0},
     {"expected_attention", Moment::kPromptEnd, kPrompt | kChunk, Closed::kYes, false, 0, 0},
     {"kvzip", Moment::kPromptEnd, kPrompt, Closed::kNo, true, 0, 0},
-    {"fastkvzip", Moment::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
+    {"fastkvzip", Moment::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
     {"trimkv", Moment::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
     {"raas", Moment::kDecodeStep, kStep, Closed::kNo, false, 1, 0},
     {"duo_attention", Moment::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
     {"razor_attention", Moment::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
     {"judge_q", Moment::kPromptEnd, kPrompt, Closed::kNo, false, 0, 32},
-    {"intent_rule", Moment::kPromptEnd, kPrompt, Closed::kNo, true, 0, 0},
-    {"intent_residual", Moment::kPromptEnd, kPrompt, Closed::kNo, true, 0, 0},
+    {"intent_rule", Moment::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
+    {"intent_residual", Moment::kPromptEnd, kPrompt | kTurn, Closed::kNo, true, 0, 0},
     {"finch", Moment::kPromptEnd, kPrompt | kChunk, Closed::kNo, false, 32, 0},
     {"critical_kv", Moment::kPromptEnd, kPrompt | kChunk, Closed::kWithItsWindow, false, 64, 0},
-    {"random", Moment::kChunkEnd, kChunk | kPrompt | kStep, Closed::kYes, false, 0, 0},
+    {"random", Moment::kChunkEnd, kChunk | kPrompt | kTurn | kStep, Closed::kYes, false, 0, 0},
 };
 
 const Row* find(std::string_view name) {

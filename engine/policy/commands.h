@@ -74,9 +74,9 @@ struct Snapshot {
   uint32_t snapshot = 0;
 };
 
-// After the rows of entries[entry] are computed, score cells with the engine's scorer and keep the best:
-// of the live cells at positions [begin, end), the forced ones and the keep[g] best others of each KV head
-// of group g. Cells before `begin` stay as they are.
+// After the rows of entries[entry] are computed (or `before`), score cells with the engine's scorer and keep
+// the best: of the live cells at positions [begin, end), the forced ones and the keep[g] best others of each
+// KV head of group g. Cells before `begin` stay as they are.
 //
 // Layouts that move cells: afterwards each group's cells fill its table from the start, and pages of the
 // table that they do not reach are nobody's. Answered by CellsKept (events.h).
@@ -91,6 +91,8 @@ struct Compression {
   uint32_t end = 0;
   // The rows of this entry were never in pages (staging): only what is kept is written to them.
   bool staged = false;
+  // Before the rows of the entry are computed: of what the call began with, `end` is its context.
+  bool before = false;
   std::span<const Forced> forced;  // ascending, disjoint, within [begin, end)
   std::span<const uint32_t> keep;  // by head group; empty: the world decides (a dynamic budget)
 };
@@ -101,6 +103,16 @@ struct CellRun {
   uint32_t entry = 0;
   uint32_t count = 0;
   bool four = false;
+};
+
+// Ageing (TriAxialKV, METHODS 4.6): the int4 cells of positions [position, position + count) in `source` are
+// packed again, as the next cells of the int2 page `target`. Runs of one target follow one another and fill
+// it. Whoever adopts those positions from now on finds them there; no running call has them.
+struct CellAgeing {
+  PageId source{};
+  PageId target{};
+  uint32_t position = 0;
+  uint32_t count = 0;
 };
 
 // What the calls of a step hold once its first single step has ended, where layouts drop cells; for metrics.
@@ -131,6 +143,7 @@ struct LaunchStep {
   HeldCells held{};
   // Of chunks, by entry, where formats go by tag; decoded cells get 4 bits.
   std::span<const CellRun> formats{};
+  std::span<const CellAgeing> ageings{};  // in order, before anything else of the first single step
   std::span<const Snapshot> snapshots{};  // ascending by entry; each of a compressed chunk
 };
 
@@ -138,6 +151,8 @@ enum class TransferKind : uint8_t {
   kRecall,
   kDemote,
   kReceive,  // gpu pages of another engine, `from`: the prompt of `call`, which was computed there
+  kPreempt,  // all pages of a call that was sent away, to the host; the last one may be filled in part
+  kResume,   // those of them that the call needs again
 };
 
 // Copy pages between tiers, in this order. Both sides are reserved until TransferDone/TransferFailed.

@@ -36,6 +36,7 @@ enum class PageOrder : uint8_t {
 
 enum class PreemptionKind : uint8_t {
   kRecompute,  // pages are let go (and stay findable until reused); the prompt is computed again
+  kDemote,     // pages are copied to the host and come back; where that cannot be, as kRecompute
 };
 
 // One name per axis (DESIGN 4). The first choice of each axis is its identity.

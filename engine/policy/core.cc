@@ -27,7 +27,8 @@ std::unique_ptr<SnapshotCache> make_snapshots(const CoreConfig& c, const Retenti
 
 std::unique_ptr<DualPool> make_dual_pool(const CoreConfig& c, const PolicyAxes& axes) {
   if (!axes.precision->by_tag()) return nullptr;
-  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens);
+  return std::make_unique<DualPool>(DualPoolSize{c.pages_int2, c.pages_gpu - c.pages_int2}, c.page_tokens,
+                                    c.policies.precision_spec.ageing == Ageing::kRequantise);
 }
 
 }  // namespace
@@ -202,7 +203,10 @@ void Core::State::end_call(Slot slot) {
   cleaning_barred = false;
   if (call.phase == CallState::Phase::kWaiting) {
     waiting.erase(std::find(waiting.begin(), waiting.end(), slot));
+    if (!call.host_pages.empty()) let_go_of_host(&call);
     if (call.arrives) drop_source(&call);
+  } else if (call.phase == CallState::Phase::kAway) {
+    cancel_demotion(slot);  // what was asked for goes on without it
   } else if (call.phase == CallState::Phase::kRecalling) {
     --recalling;  // the transfer goes on without it
     reserved_total -= call.reserved;
@@ -324,7 +328,7 @@ CoreGauges Core::gauges() const {
   }
   CoreGauges g;
   g.calls_running = static_cast<uint32_t>(s.running.size());
-  g.calls_waiting = static_cast<uint32_t>(s.waiting.size()) + s.recalling;
+  g.calls_waiting = s.calls_live - g.calls_running;
   g.pages_gpu_total = s.gpu.pages_total();
   g.pages_gpu_free = s.gpu.pages_free() + static_cast<uint32_t>(pages_ahead);
   g.pages_gpu_cached = s.index.pages_evictable() + (s.snapshots ? s.snapshots->pages_loose() : 0);
@@ -366,7 +370,8 @@ void Core::State::check_invariants() const {
     reserved_host += call.reserved_host;
     if (call.phase != CallState::Phase::kRunning) {
       KVT_CHECK(call.pages.empty());
-      KVT_CHECK(call.host_pages.empty());
+      KVT_CHECK(call.host_pages.empty() || call.phase == CallState::Phase::kWaiting);
+      host_own += call.host_pages.size();
       KVT_CHECK(call.tables.pages() == 0);
       KVT_CHECK(call.lease.pages == 0);
       KVT_CHECK(call.snapshots.pages == 0);
@@ -397,13 +402,8 @@ void Core::State::check_invariants() const {
       }
     }
   }
-  uint64_t gpu_in_flight = 0, host_in_flight = 0, waits = 0;
-  for (const TransferState& transfer : transfers) {
-    if (!transfer.live) continue;
-    if (transfer.kind != TransferKind::kDemote) gpu_in_flight += transfer.target.size();
-    if (transfer.kind == TransferKind::kDemote) host_in_flight += transfer.target.size();
-    waits += transfer.waiting.size();
-  }
+  uint64_t gpu_in_flight = 0, host_in_flight = 0;
+  check_transfers(&gpu_in_flight, &host_in_flight);
   pages_own += pages_handed_over();
   KVT_CHECK(live == calls_live);
   KVT_CHECK(cells == cells_held);
@@ -414,7 +414,6 @@ void Core::State::check_invariants() const {
   KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + in_snapshots + gpu_in_flight);
   KVT_CHECK(!host || host->pages_owned() == host_own + index.pages_host() + host_in_flight);
   KVT_CHECK(running.size() <= config.calls_max);
-  KVT_CHECK(recalling <= waits);
   KVT_CHECK(launched >= done);
   check_reserves();
   KVT_CHECK(!host || reserved_host_total <= host->pages_free());

@@ -30,6 +30,7 @@ Core::State::Admitted Core::State::admit(Slot slot) {
   CallState& call = calls[slot];
   if (call.arrives) return receive_first(slot);
   if (arena) return admit_to_arena(slot) ? Admitted::kYes : Admitted::kBlocked;
+  if (!call.host_pages.empty()) return resume(slot);
   if (dual) return admit_to_pools(slot);
   if (snapshots) return admit_from_snapshot(slot);
   Match match;
@@ -150,7 +151,11 @@ void Core::State::on(const TransferFailed& event) { finish_transfer(event.transf
 
 void Core::State::finish_transfer(TransferId id, bool arrived) {
   TransferState& transfer = transfer_of(id);
-  if (transfer.kind == TransferKind::kDemote) {
+  if (transfer.kind == TransferKind::kPreempt) {
+    finish_demotion(&transfer, arrived);
+  } else if (transfer.kind == TransferKind::kResume) {
+    finish_resume(&transfer, arrived);
+  } else if (transfer.kind == TransferKind::kDemote) {
     --cleaning;
     cleaning_pages -= static_cast<uint32_t>(transfer.source.size());
     if (arrived) {
@@ -193,6 +198,9 @@ TransferState& Core::State::new_transfer(TransferKind kind) {
   place->source.clear();
   place->target.clear();
   place->waiting.clear();
+  place->first = 0;
+  place->lease = {};
+  place->asked = true;
   place->live = true;
   ++transfers_live;
   return *place;

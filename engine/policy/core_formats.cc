@@ -59,6 +59,11 @@ Core::State::Admitted Core::State::admit_to_pools(Slot slot) {
     call.reuse_barred = true;
     return admit_to_pools(slot);
   }
+  if (config.policies.precision_spec.ageing == Ageing::kRequantise && cached > 0) {
+    age_prefix(call, match.lease, demand.pages_2);
+    adopting.clear();
+    dual->begin(cached, frames, &call.cells, &adopting);
+  }
   let_in(slot, cached);
   call.lease = match.lease;
   call.settled = UINT32_MAX;
@@ -75,6 +80,16 @@ Core::State::Admitted Core::State::admit_to_pools(Slot slot) {
   KVT_CHECK(grown);
   add_entry(slot, tokens, granted_before);
   return Admitted::kYes;
+}
+
+// Turns have grown old since the prefix was written (METHODS 4.6). What gets 2 bits by now is requantised, as
+// far as int2 pages are free: nobody loses a cached prefix for it, and what is left over waits for the next
+// turn. Cells that another call reads stay as they are. REQUIRES: `frames` are the prefix's.
+void Core::State::age_prefix(const CallState& call, const Lease& prefix, uint32_t pages_2_wanted) {
+  alone.clear();
+  for (uint32_t i = 0; i < prefix.pages; ++i) alone.push_back(index.sole(prefix, i) ? 1 : 0);
+  const uint32_t left = cells_available(call, false) - pages_2_wanted;
+  dual->age(call.cells, frames, alone, std::min(left, dual->pages_free(false)), &ageings);
 }
 
 // As grow().

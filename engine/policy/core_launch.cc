@@ -17,8 +17,13 @@ void Core::State::launch_planned() {
   launch.clear(launched);
   for (size_t i = 0; i < planned.size(); ++i) commit_entry(i, &launch);
   launch.adopted.swap(adopted);
+  launch.ageings.swap(ageings);
   launch.adopted_counts.swap(adopted_counts);
-  for (const Planned& entry : planned) add_adoption(entry, &launch);
+  for (const Planned& entry : planned) {
+    CallState& call = calls[entry.slot];
+    call.admitted_now = call.resumed = false;
+    if (entry.adopted_begin != entry.adopted_end) add_adoption(entry, &launch);
+  }
   size_t keep = 0, forced = 0;
   for (Compression& compression : launch.compressions) {  // now that the lists no longer move
     compression.keep = {launch.keep.data() + keep, compression.keep.size()};
@@ -46,15 +51,12 @@ void Core::State::launch_planned() {
   note_launch(launch, tokens);
   out->push_back(LaunchStep{config.engine, StepId{launch.first}, repeat, tokens, padded(tokens),
                             launch.entries, launch.grants, launch.adoptions, launch.compressions, held,
-                            launch.formats, launch.snapshots});
+                            launch.formats, launch.ageings, launch.snapshots});
 }
 
 void Core::State::add_adoption(const Planned& entry, Launch* launch) {
-  CallState& call = calls[entry.slot];
-  call.admitted_now = false;
   const size_t count = entry.adopted_end - entry.adopted_begin;
-  if (count == 0) return;
-  Adoption adoption{call.id, {launch->adopted.data() + entry.adopted_begin, count}};
+  Adoption adoption{calls[entry.slot].id, {launch->adopted.data() + entry.adopted_begin, count}};
   if (snapshots) {
     const uint32_t groups = retention.shape().groups;
     adoption.snapshot = raw(entry.snapshot);
@@ -76,8 +78,9 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   const bool samples = call.kv == call.known() && call.sampled < call.output;
   if (samples) ++call.sampled;
   ++call.launches;
-  launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk, call.admitted_now,
-                             samples, planned_entry.tokens, context, gone, dual ? call.narrow : 0, grows});
+  launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk,
+                             call.admitted_now || call.resumed, samples, planned_entry.tokens, context, gone,
+                             dual ? call.narrow : 0, grows});
   launch->members.push_back({planned_entry.slot, call.id, samples});
   for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
     launch->grants.push_back({0, entry, granted[i].page, granted[i].group});
@@ -179,6 +182,9 @@ void Core::State::note_launch(const Launch& launch, uint32_t tokens) {
     uint64_t hash = c.keep.size();
     for (const uint32_t keep : c.keep) hash = hash * 0x9e3779b97f4a7c15u + keep + 1;
     note({kCompressed, launch.first, raw(launch.members[c.entry].call), c.begin, c.end, hash});
+  }
+  for (const CellAgeing& ageing : launch.ageings) {
+    note({kAged, launch.first, raw(ageing.source), raw(ageing.target), ageing.position, ageing.count});
   }
   for (const Adoption& adoption : launch.adoptions) {
     note({kAdopted, launch.first, raw(adoption.call), digest_of(adoption.pages)});

@@ -52,22 +52,26 @@ void Core::State::plan_running(bool decodes, bool prefills) {
     const uint32_t tokens = entry_tokens(call, call.kv, is_decode);
     if (tokens == 0) continue;
     const size_t granted_before = granted.size();
-    while (!grow(&call, tokens)) {
+    bool grown = grow(&call, tokens);
+    while (!grown) {
       // Alone, and what it lacks is being copied: those pages come back by themselves, and none of its own
       // would bring them sooner.
       if (running.size() == 1 && transfers_live > 0) return;
+      if (demotes() && waits_for_pages(call, tokens)) break;
       const bool itself = running.back() == slot;
       if ((dual || snapshots) && running.size() == 1) call.reuse_barred = true;
       preempt_last();
       if (itself) return;
+      grown = grow(&call, tokens);
     }
-    add_entry(slot, tokens, granted_before);
+    if (grown) add_entry(slot, tokens, granted_before);
   }
 }
 
 void Core::State::plan_waiting() {
   // A preemption says that memory is short: who was just sent away must not be let in at the same step.
-  while (!preempted_now && !waiting.empty() && budget > 0 && running.size() + recalling < config.calls_max) {
+  while (!preempted_now && away == 0 && !waiting.empty() && budget > 0 &&
+         running.size() + recalling < config.calls_max) {
     const Admitted admitted = admit(waiting.front());
     if (admitted == Admitted::kBlocked) return;
   }
@@ -158,40 +162,51 @@ void Core::State::preempt_last() {
   CallState& call = calls[slot];
   remove_entry(slot);
   note({kPreempted, launched, raw(call.id)});
+  preempted_now = true;
+  if (demotes() && demote(slot)) {
+    out->push_back(DropCallState{config.engine, call.id, DropCallState::Reason::kPreempted});
+    return;
+  }
   let_go(&call, true);
+  call.resumed = false;
   call.kv = 0;
   call.arrived_now = false;
   call.phase = CallState::Phase::kWaiting;
   waiting.push_front(slot);
-  preempted_now = true;
   preempted_until = launched;
   out->push_back(DropCallState{config.engine, call.id, DropCallState::Reason::kPreempted});
 }
 
 void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
+  const auto end = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
   CallState& call = calls[slot];
-  Planned entry{slot,           tokens,      granted_before, granted.size(),        adopted.size(),
-                adopted.size(), bits.size(), bits.size(),    adopted_counts.size(), call.snapshot};
+  Planned entry{slot,         tokens,       static_cast<uint32_t>(granted_before),
+                end(granted), end(adopted), end(adopted),
+                end(bits),    end(bits),    end(adopted_counts),
+                call.snapshot};
   if (dual) {
     bits.insert(bits.end(), entry_bits.begin(), entry_bits.end());
-    entry.bits_end = bits.size();
+    entry.bits_end = end(bits);
   }
   if (call.arrived_now) {
     adopt_arrived(&call, granted_before);
-    entry.adopted_end = adopted.size();
+    entry.adopted_end = end(adopted);
   } else if (snapshots) {
     adopted.insert(adopted.end(), adopting.begin(), adopting.end());
     adopted_counts.insert(adopted_counts.end(), adopting_counts.begin(), adopting_counts.end());
     adopting.clear();
     adopting_counts.clear();
-    entry.adopted_end = adopted.size();
+    entry.adopted_end = end(adopted);
+  } else if (call.resumed) {
+    adopt_resumed(call);
+    entry.adopted_end = end(adopted);
   } else if (call.admitted_now) {
     if (dual) {
       adopted.insert(adopted.end(), adopting.begin(), adopting.end());
     } else {
       index.gpu_pages(call.lease, &adopted);
     }
-    entry.adopted_end = adopted.size();
+    entry.adopted_end = end(adopted);
   }
   planned.push_back(entry);
   budget -= tokens;

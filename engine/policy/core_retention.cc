@@ -94,9 +94,12 @@ uint32_t Core::State::longest(const CallState& call) const {
   return call.kv - (call.answers > 0 ? std::max(call.dead, call.dead_soon) : call.dead);
 }
 
-// Whether the entry that brought the call from `context` to call.kv tokens ends with one.
+// Whether the entry that brought the call from `context` to call.kv tokens ends with one; or begins with one.
 bool Core::State::compresses(const CallState& call, uint32_t context) const {
   if (retention.keeping() == Keeping::kRing) return false;
+  if (retention.at_turn_start()) {
+    return call.admitted_now && retention.can_drop(context, cells_of(call, context));
+  }
   const uint32_t tokens = call.kv;
   if (retention.by_chunk()) {
     return context < call.fill && (retention.staged() || retention.ranked(tokens) > 0);
@@ -109,13 +112,16 @@ bool Core::State::compresses(const CallState& call, uint32_t context) const {
 }
 
 void Core::State::compress(CallState* call, uint32_t entry, Launch* launch) {
-  const uint32_t tokens = call->kv, sinks = retention.sinks(), window = retention.window();
+  const bool before = retention.at_turn_start();
+  const uint32_t tokens = before ? launch->entries[entry].context : call->kv, sinks = retention.sinks(),
+                 window = retention.window();
   const uint32_t ranked_before = retention.by_chunk() ? retention.ranked(call->ranked) : 0;
   Compression c;
   c.entry = entry;
   c.begin = ranked_before > 0 ? call->ranked - window : 0;
   c.end = tokens;
   c.staged = retention.staged();
+  c.before = before;
   const uint32_t sinks_end = std::min(sinks, tokens);
   const uint32_t window_begin = std::max({tokens - std::min(window, tokens), c.begin, sinks_end});
   const size_t forced_before = launch->forced.size(), keep_before = launch->keep.size();

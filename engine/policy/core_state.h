@@ -1,8 +1,9 @@
 // The inside of Core. Included by core*.cc only.
 //
 // One call's life: waiting -> (recalling -> waiting)* -> running -> ended, and from running back to
-// waiting when it is preempted. Counts run ahead of the world: `kv` and `sampled` say what will be true
-// when every launched step has ended; `emitted` says what is true.
+// waiting when it is preempted (by way of `away` where its pages are copied to the host). Counts run ahead of
+// the world: `kv` and `sampled` say what will be true when every launched step has ended; `emitted` says what
+// is true.
 
 #ifndef KVTWIN_ENGINE_POLICY_CORE_STATE_H_
 #define KVTWIN_ENGINE_POLICY_CORE_STATE_H_
@@ -27,7 +28,7 @@ namespace kvtwin {
 using Slot = uint32_t;  // index into State::calls
 
 struct CallState {
-  enum class Phase : uint8_t { kUnused, kWaiting, kRecalling, kRunning };
+  enum class Phase : uint8_t { kUnused, kWaiting, kRecalling, kRunning, kAway };
 
   CallId id{};
   SessionId session{};
@@ -38,6 +39,8 @@ struct CallState {
   bool recall_barred = false;  // a recall failed: compute instead
   bool insert_barred = false;  // the index holds the same tokens from elsewhere
   bool admitted_now = false;   // its next entry is the first since admission
+  bool resumed = false;        // its next entry is the first since it came back from the host
+  bool in_arena = false;       // its prompt is complete: `pages` is an arena (core_arena.cc)
   bool hands_over = false;     // once its first token exists (core_handover.cc)
   bool arrives = false;        // its KV is on another engine and is to be fetched
   bool arrived_now = false;    // it was, and no entry of it has been planned since
@@ -53,11 +56,12 @@ struct CallState {
   uint32_t reserved_host = 0;  // likewise
   uint32_t beyond = 0;         // pages taken when nothing was set aside any more
   size_t next_trigger = 0;
-  Lease lease;                     // cached or inserted pages, from the start
-  std::vector<PageId> pages;       // its own, behind the lease, by position; kNoPage: a hole
-  bool in_arena = false;           // its prompt is complete: `pages` is an arena (core_arena.cc)
-  std::vector<PageId> host_pages;  // placement arena: one for every page of its context
-  EngineId from{};                 // arrives: whose pages `source` are
+  Lease lease;                // cached or inserted pages, from the start
+  std::vector<PageId> pages;  // its own, behind the lease, by position; kNoPage: a hole
+  // Placement arena: one for every page of its context. A call that was demoted: its pages
+  // (core_demotion.cc).
+  std::vector<PageId> host_pages;
+  EngineId from{};  // arrives: whose pages `source` are
   std::vector<PageId> source;
   std::vector<UnitRun> identity;
   std::vector<uint32_t> triggers;
@@ -116,6 +120,7 @@ struct Launch {
   std::vector<uint32_t> keep;
   std::vector<Compression::Forced> forced;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
   std::vector<uint32_t> adopted_counts;  // of snapshots: cells, then shared pages, by group
   std::vector<Snapshot> snapshots;
 
@@ -132,6 +137,7 @@ struct Launch {
     keep.clear();
     forced.clear();
     formats.clear();
+    ageings.clear();
     adopted_counts.clear();
     snapshots.clear();
   }
@@ -146,6 +152,7 @@ struct TransferState {
   std::vector<PageId> target;
   std::vector<std::pair<Slot, CallId>> waiting;  // calls that wait for it
   EngineId from{};                               // kReceive
+  bool asked = true;  // of the world; not yet where steps in flight still write the pages
   bool live = false;
 };
 
@@ -254,11 +261,12 @@ struct Core::State {
   struct Planned {
     Slot slot;
     uint32_t tokens;
-    size_t granted_begin, granted_end;  // in `granted`
-    size_t adopted_begin, adopted_end;  // in `adopted`
-    size_t bits_begin, bits_end;        // in `bits`
-    size_t counts_begin;                // in `adopted_counts`
-    SnapshotId snapshot;                // whose pages these are
+    // Four bytes each: every call of every step has one of these.
+    uint32_t granted_begin, granted_end;  // in `granted`
+    uint32_t adopted_begin, adopted_end;  // in `adopted`
+    uint32_t bits_begin, bits_end;        // in `bits`
+    uint32_t counts_begin;                // in `adopted_counts`
+    SnapshotId snapshot;                  // whose pages these are
   };
 
   // core_launch.cc
@@ -293,6 +301,7 @@ struct Core::State {
   // core_formats.cc
   bool larger_than_pools(const CallReady& event);
   Admitted admit_to_pools(Slot slot);
+  void age_prefix(const CallState& call, const Lease& prefix, uint32_t pages_2_wanted);
   bool grow_cells(CallState* call, uint32_t tokens);
   void extend_cells(CallState* call, uint32_t tokens);
   void shrink_cells(CallState* call, uint32_t tokens);
@@ -328,6 +337,21 @@ struct Core::State {
   void bar_snapshots(CallState* call);
   void evict_snapshots(uint32_t pages);
 
+  // core_demotion.cc
+  bool demotes() const { return config.preemption == PreemptionKind::kDemote; }
+  bool demote(Slot slot);
+  void ask_for(TransferState* transfer, Tier source, Tier target);
+  void start_demotion(Slot slot);
+  void cancel_demotion(Slot slot);
+  void finish_demotion(TransferState* transfer, bool arrived);
+  bool waits_for(const TransferState& transfer, CallState::Phase phase) const;
+  uint32_t pages_for_next(const CallState& call) const;
+  Admitted resume(Slot slot);
+  void finish_resume(TransferState* transfer, bool arrived);
+  void adopt_resumed(const CallState& call);
+  void check_transfers(uint64_t* pages_gpu, uint64_t* pages_host) const;
+  bool waits_for_pages(const CallState& call, uint32_t tokens) const;
+
   // core_admission.cc
   Admitted admit(Slot slot);
   void begin_retention(CallState* call);
@@ -358,7 +382,9 @@ struct Core::State {
     kSessionDropped,
     kHandedOver,
     kTaken,
-    kSnapshot
+    kSnapshot,
+    kAged,
+    kDemoted
   };
   static uint64_t draw_record(std::initializer_list<uint64_t> record);
   static uint64_t digest_of(std::span<const PageId> pages);
@@ -392,6 +418,8 @@ struct Core::State {
   std::deque<Slot> waiting;
   std::vector<Slot> running;  // in order of admission
   uint32_t recalling = 0;
+  uint32_t away = 0;          // transfers of calls that were sent away
+  uint32_t pages_coming = 0;  // gpu pages that become free when they have ended
   uint32_t calls_live = 0;
 
   std::vector<Launch> launches;  // in flight, oldest first (a deque would allocate as it moves along)
@@ -428,6 +456,8 @@ struct Core::State {
   std::vector<PageId> spare_pages;
   std::vector<BitRun> bits, entry_bits;               // of the step being planned, and scratch
   std::vector<PageId> newly_taken, frames, adopting;  // scratch
+  std::vector<CellAgeing> ageings;                    // that the next launch tells
+  std::vector<uint8_t> alone;                         // scratch
   std::vector<uint32_t> adopting_counts;              // scratch
 
   uint64_t reserved_total = 0;

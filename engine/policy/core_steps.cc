@@ -61,7 +61,11 @@ void Core::State::close_launch() {
     KVT_CHECK(call.launches > 0);
     --call.launches;
     const bool complete = call.emitted == call.output && (call.output > 0 || call.kv >= call.prompt);
-    if (call.launches == 0 && (call.ending || complete)) ended.push_back(member.slot);
+    if (call.launches == 0 && (call.ending || complete)) {
+      ended.push_back(member.slot);
+    } else if (call.launches == 0 && call.phase == CallState::Phase::kAway) {
+      start_demotion(member.slot);
+    }
   }
   for (const Slot slot : ended) {
     const CallState& call = calls[slot];

@@ -51,9 +51,10 @@ void bits_of(std::span<const RoleRun> roles, uint32_t last_turn, uint32_t prompt
   push_bits(bits, left, true);
 }
 
-DualPool::DualPool(DualPoolSize size, uint32_t page_tokens)
+DualPool::DualPool(DualPoolSize size, uint32_t page_tokens, bool ages)
     : size_(size),
       page_tokens_(page_tokens),
+      ages_(ages),
       pool_2_(PageId{0}, size.pages_2, PageOrder::kLowestFirst),
       pool_4_(PageId{size.pages_2}, size.pages_4, PageOrder::kLowestFirst),
       pages_(size_t{size.pages_2} + size.pages_4),
@@ -104,6 +105,14 @@ void DualPool::unlink(PageId frame, PageId page, uint32_t cells) {
   if (f.links[i].cells == 0) drop_link(frame, i);
 }
 
+// Cells [offset, offset + count) of the frame are in `page` now.
+void DualPool::place(PageId frame, uint32_t offset, uint32_t count, PageId page) {
+  if (!ages_) return;
+  std::vector<PageId>& at = frames_[raw(frame)].at;
+  at.resize(page_tokens_, kNoPage);
+  std::fill_n(at.begin() + offset, count, page);
+}
+
 void DualPool::hold(std::span<const PageId> frames, bool held) {
   for (const PageId frame : frames) {
     if (raw(frame) >= frames_.size()) frames_.resize(raw(frame) + size_t{1});
@@ -128,6 +137,41 @@ void DualPool::release(PageId frame) {
     if (pages_[raw(page)].frames == 0) (is_int4(page) ? pool_4_ : pool_2_).release(page, 0);
   }
   f.held = false;
+  f.at.clear();
+}
+
+void DualPool::age(const Call& call, std::span<const PageId> prefix, std::span<const uint8_t> alone,
+                   uint32_t pages_2, std::vector<CellAgeing>* moves) {
+  KVT_CHECK(ages_ && pages_2 <= pool_2_.pages_free());
+  const auto end = static_cast<uint32_t>(prefix.size()) * page_tokens_;
+  due_.clear();
+  uint32_t first = 0;
+  for (const BitRun& bits : call.bits) {
+    for (uint32_t p = first; !bits.four && p < std::min(end, first + bits.count); ++p) {
+      const uint32_t index = p / page_tokens_;
+      if (alone[index] != 0 && ages_now(frames_[raw(prefix[index])], p % page_tokens_)) due_.push_back(p);
+    }
+    first += bits.count;
+    if (first >= end) break;
+  }
+  const auto groups = std::min(pages_2, static_cast<uint32_t>(due_.size()) / page_tokens_);
+  for (uint32_t i = 0; i < groups * page_tokens_; ++i) {
+    const PageId target = i % page_tokens_ == 0 ? pool_2_.acquire() : moves->back().target;
+    const PageId frame = prefix[due_[i] / page_tokens_];
+    const uint32_t offset = due_[i] % page_tokens_;
+    const PageId source = frames_[raw(frame)].at[offset];
+    unlink(frame, source, 1);
+    link(frame, target, 1);
+    place(frame, offset, 1, target);
+    if (pages_[raw(source)].frames == 0) pool_4_.release(source, 0);
+    const bool follows = i % page_tokens_ != 0 && moves->back().source == source &&
+                         moves->back().position + moves->back().count == due_[i];
+    if (follows) {
+      ++moves->back().count;
+    } else {
+      moves->push_back({source, target, due_[i], 1});
+    }
+  }
 }
 
 // --- a call's cells
@@ -210,6 +254,7 @@ void DualPool::put_4(uint32_t position, uint32_t count, const Frames& frames, Ca
         std::min(page_tokens_ - call->cells_4 % page_tokens_, page_tokens_ - position % page_tokens_);
     const uint32_t some = std::min(count, room);
     link(frame_of(position, frames), call->pages_4[page], some);
+    place(frame_of(position, frames), position % page_tokens_, some, call->pages_4[page]);
     call->cells_4 += some;
     position += some;
     count -= some;
@@ -238,7 +283,10 @@ void DualPool::append(uint32_t tokens, uint32_t pages_2, const Frames& frames, C
           --pages_2;
           ++call->pages_2;
           taken->push_back(pool_2_.acquire());
-          for (const uint32_t cell : call->waiting) link(frame_of(cell, frames), taken->back(), 1);
+          for (const uint32_t cell : call->waiting) {
+            link(frame_of(cell, frames), taken->back(), 1);
+            place(frame_of(cell, frames), cell % page_tokens_, 1, taken->back());
+          }
           call->waiting.clear();
         }
       },
@@ -271,6 +319,7 @@ void DualPool::truncate(uint32_t tokens, const Frames& frames, Call* call) {
     const uint32_t in_page = (call->cells_4 - 1) % page_tokens_ + 1;
     const uint32_t some = std::min({call->at - tokens, in_page, last % page_tokens_ + 1});
     unlink(frame_of(last, frames), page, some);
+    place(frame_of(last, frames), last % page_tokens_ + 1 - some, some, kNoPage);
     call->cells_4 -= some;
     call->at -= some;
   }
@@ -295,6 +344,8 @@ void DualPool::check_invariants(uint64_t frames_held) const {
     for (uint32_t i = 0; i < frame.count; ++i) {
       const uint32_t page = raw(frame.links[i].page);
       cells[page] += frame.links[i].cells;
+      const auto here = std::count(frame.at.begin(), frame.at.end(), frame.links[i].page);
+      KVT_CHECK(!ages_ || here == static_cast<ptrdiff_t>(frame.links[i].cells));
       ++found[page].frames;
       found[page].held += frame.held ? 1 : 0;
     }

@@ -15,6 +15,10 @@
 // its cells waits. Only the call that took a page adds cells to it, so who adopts a frame starts a fresh int4
 // page.
 //
+// Ageing: when a prefix is adopted again, its int4 cells that would get 2 bits by now move to int2 pages of
+// their own, as far as they fill some. Frames then lie in more pages, and int4 pages are left with gaps,
+// which nobody fills; a page that has nothing left is free.
+//
 // A page is *loose* when frames have cells in it and no call needs any of them: it can be had by evicting.
 // Integers only; O(frames, groups and runs touched) per operation.
 //
@@ -85,7 +89,8 @@ class DualPool final : public HoldWatch {
     uint32_t first = 0;
   };
 
-  DualPool(DualPoolSize size, uint32_t page_tokens);
+  // `ages`: where single cells lie is known, so that age() can be asked for.
+  DualPool(DualPoolSize size, uint32_t page_tokens, bool ages = false);
 
   // The call starts at position `tokens`; `adopted` are the frames before it. Appends the pages in which
   // they have cells to *pages: frame after frame, each closed by kNoPage (Adoption, commands.h).
@@ -106,6 +111,13 @@ class DualPool final : public HoldWatch {
   // Takes decoded cells from position `tokens` on back.
   void truncate(uint32_t tokens, const Frames& frames, Call* call);
 
+  // Requantises cells of the prefix that the call is about to adopt: those that get 2 bits by its `bits`, lie
+  // in int4 pages, and in frames that nobody else holds (alone[i]). At most pages_2 int2 pages, which must be
+  // free, are taken, and filled; the int4 pages of which nothing is left go. Appends to *moves. Before
+  // begin().
+  void age(const Call& call, std::span<const PageId> prefix, std::span<const uint8_t> alone, uint32_t pages_2,
+           std::vector<CellAgeing>* moves);
+
   // A call or a lease needs the frames, or none does any more.
   void hold(std::span<const PageId> frames, bool held) override;
   // The frame is gone.
@@ -123,13 +135,15 @@ class DualPool final : public HoldWatch {
     PageId page{};
     uint32_t cells = 0;
   };
-  // No more than 7 pages: 32 two-bit cells lie in at most 2 int2 pages; cells that spill or are flushed join
-  // int4 in at most two pieces, one of them between the frame's own 4-bit cells.
-  static constexpr uint32_t kLinks = 8;
+  // No more than 7 pages when written: 32 two-bit cells lie in at most 2 int2 pages; cells that spill or are
+  // flushed join int4 in at most two pieces, one of them between the frame's own 4-bit cells. Each ageing
+  // adds two at most, and leaves alone what has no room for them.
+  static constexpr uint32_t kLinks = 12;
   struct Frame {
     std::array<Link, kLinks> links;
     uint32_t count = 0;
     bool held = false;
+    std::vector<PageId> at;  // where its cells are, if ages_; kNoPage: nowhere yet
   };
   struct Page {
     uint32_t frames = 0;  // that have cells here
@@ -141,6 +155,11 @@ class DualPool final : public HoldWatch {
   void link(PageId frame, PageId page, uint32_t cells);
   void unlink(PageId frame, PageId page, uint32_t cells);
   void drop_link(PageId frame, uint32_t index);
+  void place(PageId frame, uint32_t offset, uint32_t count, PageId page);
+  bool ages_now(const Frame& frame, uint32_t offset) const {
+    return frame.count + 2 <= kLinks && !frame.at.empty() && frame.at[offset] != kNoPage &&
+           is_int4(frame.at[offset]);
+  }
   void put_4(uint32_t position, uint32_t count, const Frames& frames, Call* call, std::vector<PageId>* taken);
   PageId frame_of(uint32_t position, const Frames& frames) const;
   template <typename Cells, typename Flush>
@@ -148,12 +167,14 @@ class DualPool final : public HoldWatch {
 
   const DualPoolSize size_;
   const uint32_t page_tokens_;
+  const bool ages_;
   PagePool pool_2_, pool_4_;
   std::vector<Frame> frames_;  // as many as there ever were
   std::vector<Page> pages_;
   uint32_t loose_[2] = {0, 0};
   std::vector<uint64_t> seen_;  // by page: the begin() that saw it last
   uint64_t begun_ = 0;
+  std::vector<uint32_t> due_;  // scratch
 };
 
 }  // namespace kvtwin

@@ -363,6 +363,12 @@ bool PrefixIndex::take_host_page(uint64_t rank, PageId* page) {
   return true;
 }
 
+bool PrefixIndex::free_host_pages(uint32_t pages) {
+  if (host_pool_ == nullptr || host_pool_->pages_total() < pages) return false;
+  while (host_pool_->pages_free() < pages && !host_.empty()) drop_host_page(host_.top());
+  return host_pool_->pages_free() >= pages;
+}
+
 PrefixIndex::Cleaning PrefixIndex::start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first,
                                                   std::vector<PageId>* source, std::vector<PageId>* target) {
   if (host_pool_ == nullptr || dirty_.empty()) return Cleaning::kNothingToClean;

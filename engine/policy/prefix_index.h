@@ -98,6 +98,8 @@ class PrefixIndex {
   // *first is the position of the first. Appends their gpu pages to *source and owned host pages to
   // *target. On a full host only copies of what was let go earlier make room. Ends with cleaned() or
   // clean_failed().
+  // Drops the oldest copies until so many pages of the host tier are free; false: they cannot be.
+  bool free_host_pages(uint32_t pages);
   enum class Cleaning : uint8_t { kStarted, kNothingToClean, kHostHoldsNewer };
   Cleaning start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first, std::vector<PageId>* source,
                           std::vector<PageId>* target);

@@ -226,9 +226,10 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
     return "page_order OLDEST_FIRST is one queue of pages, precision triaxial has two pools; set page_order: "
            "LOWEST_FIRST";
   }
-  if (spec.ageing == Ageing::kRequantise) {
-    return "precision_options.ageing requantise is not run by the engine core yet; use forecast, which gives "
-           "tokens the bits of the tag that they will have, or ignore";
+  if (spec.ageing == Ageing::kRequantise && !config.prefix_cache) {
+    return "precision_options.ageing requantise works on cached prefixes when a turn starts, and "
+           "prefix_cache "
+           "is false; set prefix_cache: true, or precision_options.ageing: ignore";
   }
   if (config.prefix_cache && axes.identity->shares_across_sessions() && !bits_are_prefix_closed(spec)) {
     return "precision_options.tag_map gives bits by the age of a turn, so a prefix's bits depend on what "
@@ -293,6 +294,19 @@ std::optional<std::string> validate_retrieval(const PolicySet& set, const Policy
            ") is not built; set precision: bf16, or retrieval: quest, whose pages stay on the gpu";
   }
   return check_retrieval_spec(set.retrieval_spec, axes.retrieval->method(), config.page_tokens);
+}
+
+// Whose pages can go to the host and come back as they are.
+std::optional<std::string> validate_demotion(const PolicyAxes& axes, const PolicySet& set) {
+  if (axes.placement->uses_arena() || !axes.placement->uses_host()) {
+    return "preemption demote copies a call's pages to the host tier, which placement " + set.placement +
+           " does not keep for them; set placement: host, or preemption: recompute";
+  }
+  if (axes.precision->exact_tokens_max() > 0 || set.precision_spec.per_channel_keys) {
+    return "preemption demote copies pages, but precision " + set.precision +
+           " keeps a call's newest cells beside them; set preemption: recompute, or another precision";
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -361,6 +375,9 @@ std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet
   if (axes.placement->uses_host() && config.pages_host == 0) {
     return "placement " + set.placement +
            " needs a host tier, but it has 0 pages; give it room, or use placement gpu";
+  }
+  if (config.preemption == PreemptionKind::kDemote) {
+    if (auto wrong = validate_demotion(axes, set)) return wrong;
   }
   if (!axes.placement->uses_host() && config.pages_host > 0) {
     return "the host tier has " + std::to_string(config.pages_host) + " pages that placement " +

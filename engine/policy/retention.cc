@@ -77,8 +77,15 @@ std::optional<std::string> validate_moment(const PolicyAxes& axes, const PolicyS
   const auto number = [](uint64_t value) { return std::to_string(value); };
   const Moment moment = axes.scorer->moment();
   const BudgetSpec& spec = set.budget_spec;
-  if (moment == Moment::kTurnStart) {
-    return "scorer " + set.scorer + " works at the start of a turn, which no layout follows yet";
+  if (moment == Moment::kTurnStart && axes.layout->keeping() != Keeping::kHoles) {
+    return "scorer " + set.scorer +
+           " works at the start of a turn, on the prefix that a call begins with, which layout " +
+           set.layout + " does not share; choose layout page_mask_dead or slot_dead";
+  }
+  if (moment == Moment::kTurnStart && !config.prefix_cache) {
+    return "scorer " + set.scorer +
+           " works at the start of a turn, on the prefix that a call begins with, but prefix_cache is false; "
+           "set it, or choose another moment";
   }
   if (moment == Moment::kDecodeStep && !axes.budget->known_at_admission()) {
     return "scorer " + set.scorer + " works at decode steps, where budget " + set.budget +
@@ -143,7 +150,7 @@ std::optional<std::string> validate_retention(const PolicyAxes& axes, const Poli
     return "budget " + set.budget + " drops cells, but layout " + set.layout +
            " has no way to let go of them; choose layout compact, ragged, slot_dead or page_mask_dead";
   }
-  if (axes.placement->uses_host()) {
+  if (axes.placement->uses_host() && !axes.placement->uses_arena()) {  // arena: validate_retrieval_of_kept()
     return "placement " + set.placement + " copies whole pages of a prefix, which layout " + set.layout +
            " does not keep; use placement gpu";
   }

@@ -39,6 +39,8 @@ class Retention {
   bool reserves() const { return reserves_; }
   // Sinks and the like follow one another: at decode steps too.
   bool at_decode() const { return moment_ == Moment::kDecodeStep; }
+  // What a call begins with is cut before its first tokens are computed.
+  bool at_turn_start() const { return moment_ == Moment::kTurnStart; }
   bool at_prompt_end() const { return moment_ == Moment::kPromptEnd || moment_ == Moment::kDecodeStep; }
   const GroupShape& shape() const { return shape_; }
 

@@ -21,7 +21,7 @@ constexpr double kUnit = 2.0 * kPage * kDim * 2;  // bytes
 constexpr double kCopyCeiling = 55.4e9;
 constexpr uint32_t kSms = 132;
 
-enum class Way : uint8_t { kKernel, kCopyEngine };
+enum class Way : uint8_t { kKernel, kSpread, kCopyEngine };
 
 // Pinned pages with random bytes, and moves of `count` random units to blocks one behind the other.
 struct Recall {
@@ -62,8 +62,8 @@ struct Recall {
 
   void start(Way way, HostPageLayout layout, uint32_t ctas) const {
     const HostPool host{pinned, uint64_t{kKvHeads} * 2 * kPage * kDim, layout, kPage, kKvHeads, kDim};
-    if (way == Way::kKernel) {
-      KVT_CUDA(recall_pages({host, pool.get(), list.get(), count.get(), ctas}, stream));
+    if (way != Way::kCopyEngine) {
+      KVT_CUDA(recall_pages({host, pool.get(), list.get(), count.get(), ctas, way == Way::kSpread}, stream));
     } else {
       KVT_CUDA(copy_recalled(host, pool.get(), moves, stream));
     }
@@ -181,7 +181,7 @@ double decode_alone() {
   return seconds;
 }
 
-// range: CTAs of the recall, SMs that decode leaves out, MB of the recall.
+// range: CTAs (spread: warps) of the recall, SMs that decode leaves out, MB of the recall.
 void beside(benchmark::State& state, Way way) {
   const auto ctas = static_cast<uint32_t>(state.range(0)), left_out = static_cast<uint32_t>(state.range(1));
   const double one = decode_alone();
@@ -190,6 +190,8 @@ void beside(benchmark::State& state, Way way) {
   const Event begin, end;
   std::vector<double> each, seconds;
   bool within = true;
+  recall.start(way, HostPageLayout::kHnd, ctas);  // loading a kernel waits for those that run
+  KVT_CUDA(cudaDeviceSynchronize());
   for (auto _ : state) {
     decodes.run([&] {
       KVT_CUDA(cudaStreamWaitEvent(recall.stream, decodes.marks[2].event));
@@ -260,16 +262,33 @@ void kernel_alone(benchmark::internal::Benchmark* b) {
 void engine_alone(benchmark::internal::Benchmark* b) { times(b->Args({0, 8192})->Args({0, 64})); }
 BENCHMARK_CAPTURE(alone, kernel_hnd, Way::kKernel, HostPageLayout::kHnd)->Apply(kernel_alone);
 BENCHMARK_CAPTURE(alone, kernel_nhd, Way::kKernel, HostPageLayout::kNhd)->Apply(kernel_alone);
+BENCHMARK_CAPTURE(alone, spread_hnd, Way::kSpread, HostPageLayout::kHnd)
+    ->Args({70, 8192})
+    ->Args({132, 8192})
+    ->Apply(times);
+BENCHMARK_CAPTURE(alone, spread_nhd, Way::kSpread, HostPageLayout::kNhd)
+    ->Args({70, 8192})
+    ->Args({132, 8192})
+    ->Apply(times);
 BENCHMARK_CAPTURE(alone, copies_hnd, Way::kCopyEngine, HostPageLayout::kHnd)->Apply(engine_alone);
 BENCHMARK_CAPTURE(alone, copies_nhd, Way::kCopyEngine, HostPageLayout::kNhd)->Apply(engine_alone);
 BENCHMARK(left_out)->Arg(0)->Arg(1)->Arg(2)->Arg(4)->Apply(times);
 BENCHMARK_CAPTURE(beside, kernel, Way::kKernel)
-    ->Args({1, 1, 512})
-    ->Args({2, 2, 512})
-    ->Args({3, 3, 768})
-    ->Args({4, 4, 768})
-    ->Args({2, 1, 512})
-    ->Args({4, 2, 768})
+    ->Args({2, 2, 384})
+    ->Args({4, 4, 512})
+    ->Args({6, 6, 768})
+    ->Args({8, 8, 768})
+    ->Apply(times);
+BENCHMARK_CAPTURE(beside, spread, Way::kSpread)
+    ->Args({40, 0, 256})
+    ->Args({50, 0, 384})
+    ->Args({70, 0, 512})
+    ->Args({80, 0, 512})
+    ->Args({99, 0, 512})
+    ->Args({132, 0, 512})
+    ->Args({99, 4, 512})
+    ->Args({112, 4, 512})
+    ->Args({132, 4, 512})
     ->Apply(times);
 BENCHMARK_CAPTURE(beside, copies, Way::kCopyEngine)->Args({0, 0, 128})->Apply(times);
 BENCHMARK_CAPTURE(stage, hnd, HostPageLayout::kHnd)->Apply(times);

@@ -57,8 +57,8 @@ class Attention(nn.Module):
         k = self.k_proj(x).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2)
         v = self.v_proj(x).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2)
         group = s.query_heads // s.kv_heads
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
+        k = rotate(k, cos, sin).repeat_interleave(group, 1)
+        return rotate(q, cos, sin), k, v.repeat_interleave(group, 1)
 
     def forward(self, x, cos, sin):
         q, k, v = self.heads(x, cos, sin)

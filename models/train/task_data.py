@@ -31,7 +31,9 @@ class Batches:
 
     AHEAD = 6  # shards in the making
 
-    def __init__(self, tool, scratch, stage, seed, batch_tokens, device):
+    def __init__(self, tool, scratch, stage, seed, batch_tokens, device, emphasis):
+        # Emphasised tasks have every other shard.
+        self.kinds = [kind for task in emphasis for kind in ("mixed", task)] or ["mixed"]
         self.tool, self.scratch, self.stage, self.seed, self.device = tool, scratch, stage, seed, device
         self.rows = batch_tokens // stage["tokens"]
         self.pool = concurrent.futures.ThreadPoolExecutor(self.AHEAD)
@@ -39,11 +41,12 @@ class Batches:
 
     def request(self):
         # Sessions of many questions teach most per token; those that are evaluated have few.
-        questions = self.stage["questions"][self.next % len(self.stage["questions"])]
         number, tokens = self.next, self.stage["tokens"]
+        questions = self.stage["questions"][number // len(self.kinds) % len(self.stage["questions"])]
+        task = self.kinds[number % len(self.kinds)]
         self.next += 1
         prefix = f"{self.scratch}/train-{tokens}-{number}"
-        self.shards.append(self.pool.submit(make, self.tool, prefix, "mixed", "train",
+        self.shards.append(self.pool.submit(make, self.tool, prefix, task, "train",
                                             self.seed * 1_000_000 + tokens * 1_000 + number,
                                             self.rows * self.stage["shard_batches"], tokens, questions))
 

@@ -25,9 +25,9 @@ TASKS = ["needle", "multi_key", "multi_value", "variable_tracking", "multi_hop",
          "tool_schema", "question_first", "long_list"]
 # Short contexts first: lookup heads form where there is little to look through. `share`: of the time.
 STAGES = [
-    {"tokens": 128, "questions": [12], "share": 0.30, "shard_batches": 48},
-    {"tokens": 256, "questions": [16, 4], "share": 0.30, "shard_batches": 48},
-    {"tokens": 512, "questions": [24, 4], "share": 0.40, "shard_batches": 48},
+    {"tokens": 128, "questions": [12], "share": 0.30},
+    {"tokens": 256, "questions": [16, 4], "share": 0.30},
+    {"tokens": 512, "questions": [24, 4], "share": 0.40},
 ]
 
 
@@ -41,6 +41,8 @@ def arguments():
     parser.add_argument("--batch-tokens", type=int, default=131072)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--emphasis", default="", help="tasks that have every other shard: a,b")
+    parser.add_argument("--shard-batches", type=int, default=48)
     parser.add_argument("--resume", default="", help="a folder that --out named before: goes on from its weights")
     parser.add_argument("--smoke", action="store_true", help="tiny batches, two steps a stage: does it run?")
     return parser.parse_args()
@@ -142,7 +144,8 @@ class Notebook:
         rows = [f"{step},{stage},{loss:.5f},{rate:.3e}\n" for step, stage, loss, rate in self.curve]
         (self.out / "loss.csv").write_text("step,stage_tokens,loss,rate\n" + "".join(rows))
         recipe = {"shape": vars(self.shape), "seed": self.args.seed, "batch_tokens": self.args.batch_tokens,
-                  "rate": self.args.rate, "stages": STAGES, "steps": self.steps, "torch": torch.__version__,
+                  "rate": self.args.rate, "resumed": bool(self.args.resume), "emphasis": self.args.emphasis,
+                  "shard_batches": self.args.shard_batches, "stages": STAGES, "steps": self.steps, "torch": torch.__version__,
                   "device": torch.cuda.get_device_name() if self.args.device == "cuda" else "cpu",
                   "seconds": round(time.time() - self.began, 1),
                   "test": {task: {"right": r, "asked": n} for task, (r, n) in result.items()}}
@@ -166,7 +169,9 @@ def main():
         kept = load_file(f"{args.resume}/model.safetensors")
         model.load_state_dict({name: value.float() for name, value in kept.items()})
     print(sum(p.numel() for p in model.parameters()), "parameters", flush=True)
-    loaders = [task_data.Batches(args.kvtwin, scratch, stage, args.seed, args.batch_tokens, args.device)
+    emphasis = args.emphasis.split(",") if args.emphasis else []
+    loaders = [task_data.Batches(args.kvtwin, scratch, dict(stage, shard_batches=args.shard_batches), args.seed,
+                                 args.batch_tokens, args.device, emphasis)
                for stage in STAGES]
     sources = [iter(loader) for loader in loaders]
     steps = steps_of(args, model, sources)

@@ -39,11 +39,14 @@ void add_run_command(CLI::App& app, int* status);
 void add_replay_command(CLI::App& app, int* status);
 void add_compare_command(CLI::App& app, int* status);
 void add_calibrate_command(CLI::App& app, int* status);
+void add_evaluate_command(CLI::App& app, int* status);
+void add_calibrate_device_command(CLI::App* calibrate, int* status);
 void add_explain_command(CLI::App& app, int* status);
 void add_inspect_policy_command(CLI::App& app, int* status);
 void add_report_command(CLI::App& app, int* status);
 void add_list_command(CLI::App& app, int* status);
 void add_plan_command(CLI::App& app, int* status);
+void add_validate_command(CLI::App& app, int* status);
 void add_sweep_command(CLI::App& app, int* status);  // of builds with SQLite
 
 // The help of a command, hand-written; "" if it has none of its own. `command` "" is kvtwin itself.

@@ -15,7 +15,10 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin model   import config.json --name=mine            bring a model in; show, init
   kvtwin explain scenarios/methods/freekv.textproto --step=20   one step: operations, critical path
   kvtwin calibrate policy budgets scenarios/search_tiny.textproto   budgets, bits, profiles from values
+  kvtwin validate scenarios/validation/mixed.textproto --out=out/v   a real run beside its simulation
+  kvtwin calibrate device --out=models/measured/mine.textproto     what this GPU takes, for validate and run
   kvtwin inspect-policy scenarios/search_tiny.textproto      how good is what scorers keep, by budget
+  kvtwin evaluate scenarios/quality/*.textproto --out=out/quality   does the kept KV still answer
   kvtwin list    policies | models | devices | nodes | scenarios | presets
 
 kvtwin COMMAND --help says more. Options are written --name=value.
@@ -122,6 +125,28 @@ hit rate: of the cells that the response chooses, those that the scorer kept, me
 contexts. random: what chance would get. error: relative L2 of attention's output without the rest.
 )";
 
+constexpr char kEvaluate[] =
+    R"(Ask a model that was trained on tasks, under many policy sets and budgets, and count right answers.
+
+  kvtwin evaluate scenarios/quality/*.textproto --questions=500 --out=out/quality
+  kvtwin evaluate scenarios/quality/full.textproto --tasks=needle,multi_hop --out=out/full --format=csv
+
+  SCENARIO...           policy sets: scenario files with a model and its checkpoint; their traces play no part
+  --tasks=A,B           kvtwin trace make-task --list names them
+  --budgets=N,M         cells of one head, for policy sets that have a budget: budget_options.cells if the file sets
+                        it, else ratio (of the mean prompt), retrieval_options.budget_tokens where they retrieve
+  --questions=N         that count in a cell, at least; 100 if not given
+  --tokens=N            of a session, 384; --per-session=N questions in it, 4; --seed=N of the test split, 1
+  --out=DIR             cells/ has a file per cell; what is there is not computed again. quality.csv, quality.json
+  --shard=I/N           every N-th cell from the I-th on: run N processes on one DIR, then once more without
+  --format=table        or json, jsonl, csv: one record per cell
+  --set=FIELD=VALUE     of every cell; may be repeated
+  --quiet               no line per cell on stderr
+
+An answer is right if all its tokens are. [low high]: 95 % interval (Wilson). Decoding is forced, which finds the same
+answers right as greedy decoding does. A policy set that is refused is a row that says why.
+)";
+
 constexpr char kSweep[] =
     R"(Run one scenario at many points of its fields; keep every result; go on where it was killed.
 
@@ -175,6 +200,28 @@ constexpr char kPlan[] =
 Exit status 1 if no candidate holds.
 )";
 
+constexpr char kValidate[] = R"(How far a simulation can be trusted: a scenario really run, beside what the simulator says of it.
+
+  kvtwin validate scenarios/validation/mixed.textproto --out=out/validate       on a machine with the GPU
+  kvtwin validate scenarios/validation/*.textproto --recorded=tests/golden/h200   from what was recorded there
+
+  SCENARIO...           scenarios; their cost.profile is what kvtwin calibrate device wrote of that GPU
+  --out=DIR             run them here, keep DIR/SCENARIO/REPEAT/{log,run}.binpb and DIR/validation.json
+  --recorded=DIR        read such a folder instead; needs no GPU
+  --repeats=N           real runs of each scenario (3)
+  --world=cuda|cpu      what really runs (cuda)
+  --set=FIELD=VALUE     change a field of the scenarios; may be repeated
+  --known=FILE          deviations that are known: listed, not counted (traces/proto/validation.proto)
+  --baseline=FILE       an earlier validation.json: exit 1 if anything is worse by a tenth, or decisions differ
+  --details=FILE        every step and copy with its price, as CSV
+  --format=table|json   what is printed
+  --quiet               no progress on stderr
+
+Three answers for each scenario: does the policy, replayed on the real log, decide the same; what each recorded
+step and copy should have taken by the cost model, beside what it took; and the scenario simulated from
+scratch, beside the real runs and their spread. Exit status 1: decisions differ, or a figure is outside its limit.
+)";
+
 constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing else.
 
   kvtwin report out/run-3f0c out/run-77ab --out=report.html
@@ -197,11 +244,13 @@ std::string help_text(const std::string& command) {
   if (command == "run") return kRun;
   if (command == "replay") return kReplay;
   if (command == "compare") return kCompare;
+  if (command == "evaluate") return kEvaluate;
   if (command == "explain") return kExplain;
   if (command == "inspect-policy") return kInspectPolicy;
   if (command == "sweep") return kSweep;
   if (command == "plan") return kPlan;
   if (command == "report") return kReport;
+  if (command == "validate") return kValidate;
   if (command == "list") return kList;
   return "";
 }

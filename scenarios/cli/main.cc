@@ -133,6 +133,8 @@ int run_main(const std::vector<std::string>& words) {
   add_trace_command(app, &status);
   add_model_command(app, &status);
   add_calibrate_command(app, &status);
+  add_evaluate_command(app, &status);
+  add_validate_command(app, &status);
   add_explain_command(app, &status);
   add_inspect_policy_command(app, &status);
   add_report_command(app, &status);

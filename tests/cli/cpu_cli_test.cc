@@ -162,3 +162,37 @@ TEST_CASE(
     CHECK_MESSAGE(replayed.status == 0, replayed.err);
   }
 }
+
+TEST_CASE("cpu: turns that grow old are requantised, in both worlds alike; ignored, they stay in int4") {
+  const Folder folder;
+  const std::string trace = folder.file("turns.kvtrace"), log = folder.file("aged");
+  const Outcome drawn = run_kvtwin(
+      folder, {"trace", "synth", "bfcl-memory-like", "--sessions=1", "--set=dialogues=1", "--out=" + trace});
+  REQUIRE_MESSAGE(drawn.status == 0, drawn.err);
+  const auto run = [&](const std::string& ageing, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"run",
+                                      KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/triaxial.textproto",
+                                      "--quiet",
+                                      "--set=trace.path=" + trace,
+                                      "--set=replay.arrivals=all_at_once",
+                                      "--set=replay.calls_max=6",
+                                      "--set=policies.identity=session",
+                                      "--set=policies.precision_options.ageing=" + ageing};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_kvtwin(folder, words);
+  };
+  const Outcome simulated = run("requantise", {"--world=sim", "--no-write"});
+  if (simulated.said("no simulated world")) return;
+  REQUIRE_MESSAGE(simulated.status == 0, simulated.err);
+  CHECK(std::stoi(after(simulated.out, "requantised")) >= 32);
+  const Outcome single = run("requantise", {"--world=sim", "--no-write", "--set=simulation.fold=false"});
+  CHECK(after(single.out, "decisions=") == after(simulated.out, "decisions="));
+  const Outcome computed = run("requantise", {"--world=cpu", "--clock=virtual", "--record", "--out=" + log});
+  REQUIRE_MESSAGE(computed.status == 0, computed.err);
+  CHECK(after(computed.out, "decisions=") == after(simulated.out, "decisions="));
+  const Outcome replayed = run_kvtwin(folder, {"replay", log});
+  CHECK(replayed.out.find("same decisions") != std::string::npos);
+  const Outcome ignored = run("ignore", {"--world=cpu", "--no-write"});
+  CHECK(ignored.out.find("requantised") == std::string::npos);
+  CHECK(after(ignored.out, "samples=") != after(computed.out, "samples="));
+}

@@ -135,6 +135,8 @@ TEST_CASE("methods: what the CPU engine cannot compute is refused by name, statu
       {"intentkv",
        {"--set=policies.precision=kivi_int2", "--set=memory.page_tokens=32"},
        "set precision: int4, fp8 or fp4"},
+      {"freekv", {"--set=policies.precision=fp8"}, "recall of packed pages (precision fp8) is not built"},
+      {"triaxial", {"--set=policies.retrieval=quest"}, "which retrieval quest cannot choose among"},
   };
   for (const auto& row : rows) {
     CAPTURE(row.says);

@@ -115,5 +115,8 @@ TEST_CASE("retrieval on values: what the engine cannot compute is refused with t
     CHECK_MESSAGE(outcome.said(says), outcome.err);
   };
   refused("shadowkv", {"policies.retrieval_options.rank=129"}, "the keys of a layer have 128 numbers");
-  refused("quest", {"policies.precision=int4"}, "is not computed by the CPU engine");
+  refused(
+      "quest",
+      {"policies.precision=kivi_int2", "memory.page_tokens=32", "policies.retrieval_options.sink_tokens=32"},
+      "set precision: int4, fp8 or fp4");
 }

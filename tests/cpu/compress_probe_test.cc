@@ -273,7 +273,7 @@ void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t pa
   StepValues values;
   const PlanEntry first[] = {{kOne, EntryKind::kChunk, true, true, prompt, 0}};
   const Compression::Forced forced[] = {{0, 2}, {prompt - 4, prompt}};
-  const Compression compression[] = {{0, 0, prompt, false, forced, keep}};
+  const Compression compression[] = {{0, 0, prompt, false, false, forced, keep}};
   const std::vector<PageGrant> pages = grant(prompt);
   engine->step({.entries = first,
                 .grants = pages,

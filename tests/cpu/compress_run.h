@@ -14,6 +14,7 @@
 
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/packed_cache.h"
+#include "engine/cpu/retrieved_cache.h"
 #include "engine/driver.h"
 #include "engine/policy/registry.h"
 #include "engine/recorder.h"
@@ -94,6 +95,7 @@ class LogitHashes final : public OutcomeSource {
  public:
   explicit LogitHashes(cpu::CpuEngine* engine) : engine_(engine) {}
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    if (launched) launched(launch, offset);
     engine_->step(launch, offset, values);
     const size_t vocab =
         engine_->samples().empty() ? 0 : engine_->logits().size() / engine_->samples().size();
@@ -107,6 +109,7 @@ class LogitHashes final : public OutcomeSource {
   }
   void told(const Command& command) override {
     const auto* drop = std::get_if<DropCallState>(&command);
+    if (drop != nullptr && dropped) dropped(drop->call);
     if (drop != nullptr && drop->reason == DropCallState::Reason::kPreempted) {
       ++preemptions_;
       preempted_.insert(drop->call);
@@ -118,6 +121,8 @@ class LogitHashes final : public OutcomeSource {
   bool finite_ = true;
   uint32_t preemptions_ = 0;
   std::set<CallId> preempted_;
+  std::function<void(const LaunchStep&, uint32_t offset)> launched;
+  std::function<void(CallId)> dropped;
 
  private:
   cpu::CpuEngine* const engine_;
@@ -136,10 +141,14 @@ struct RunOf {
   CoreConfig config;
   uint64_t seed = 1;
   ScriptClientOptions client{};
-  bool dense = false;  // nothing is dropped or chosen: PagedCache or PackedCache instead
+  bool dense = false;  // nothing is dropped: PagedCache, PackedCache or RetrievedCache instead
   std::function<void(const WitnessCache::Kept&)> judge{};  // of every compression
   std::function<void(kernels::ScoreSpec*)> scorer{};       // changes it
   std::function<void(WitnessCache*)> hook{};
+  // What the world is told, before it acts.
+  std::function<void(const LaunchStep&, uint32_t offset)> launched{};
+  std::function<void(CallId)> call_dropped{};
+  std::function<void(const ModelWeights&)> weigh{};
   bool ask_response = false;
   std::optional<cpu::ScorerWeights> weights{};
 };
@@ -155,6 +164,7 @@ inline RunResult run_of(const RunOf& what) {
   const auto wrong = validate_core_config(what.config);
   REQUIRE_MESSAGE(!wrong.has_value(), wrong.value_or(""));
   const ModelWeights weights = ModelWeights::random(what.llm, what.seed);
+  if (what.weigh) what.weigh(weights);
   RunOptions options;
   options.check_invariants = true;
   options.engines = {what.config};
@@ -166,7 +176,12 @@ inline RunResult run_of(const RunOf& what) {
   WitnessCache* witness = nullptr;
   ChoiceWitness choices;
   const PolicySet& set = what.config.policies;
-  if (what.dense && set.precision != "bf16") {
+  if (what.dense && set.retrieval != "all") {
+    auto retrieved = cpu::RetrievedCache::make(
+        memory, &weights, {.method = RetrievalMethod::kQuest, .spec = set.retrieval_spec});
+    REQUIRE(retrieved);
+    cache = std::move(*retrieved);
+  } else if (what.dense && set.precision != "bf16") {
     auto packed = cpu::PackedCache::make(memory, what.llm,
                                          {.format = make_axes(set).precision->prompt_format(),
                                           .group = set.precision_spec.group,
@@ -195,6 +210,7 @@ inline RunResult run_of(const RunOf& what) {
   }
   cpu::CpuEngine engine({}, &weights, &tokens, std::move(cache));
   LogitHashes hashes(&engine);
+  hashes.launched = what.launched, hashes.dropped = what.call_dropped;
   cpu::CpuBackend world({{what.config.steps_in_flight_max}}, &hashes, drawn_times(what.seed));
   Recorder recorder(options, {"compress", what.seed});
   const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});

@@ -50,6 +50,10 @@ const std::vector<Method>& methods() {
       {"h2o", "uniform", "page_mask_dead"},
       {"knorm", "ratio", "slot_dead", 0, Clustering::kAdjacent, Moment::kPromptEnd},
       {"fastkvzip", "uniform", "page_mask_dead", 0, Clustering::kAdjacent, Moment::kPromptEnd},
+      {"intent_rule", "uniform", "page_mask_dead", 0, Clustering::kAdjacent, Moment::kTurnStart},
+      {"intent_residual", "uniform", "slot_dead", 0, Clustering::kAdjacent, Moment::kTurnStart},
+      {"knorm", "ratio", "page_mask_dead", 0, Clustering::kAdjacent, Moment::kTurnStart},
+      {"fastkvzip", "uniform", "page_mask_dead", 0, Clustering::kAdjacent, Moment::kTurnStart},
   };
   return all;
 }

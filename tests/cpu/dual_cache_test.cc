@@ -85,8 +85,13 @@ struct Driven : CacheRows {
                           context};
     const Adoption adoption{call, adopted[call]};
     const size_t adoptions = first && context > 0 ? 1 : 0;
-    run({.entries = {&entry, 1}, .grants = grants, .adoptions = {&adoption, adoptions}, .formats = runs},
+    run({.entries = {&entry, 1},
+         .grants = grants,
+         .adoptions = {&adoption, adoptions},
+         .formats = runs,
+         .ageings = ageings},
         positions);
+    ageings.clear();
   }
   // Pages of the first `frames` frames, as an adoption names them.
   std::vector<PageId> frames(CallId call, uint32_t count) const {
@@ -108,6 +113,7 @@ struct Driven : CacheRows {
   std::map<CallId, Filling> fills;
   std::map<CallId, std::vector<PageId>> adopted;
   std::vector<CallId> fresh;
+  std::vector<CellAgeing> ageings;  // of the next step
 };
 
 }  // namespace
@@ -213,5 +219,69 @@ TEST_CASE(
     run.cache->told(DropCallState{{}, kA, DropCallState::Reason::kFinished});
     run.go(kB, 1, false), alone.go(kB, 1, false);
     CHECK(run.outputs() == alone.outputs());
+  }
+}
+
+// What a head's cells read as, [cells][head_dim].
+static std::vector<float> read_cells(const Driven& run, uint32_t head, bool keys,
+                                     const std::vector<cpu::DualCache::Place>& places) {
+  std::vector<float> out;
+  const kernels::KvPages pages = run.dual().store().layer(1);
+  for (const auto& [page, slot] : places) {
+    const float* const at = (keys ? pages.keys : pages.values) + pages.at(page, head, slot);
+    out.insert(out.end(), at, at + pages.head_dim);
+  }
+  return out;
+}
+
+TEST_CASE("Q-1 dual cache: old cells are packed again from their int4 bytes, within half a step of 2 bits") {
+  for (const LlmSpec& llm : models()) {
+    Driven run(llm, false);
+    run.start(kA);
+    run.go(kA, 128, true, true);
+    run.go(kA, 1, false);
+    const std::vector<cpu::DualCache::Place> before(run.dual().places(kA).begin(),
+                                                    run.dual().places(kA).end());
+    std::vector<cpu::DualCache::Place> old(before.begin() + 40, before.begin() + 72), aged;
+    std::vector<std::vector<float>> was;
+    for (uint32_t h = 0; h < llm.kv_heads; ++h) {
+      for (const bool keys : {true, false}) was.push_back(read_cells(run, h, keys, old));
+    }
+    run.cache->told(DropCallState{{}, kA, DropCallState::Reason::kFinished});
+    // Positions 40 to 71 lie in the second and the third int4 page.
+    run.ageings = {{PageId{kInt2 + 1}, PageId{7}, 40, 24}, {PageId{kInt2 + 2}, PageId{7}, 64, 8}};
+    run.start(kB, 96,
+              {PageId{kInt2}, kNoPage, PageId{kInt2 + 1}, PageId{7}, kNoPage, PageId{kInt2 + 2}, PageId{7},
+               kNoPage});
+    run.go(kB, 5, true, true);
+    run.go(kB, 1, false);
+    const std::span<const cpu::DualCache::Place> places = run.dual().places(kB);
+    for (uint32_t p = 0; p < 96; ++p) {
+      const bool moved = p >= 40 && p < 72;
+      CHECK(places[p].page == (moved ? 7 : before[p].page));
+      CHECK(places[p].slot == (moved ? p - 40 : before[p].slot));
+      if (moved) aged.push_back(places[p]);
+    }
+    const uint32_t dim = llm.head_dim;
+    size_t part = 0;
+    for (uint32_t h = 0; h < llm.kv_heads; ++h) {
+      for (const bool keys : {true, false}) {
+        const std::vector<float>& x = was[part++];
+        const std::vector<float> y = read_cells(run, h, keys, aged);
+        CHECK(x != y);
+        for (uint32_t cell = 0; cell < kPage; ++cell) {
+          for (uint32_t c = 0; c < dim; ++c) {
+            float lo = INFINITY,
+                  hi = -INFINITY;  // of its group: a channel of 32 keys, 32 channels of a value
+            for (uint32_t i = 0; i < 32; ++i) {
+              const float other = keys ? x[i * dim + c] : x[cell * dim + c / 32 * 32 + i];
+              lo = std::min(lo, other), hi = std::max(hi, other);
+            }
+            CHECK(std::fabs(y[cell * dim + c] - x[cell * dim + c]) <= (hi - lo) / 6 + 4e-3f);
+          }
+        }
+      }
+    }
+    CHECK(std::all_of(run.outputs().begin(), run.outputs().end(), [](float v) { return std::isfinite(v); }));
   }
 }

@@ -16,26 +16,6 @@
 namespace kvtwin::testing {
 namespace {
 
-class Arrivals final : public Client {
- public:
-  explicit Arrivals(const std::vector<RetrievalCall>& calls) : calls_(calls) {}
-  Instant wake_at() const override { return next_ < calls_.size() ? Instant{calls_[next_].at_ns} : kNever; }
-  void wake(Instant now, ClientEvents* events) override {
-    for (; next_ < calls_.size() && calls_[next_].at_ns <= now.ns; ++next_) {
-      const RetrievalCall& call = calls_[next_];
-      events->push_back(CallReady{CallId{next_}, SessionId{next_}, call.prompt, call.output, {}, {}});
-    }
-  }
-  void tokens_emitted(Instant, CallId, uint32_t, ClientEvents*) override {}
-  void call_finished(Instant, CallId, uint32_t, bool, ClientEvents*) override { ++finished; }
-  void call_rejected(Instant, CallId call, ClientEvents*) override { CHECK_MESSAGE(false, raw(call)); }
-  uint32_t finished = 0;
-
- private:
-  const std::vector<RetrievalCall>& calls_;
-  uint32_t next_ = 0;
-};
-
 class Listener final : public OutcomeSource {
  public:
   Listener(cpu::CpuEngine* engine, uint32_t vocab, RetrievalOutcome* out)
@@ -120,7 +100,7 @@ RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeigh
   RunOptions options;
   options.check_invariants = true;
   options.engines = {core_of(setting)};
-  Arrivals client(calls);
+  ArrivingCalls client(calls);
   cpu::IdentityTokens tokens(
       {.seed = setting.seed, .unit_tokens = setting.page_tokens, .vocab = weights.llm().vocab});
   cpu::CpuEngine engine({}, &weights, &tokens, make_cache(setting, options.engines[0], weights));

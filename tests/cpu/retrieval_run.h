@@ -3,12 +3,15 @@
 #ifndef KVTWIN_TESTS_CPU_RETRIEVAL_RUN_H_
 #define KVTWIN_TESTS_CPU_RETRIEVAL_RUN_H_
 
+#include <doctest/doctest.h>
+
 #include <map>
 #include <string>
 #include <vector>
 
 #include "engine/cpu/cpu_engine.h"
 #include "engine/cpu/retrieval_witness.h"
+#include "engine/driver.h"
 #include "engine/policy/config.h"
 #include "models/weights.h"
 
@@ -17,6 +20,27 @@ namespace kvtwin::testing {
 struct RetrievalCall {
   int64_t at_ns = 0;
   uint32_t prompt = 0, output = 0;
+};
+
+// They come at their times, and wait for the end.
+class ArrivingCalls final : public Client {
+ public:
+  explicit ArrivingCalls(const std::vector<RetrievalCall>& calls) : calls_(calls) {}
+  Instant wake_at() const override { return next_ < calls_.size() ? Instant{calls_[next_].at_ns} : kNever; }
+  void wake(Instant now, ClientEvents* events) override {
+    for (; next_ < calls_.size() && calls_[next_].at_ns <= now.ns; ++next_) {
+      const RetrievalCall& call = calls_[next_];
+      events->push_back(CallReady{CallId{next_}, SessionId{next_}, call.prompt, call.output, {}, {}});
+    }
+  }
+  void tokens_emitted(Instant, CallId, uint32_t, ClientEvents*) override {}
+  void call_finished(Instant, CallId, uint32_t, bool, ClientEvents*) override { ++finished; }
+  void call_rejected(Instant, CallId call, ClientEvents*) override { FAIL_CHECK(raw(call)); }
+  uint32_t finished = 0;
+
+ private:
+  const std::vector<RetrievalCall>& calls_;
+  uint32_t next_ = 0;
 };
 
 struct RetrievalSetting {

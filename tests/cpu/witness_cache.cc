@@ -370,6 +370,7 @@ void WitnessCache::check_kept(const LaunchStep& launch, const Compression& c, co
   CHECK(kept.call == entry.call);
   CHECK(kept.counts.size() == (c.keep.empty() ? shape.groups.groups() : 0));
   ++compressions_;
+  if (c.before) return check_kept_before(entry, c, kept);
   for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) {
     const std::span<const uint32_t> now = cache_->positions(entry.call, head);
     const std::vector<uint32_t> after(now.begin(), now.end());
@@ -416,6 +417,21 @@ void WitnessCache::check_kept(const LaunchStep& launch, const Compression& c, co
   for (uint32_t g = 0; g < call.tables.size(); ++g) {
     const size_t cells = cache_->positions(entry.call, shape.groups.members(g)[0]).size();
     call.tables[g] = std::min(call.tables[g], static_cast<uint32_t>(div_ceil<size_t>(cells, page_tokens_)));
+  }
+}
+
+// At the start of a turn: rows have read what it left (before_), and the answer says the same.
+void WitnessCache::check_kept_before(const PlanEntry& entry, const Compression& c, const CellsKept& kept) {
+  CHECK(c.end == entry.context);
+  const std::vector<uint32_t>& left = before_[c.entry][0];
+  uint32_t forced = 0;
+  for (const Compression::Forced& span : c.forced) forced += span.end - span.begin;
+  CHECK(left.size() <= forced + c.keep[0]);
+  for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) CHECK(before_[c.entry][head] == left);
+  for (uint32_t p = 0; p < c.end; ++p) {
+    const bool stays = std::binary_search(left.begin(), left.end(), p);
+    CHECK(((kept.live[p / 64] >> (p % 64)) & 1) == (stays ? 1u : 0u));
+    dropped_ += stays ? 0 : 1;
   }
 }
 

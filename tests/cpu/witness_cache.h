@@ -122,6 +122,7 @@ class WitnessCache final : public cpu::KvCache {
                                 uint32_t kv_head, uint32_t position, const float* q);
   std::vector<uint32_t> readable(const PlanEntry& entry, uint32_t head, uint32_t row) const;
   void check_kept(const LaunchStep& launch, const Compression& c, const CellsKept& kept);
+  void check_kept_before(const PlanEntry& entry, const Compression& c, const CellsKept& kept);
 
   const std::unique_ptr<cpu::CompressedCache> cache_;
   const LlmSpec llm_;

@@ -58,8 +58,10 @@ class Witness final : public OutcomeSource {
   void told(const Command& command) override {
     preemptions_ += std::holds_alternative<DropCallState>(command) &&
                     std::get<DropCallState>(command).reason == DropCallState::Reason::kPreempted;
-    if (const auto* transfer = std::get_if<StartTransfer>(&command))
-      ++(transfer->kind == TransferKind::kRecall ? recalls_ : demotions_);
+    if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
+      recalls_ += transfer->kind == TransferKind::kRecall ? 1 : 0;
+      returns_ += transfer->kind == TransferKind::kResume ? 1 : 0;
+    }
     all_.told(command);
   }
 
@@ -67,6 +69,7 @@ class Witness final : public OutcomeSource {
   bool finite() const { return finite_; }
   uint32_t preemptions() const { return preemptions_; }
   uint32_t recalls() const { return recalls_; }
+  uint32_t returns() const { return returns_; }
 
  private:
   const std::vector<std::unique_ptr<cpu::CpuEngine>>& engines_;
@@ -75,8 +78,11 @@ class Witness final : public OutcomeSource {
   const uint32_t vocab_;
   std::map<CallId, History> calls_;
   bool finite_ = true;
-  uint32_t preemptions_ = 0, recalls_ = 0, demotions_ = 0;
+  uint32_t preemptions_ = 0, recalls_ = 0, returns_ = 0;
 };
+
+// Behind these, calls that are sent away take their pages to the host.
+constexpr uint64_t kDemotionSeeds = 40;
 
 CoreConfig config_of(uint64_t seed) {
   Prng prng(draw({seed, 77}));
@@ -94,12 +100,19 @@ CoreConfig config_of(uint64_t seed) {
   config.step_tokens_max = static_cast<uint32_t>(prng.range(8, 64));
   config.steps_in_flight_max = static_cast<uint32_t>(prng.range(1, 2));
   config.batch_order = prng.chance(1, 2) ? BatchOrder::kDecodeFirst : BatchOrder::kMixed;
+  if (seed > kDemotionSeeds) {
+    config.policies.placement = "host";
+    config.preemption = PreemptionKind::kDemote;
+    config.pages_gpu = static_cast<uint32_t>(prng.range(20, 28));
+    config.pages_host = 60;
+    config.clean_pages_target = prng.chance(1, 2) ? 0 : config.pages_gpu / 4;
+  }
   KVT_CHECK(!validate_core_config(config).has_value());
   return config;
 }
 
 struct Totals {
-  uint64_t calls = 0, preemptions = 0, recalls = 0, adopted = 0;
+  uint64_t calls = 0, preemptions = 0, recalls = 0, returns = 0, adopted = 0;
 };
 
 class AdoptionCounter final : public Observer {
@@ -164,6 +177,7 @@ void check_run(uint64_t seed, Totals* totals) {
   totals->calls += witness.calls().size();
   totals->preemptions += witness.preemptions();
   totals->recalls += witness.recalls();
+  totals->returns += witness.returns();
 }
 
 }  // namespace
@@ -177,6 +191,14 @@ TEST_CASE(
   CHECK(totals.adopted > 20);
   CHECK(totals.preemptions > 0);
   CHECK(totals.recalls > 0);
+}
+
+TEST_CASE("X-6 world: calls that were sent away with their pages go on as if they had never been") {
+  Totals totals;
+  for (uint64_t seed = kDemotionSeeds + 1; seed <= kDemotionSeeds + 30; ++seed) check_run(seed, &totals);
+  MESSAGE(totals.calls << " calls, " << totals.preemptions << " preemptions, " << totals.returns
+                       << " returns");
+  CHECK(totals.returns > 5);
 }
 
 TEST_CASE("G-5 world: a page that two calls were given by mistake would be seen in what they sample") {
@@ -198,7 +220,9 @@ TEST_CASE("G-5 world: a page that two calls were given by mistake would be seen 
   CHECK(logits(PageId{3}) != logits(PageId{1}));
 }
 
-TEST_CASE("world: copies beside steps end when they ended, one after the other, never before they began") {
+TEST_CASE(
+    "world: copies beside steps end when they ended, one after the other in each direction, never before "
+    "they began") {
   // Two steps of 100 ns; copies take 30, and are looked at only after the step beside them was performed.
   class Source final : public OutcomeSource {
    public:
@@ -235,9 +259,15 @@ TEST_CASE("world: copies beside steps end when they ended, one after the other, 
   REQUIRE(world.next(&now, &event));
   CHECK(now.ns == 100);
   CHECK(std::holds_alternative<StepDone>(event));
+  // The other direction does not wait for this one.
   copy(3);
-  REQUIRE(world.next(&now, &event));
-  CHECK(now.ns == 130);
-  CHECK(asked == std::vector<uint64_t>{1, 2, 3});
+  world.submit(
+      StartTransfer{.transfer = TransferId{4}, .target_tier = Tier::kHost, .source = {}, .target = {}});
+  copy(5);
+  for (const int64_t at : {130, 130, 160}) {
+    REQUIRE(world.next(&now, &event));
+    CHECK(now.ns == at);
+  }
+  CHECK(asked == std::vector<uint64_t>{1, 2, 3, 4, 5});
   CHECK(!world.next(&now, &event));
 }

@@ -134,7 +134,7 @@ Both run_both(const Wanted& what) {
   const auto refused = cuda::check_compressed(what.config, score, what.llm);
   REQUIRE_MESSAGE(!refused.has_value(), refused.value_or(""));
   auto cache =
-      cuda::make_compressed(gpu_options, {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, what.llm);
+      cuda::make_compressed(gpu_options, {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, &weights);
   REQUIRE(cache);
   auto gpu = cuda::CudaEngine::make(own, device.get(), &tokens, std::move(*cache));
   REQUIRE_MESSAGE(gpu.has_value(), (gpu ? std::string() : gpu.error().text()));
@@ -198,6 +198,17 @@ const std::vector<Method>& methods() {
       {"raas", "uniform", "ragged", 1},
       {"knorm", "ratio", "slot_dead", 0, Clustering::kAdjacent, Moment::kPromptEnd},
       {"fastkvzip", "uniform", "page_mask_dead", 0, Clustering::kAdjacent, Moment::kPromptEnd},
+      {"judge_q", "uniform", "compact"},
+      {"judge_q", "ada", "ragged", 1},
+      {"judge_q", "uniform", "page_mask_dead"},
+      {"kvzip", "top_across_layers", "ragged", 1},
+      {"kvzip", "ratio", "compact_rerotate"},
+      {"expected_attention", "ratio", "compact"},
+      {"critical_kv", "ada", "ragged", 1},
+      {"intent_rule", "uniform", "slot_dead"},
+      {"intent_rule", "uniform", "page_mask_dead"},
+      {"intent_residual", "ratio", "page_mask_dead"},
+      {"intent_rule", "uniform", "compact"},
   };
   return all;
 }

@@ -13,6 +13,26 @@
 
 namespace kvtwin::test {
 
+using Floats = std::vector<float>;
+
+// Largest difference against the largest finite number; what is infinite must be infinite in both.
+inline double off(const float* got, const Floats& expected) {
+  double size = 1e-30, worst = 0;
+  for (const float x : expected) size = std::isfinite(x) ? std::max(size, std::abs(double{x})) : size;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (got[i] == expected[i]) continue;
+    if (!std::isfinite(got[i]) || !std::isfinite(expected[i])) return INFINITY;
+    worst = std::max(worst, std::abs(double{got[i]} - double{expected[i]}) / size);
+  }
+  return worst;
+}
+
+// Sums of at most some thousand fp32 products in another order, and powers of logits of about ten.
+constexpr double kScoreError = 3e-5;
+
+inline const std::vector<std::vector<uint32_t>> kRows = {{1}, {40, 7, 129, 128}, {500, 1, 333}, {1, 16, 700}};
+inline const std::vector<std::vector<uint32_t>> kFirst = {{0}, {0, 5, 16, 31}, {3, 0, 100}, {17, 1, 0}};
+
 using Bf16s = std::vector<__nv_bfloat16>;
 
 inline Bf16s normal_bf16(std::mt19937_64* random, size_t count, float size) {

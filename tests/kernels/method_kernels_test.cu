@@ -1,5 +1,5 @@
-// The kernels of methods that drop cells against their definitions: scores within fp32's rounding of the same
-// bf16 numbers; selection and compaction to the bit.
+// The kernels of methods that drop cells against their definitions: scores of keys, marks and gates,
+// selection and compaction, attention over listed cells. What is copied or selected is so to the bit.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -8,12 +8,8 @@
 #include "kernels/cell_marks.h"
 #include "kernels/compact_cells.h"
 #include "kernels/gate_weights.h"
-#include "kernels/score_h2o.h"
 #include "kernels/score_keys.h"
 #include "kernels/score_keys_cuda.h"
-#include "kernels/score_look.h"
-#include "kernels/score_raas.h"
-#include "kernels/score_window.h"
 #include "kernels/select.h"
 #include "kernels/select_cells.h"
 #include "tests/kernels/cell_problem.cuh"
@@ -21,26 +17,6 @@
 
 namespace kvtwin::test {
 namespace {
-
-using Floats = std::vector<float>;
-
-// Largest difference against the largest finite number; what is infinite must be infinite in both.
-double off(const float* got, const Floats& expected) {
-  double size = 1e-30, worst = 0;
-  for (const float x : expected) size = std::isfinite(x) ? std::max(size, std::abs(double{x})) : size;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    if (got[i] == expected[i]) continue;
-    if (!std::isfinite(got[i]) || !std::isfinite(expected[i])) return INFINITY;
-    worst = std::max(worst, std::abs(double{got[i]} - double{expected[i]}) / size);
-  }
-  return worst;
-}
-
-// Sums of at most some thousand fp32 products in another order, and powers of logits of about ten.
-constexpr double kScoreError = 3e-5;
-
-const std::vector<std::vector<uint32_t>> kRows = {{1}, {40, 7, 129, 128}, {500, 1, 333}, {1, 16, 700}};
-const std::vector<std::vector<uint32_t>> kFirst = {{0}, {0, 5, 16, 31}, {3, 0, 100}, {17, 1, 0}};
 
 TEST_CASE("1.5 knorm and keydiff on the device are those of the definition") {
   for (const CellProblem::Shape& shape : cell_shapes()) {
@@ -65,210 +41,6 @@ TEST_CASE("1.5 knorm and keydiff on the device are those of the definition") {
     }
   }
 }
-
-// Query rows of `group` heads for each head of a problem, each head its own, and what they see.
-struct LookProblem {
-  const CellProblem& cells;
-  uint32_t group, queries;
-  std::vector<LookHead> heads;
-  std::vector<uint32_t> visible;
-  Floats q;  // [count * queries][group][dim]
-  DeviceArray<__nv_bfloat16> q_on;
-  DeviceArray<LookHead> heads_on;
-  DeviceArray<uint32_t> visible_on;
-  DeviceArray<float> sums;
-  DeviceArray<char> workspace;
-  LookArgs args;
-
-  // Causal: the queries are at the last positions of each head.
-  LookProblem(const CellProblem& c, uint32_t g, uint32_t w, bool causal, bool keep_window, uint64_t seed)
-      : cells(c), group(g), queries(w) {
-    std::mt19937_64 random(seed);
-    const Bf16s numbers = normal_bf16(&random, size_t{c.count()} * w * g * c.shape.dim, 1.5f);
-    q = widened(numbers);
-    for (uint32_t h = 0; h < c.count(); ++h) {
-      const uint32_t rows = c.heads[h].rows, seen = std::min(w, rows);
-      LookHead head{c.heads[h], h * w, 0, w, static_cast<uint32_t>(visible.size()), rows};
-      for (uint32_t i = 0; i < w; ++i)
-        visible.push_back(causal ? rows - seen + std::min(i, seen - 1) + 1 : rows);
-      if (keep_window) head.scored = rows - seen;
-      heads.push_back(head);
-    }
-    q_on = DeviceArray<__nv_bfloat16>(numbers);
-    heads_on = DeviceArray<LookHead>(heads);
-    visible_on = DeviceArray<uint32_t>(visible);
-    args.cells = c.cells(), args.heads = heads_on.get(), args.q = q_on.get();
-    args.visible = visible_on.get(), args.stride = c.rows_max + 5;
-    args.scale = 1 / std::sqrt(static_cast<float>(c.shape.dim));
-    args.count = c.count(), args.group = g, args.q_stride = g * c.shape.dim;
-    args.rows_max = c.rows_max, args.queries_max = w;
-    sums = DeviceArray<float>(Floats(size_t{c.count()} * g * args.stride, NAN));
-    workspace = DeviceArray<char>(std::vector<char>(look_workspace_bytes(args), 0x7f));
-    args.sums = sums.get(), args.workspace = workspace.get();
-  }
-  // The same of one head for the definition; positions are row numbers.
-  kernels::Look look(uint32_t h, const std::vector<uint32_t>& positions) const {
-    const uint32_t dim = cells.shape.dim;
-    return {{q.data() + size_t{h} * queries * group * dim, group, queries, dim, dim, size_t{group} * dim, {}},
-            positions,
-            cells.keys_of(h),
-            {cells.heads[h].rows, {}},
-            {},
-            false};
-  }
-  std::vector<uint32_t> positions(uint32_t h) const {
-    std::vector<uint32_t> out;
-    for (uint32_t i = 0; i < queries; ++i) out.push_back(visible[heads[h].visible + i] - 1);
-    return out;
-  }
-};
-
-WindowScoreArgs window_args(const kernels::WindowSpec& spec, const LookArgs& look, float* scores,
-                            uint64_t stride) {
-  WindowScoreArgs out{look, scores, stride, spec.kernel};
-  if (spec.pool == kernels::Pool::kAverage) out.pool = LookPool::kAverage;
-  if (spec.pool == kernels::Pool::kMax) out.pool = LookPool::kMax;
-  if (spec.reduce == kernels::Reduce::kMax) out.reduce = LookReduce::kMax;
-  if (spec.reduce == kernels::Reduce::kSum) out.reduce = LookReduce::kSum;
-  out.pool_first = spec.order == kernels::PoolOrder::kPoolThenReduce;
-  return out;
-}
-
-TEST_CASE("1.3 window scorers on the device are those of the definition, in every code base's order") {
-  using enum kernels::WindowCodeBase;
-  double worst = 0;
-  for (const CellProblem::Shape& shape : cell_shapes()) {
-    for (size_t n = 0; n < kRows.size(); ++n) {
-      const CellProblem p(shape, kRows[n], kFirst[n], 20 + n);
-      for (const auto code : {kKvpress, kAdaKv, kKvCacheFactory, kTangram, kJudgeQ, kH2oWindow, kFinch}) {
-        const kernels::WindowSpec spec = kernels::window_spec(code);
-        const uint32_t group = 1 + (n + static_cast<uint32_t>(code)) % 8;
-        const uint32_t queries = n == 0 ? 1 : 5 + 9 * static_cast<uint32_t>(code);
-        LookProblem look(p, group, queries, spec.causal && spec.keep_window, spec.keep_window, 30 + n);
-        look.args.join_logits = spec.order == kernels::PoolOrder::kReduceLogitsFirst;
-        look.args.weigh_visible = spec.weigh_visible;
-        const uint64_t stride = p.rows_max;
-        const DeviceArray<float> scores(Floats(p.count() * stride, NAN));
-        KVT_CUDA(look_at_cells(look.args, nullptr));
-        KVT_CUDA(score_window_cells(window_args(spec, look.args, scores.get(), stride), nullptr));
-        const Floats got = scores.read();
-        for (uint32_t h = 0; h < p.count(); ++h) {
-          const uint32_t rows = p.heads[h].rows;
-          Floats expected(rows);
-          std::vector<uint32_t> at = look.positions(h);
-          // What the definition takes for the window: rows from the first query's position on.
-          if (!spec.causal) std::iota(at.begin(), at.end(), rows > queries ? rows - queries : 0);
-          kernels::score_window(spec, look.look(h, spec.keep_window ? at : std::vector<uint32_t>{}),
-                                kernels::packed_scores(expected, 1, rows));
-          const double error = off(got.data() + h * stride, expected);
-          CAPTURE(static_cast<int>(code));
-          CAPTURE(rows);
-          CAPTURE(shape.page);
-          CHECK(error < kScoreError);
-          worst = std::max(worst, error);
-        }
-      }
-    }
-  }
-  MESSAGE("largest error against the largest score: " << worst);
-}
-
-TEST_CASE("1.2 1.5 1.9 TOVA, H2O's sums, RaaS's stamps and KVzip's maxima are those of the definition") {
-  for (const CellProblem::Shape& shape : cell_shapes()) {
-    const CellProblem p(shape, {300, 300, 300}, {0, 3, 40}, 7);
-    const uint32_t rows = 300, group = 4, dim = shape.dim;
-    const uint64_t stride = rows;
-    const DeviceArray<float> scores(Floats(3 * stride, NAN));
-    {  // TOVA: one layer of three heads
-      const LookProblem look(p, group, 1, true, true, 8);
-      KVT_CUDA(look_at_cells(look.args, nullptr));
-      KVT_CUDA(score_layer_cells({look.args, scores.get(), stride, 3}, nullptr));
-      const Floats got = scores.read();
-      Floats keys, expected(3 * rows);
-      for (uint32_t h = 0; h < 3; ++h) keys.insert(keys.end(), p.keys[h].begin(), p.keys[h].end());
-      const std::vector<uint32_t> at = {rows - 1};
-      const kernels::Look all{{look.q.data(), 3 * group, 1, dim, dim, 0, {}},
-                              at,
-                              kernels::packed_heads(keys, 3, rows, dim),
-                              {rows, {}},
-                              {},
-                              false};
-      kernels::score_tova(all, kernels::packed_scores(expected, 3, rows));
-      CHECK(off(got.data(), expected) < kScoreError);
-    }
-    {  // H2O: a chunk of 37 rows
-      const LookProblem look(p, group, 37, true, false, 9);
-      KVT_CUDA(look_at_cells(look.args, nullptr));
-      KVT_CUDA(gather_marks({look.args, p.marks.get()}, nullptr));
-      const Floats got = p.marks.read();
-      for (uint32_t h = 0; h < 3; ++h) {
-        Floats expected(rows), mine(rows);
-        for (uint32_t c = 0; c < rows; ++c) {
-          expected[c] = p.host_marks[p.mark_at(p.heads[h], p.heads[h].first + c)];
-          mine[c] = got[p.mark_at(p.heads[h], p.heads[h].first + c)];
-        }
-        const std::vector<uint32_t> at = look.positions(h);
-        kernels::h2o_accumulate(look.look(h, at), kernels::packed_scores(expected, 1, rows));
-        CHECK(off(mine.data(), expected) < kScoreError);
-      }
-    }
-    {  // RaaS: stamped are those that draw more than alpha
-      const LookProblem look(p, group, 1, true, false, 10);
-      LookArgs args = look.args;
-      args.scale = 1;
-      const float alpha = 1e-3f;
-      KVT_CUDA(cudaMemcpy(p.marks.get(), p.host_marks.data(), p.marks.bytes(), cudaMemcpyHostToDevice));
-      KVT_CUDA(look_at_cells(args, nullptr));
-      KVT_CUDA(stamp_cells({args, p.marks.get(), alpha, 77}, nullptr));
-      const Floats got = p.marks.read();
-      uint32_t stamped = 0;
-      for (uint32_t h = 0; h < 3; ++h) {
-        Floats attention(rows);
-        kernels::RaasSpec spec;
-        const std::vector<uint32_t> at = look.positions(h);
-        const kernels::Look one = look.look(h, at);
-        kernels::raas_attention(spec, one.q, one.k, one.k, kernels::packed_scores(attention, 1, rows));
-        for (uint32_t c = 0; c < rows; ++c) {
-          if (std::abs(attention[c] - alpha) < 1e-3f * alpha) continue;  // rounding may decide
-          const size_t mark = p.mark_at(p.heads[h], p.heads[h].first + c);
-          CHECK(got[mark] == (attention[c] > alpha ? 77 : p.host_marks[mark]));
-          stamped += attention[c] > alpha;
-        }
-      }
-      CHECK(stamped > 0);
-      KVT_CUDA(score_pointed_cells(look.args, scores.get(), stride, nullptr));
-      const Floats pointed = scores.read();
-      for (uint32_t h = 0; h < 3; ++h) {
-        Floats expected(rows);
-        const std::vector<uint32_t> at = look.positions(h);
-        const kernels::Look one = look.look(h, at);
-        kernels::score_raas_prompt(one.q, one.k, kernels::packed_scores(expected, 1, rows));
-        CHECK(off(pointed.data() + h * stride, expected) < kScoreError);
-      }
-    }
-    {  // KVzip: the largest probability
-      LookProblem look(p, group, 21, false, false, 11);
-      look.args.largest = true;
-      KVT_CUDA(look_at_cells(look.args, nullptr));
-      WindowScoreArgs args{look.args, scores.get(), stride};
-      args.reduce = LookReduce::kMax;
-      KVT_CUDA(score_window_cells(args, nullptr));
-      const Floats got = scores.read();
-      for (uint32_t h = 0; h < 3; ++h) {
-        Floats expected(rows, 0), row;
-        const kernels::Look one = look.look(h, {});
-        for (uint32_t j = 0; j < group; ++j) {
-          for (uint32_t i = 0; i < 21; ++i) {
-            kernels::look_row(one, j, i, &row);
-            for (uint32_t c = 0; c < rows; ++c) expected[c] = std::max(expected[c], row[c]);
-          }
-        }
-        CHECK(off(got.data() + h * stride, expected) < kScoreError);
-      }
-    }
-  }
-}
-
 struct SelectProblem {
   std::vector<SelectHead> heads;
   std::vector<RowRange> forced;
@@ -343,39 +115,6 @@ TEST_CASE("G-1 select_cells: the rows that the definition selects, whatever the 
     p.check();
   }
 }
-
-TEST_CASE(
-    "T-5 select_cells: the device's and the definition's scores keep the same rows but at the boundary") {
-  const CellProblem p({16, 1, 128}, {4000, 4000, 3000}, {0, 8, 16}, 5);
-  const LookProblem look(p, 4, 32, true, true, 6);
-  const kernels::WindowSpec spec = kernels::window_spec(kernels::WindowCodeBase::kAdaKv);
-  const DeviceArray<float> scores(Floats(p.count() * size_t{4000}, NAN));
-  KVT_CUDA(look_at_cells(look.args, nullptr));
-  KVT_CUDA(score_window_cells(window_args(spec, look.args, scores.get(), 4000), nullptr));
-  const Floats got = scores.read();
-  uint32_t differ = 0;
-  for (uint32_t h = 0; h < p.count(); ++h) {
-    const uint32_t rows = p.heads[h].rows, keep = 400;
-    Floats expected(rows);
-    const std::vector<uint32_t> at = look.positions(h);
-    kernels::score_window(spec, look.look(h, at), kernels::packed_scores(expected, 1, rows));
-    const Floats mine(got.begin() + h * 4000, got.begin() + h * 4000 + rows);
-    const kernels::RowSet a = kernels::select_rows(mine, {}, keep),
-                          b = kernels::select_rows(expected, {}, keep);
-    float largest = 0, last = INFINITY;
-    for (const float x : expected) largest = std::isfinite(x) ? std::max(largest, x) : largest;
-    for (const uint32_t row : b) last = std::min(last, expected[row]);
-    std::vector<uint32_t> others;
-    std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(others));
-    // The rule: a row whose score is further than twice the error bound from the last kept one's stays or
-    // goes on both sides.
-    for (const uint32_t row : others)
-      CHECK(std::abs(expected[row] - last) <= 2 * kScoreError * static_cast<double>(largest));
-    differ += static_cast<uint32_t>(others.size());
-  }
-  MESSAGE(differ << " rows of " << 3 * 400 << " kept differ");
-}
-
 TEST_CASE("compact_cells: kept rows move in place, with their marks, and nothing else changes") {
   std::mt19937_64 random(4);
   for (const CellProblem::Shape& shape : cell_shapes()) {

@@ -87,8 +87,7 @@ std::vector<HostPool> shapes() {
   for (const HostPageLayout layout : {HostPageLayout::kHnd, HostPageLayout::kNhd}) {
     for (const uint32_t page : {1u, 2u, 16u, 31u, 32u, 33u, 128u}) {
       for (const uint32_t heads : {1u, 8u}) {
-        for (const uint32_t dim : {24u, 64u, 128u})
-          out.push_back({nullptr, 0, layout, page, heads, dim});
+        for (const uint32_t dim : {24u, 64u, 128u}) out.push_back({nullptr, 0, layout, page, heads, dim});
       }
     }
   }
@@ -138,6 +137,9 @@ TEST_CASE("F-4 recall_pages and copy_recalled: every byte of what is asked for, 
         const DeviceArray<uint16_t> pool(Bits(p.gpu.size(), kPoison));
         KVT_CUDA(recall_pages({p.host, device(pool), list.get(), many.get(), ctas}, nullptr));
         CHECK(pool.read() == want);
+        const DeviceArray<uint16_t> spread(Bits(p.gpu.size(), kPoison));
+        KVT_CUDA(recall_pages({p.host, device(spread), list.get(), many.get(), 17 * ctas, true}, nullptr));
+        CHECK(spread.read() == want);
       }
       const DeviceArray<uint16_t> pool(Bits(p.gpu.size(), kPoison));
       cudaStream_t stream;  // batches want one that is not the default

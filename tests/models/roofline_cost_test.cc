@@ -8,6 +8,7 @@
 #include "engine/base/prng.h"
 #include "models/catalog.h"
 #include "models/cost_factory.h"
+#include "models/kv_price.h"
 
 namespace kvtwin {
 namespace {
@@ -82,6 +83,20 @@ TEST_CASE("roofline: a long prompt on an ideal H200 takes what its arithmetic ta
   // 4 * 128 * 32 heads * 8,192 * 8,193 / 2 pairs / 989.5 TFLOP/s
   CHECK(us_of(model, chunk(c), "attention") ==
         doctest::Approx(4.0 * 4096 * 8192 * 8193 / 2 / 989.5e6).epsilon(0.001));
+}
+
+TEST_CASE("roofline: cells that are packed again are read once and written once") {
+  LlmSpec packed = llm("llama-3.1-8b");
+  packed.kv = kv_tensor_format(Format::kInt4, {32, 128, 32});
+  packed.kv_narrow = kv_tensor_format(Format::kInt2, {32, 128, 32});
+  RooflineCost model(packed, ideal(device("h200")), 1, {});
+  StepShape step = decodes(1, 100);
+  const Ticks before = model.step(step).device;
+  step.requantised = 100'000;
+  // 8 heads * (160 + 96) B in each of 32 layers, at 4.8 TB/s.
+  const double us = 1e5 * 8 * (160 + 96) / 4.8e6;
+  CHECK(us_of(model, step, "requantise") == doctest::Approx(us).epsilon(0.001));
+  CHECK(ms(model.step(step).device - before) == doctest::Approx(32 * us / 1e3).epsilon(0.001));
 }
 
 TEST_CASE("roofline: H200 kernels are predicted as measured") {
@@ -232,7 +247,6 @@ TEST_CASE("roofline: every model prices on every device, host time is passed thr
   CHECK_FALSE(make_cost_model(wrong));
 }
 
-}  // namespace
 TEST_CASE("roofline: tensor parallelism of four, by hand") {
   DeviceSpec d = ideal(device("h200"));
   const Figure fixed{10'000, Basis::kMeasured, "test"}, rate{300e9, Basis::kMeasured, "test"};
@@ -251,4 +265,5 @@ TEST_CASE("roofline: tensor parallelism of four, by hand") {
   CHECK(reduce == doctest::Approx(64 * 10.04096 + 10.64128).epsilon(1e-5));
 }
 
+}  // namespace
 }  // namespace kvtwin

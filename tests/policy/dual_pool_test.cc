@@ -36,7 +36,7 @@ PrecisionSpec old_observations_in_two(Ageing ageing) {
 
 // A pool, and calls with frames of their own: what the Core does with it.
 struct Frames {
-  Frames(DualPoolSize size, uint32_t frames) : pool(size, kPage) {
+  Frames(DualPoolSize size, uint32_t frames, bool ages = false) : pool(size, kPage, ages) {
     for (uint32_t i = frames; i > 0; --i) free.push_back(PageId{i - 1});
   }
   struct Call {
@@ -176,6 +176,81 @@ TEST_CASE("dual pool: a page outlives its call while somebody's frame has cells 
   for (const PageId frame : shared) f.pool.release(frame);
   CHECK(f.pool.pages_free(false) == 4);
   CHECK(f.pool.pages_free(true) == 4);
+}
+
+TEST_CASE("dual pool: old cells of a prefix move to int2 pages that they fill, and empty pages go") {
+  Frames f({10, 10}, 40, true);
+  Frames::Call writer = Frames::call({{100, true}});
+  f.begin(&writer);
+  REQUIRE(f.append(&writer, 100));  // int4 pages 10 to 13, in order of position
+  const std::vector<PageId> prefix(writer.frames.begin(), writer.frames.begin() + 3);
+  Frames::Call reader = Frames::call({{40, true}, {60, false}});
+  std::vector<CellAgeing> moves;
+  const auto age = [&](const std::vector<uint8_t>& alone, uint32_t pages_2) {
+    moves.clear();
+    f.pool.age(reader.cells, prefix, alone, pages_2, &moves);
+    f.pool.check_invariants(f.held);
+    return moves.size();
+  };
+  CHECK(age({1, 0, 1}, 10) == 1);  // 32 cells of frame 2
+  REQUIRE(moves.size() == 1);
+  CHECK(moves[0].source == PageId{12});
+  CHECK(moves[0].target == PageId{0});
+  CHECK(moves[0].position == 64);
+  CHECK(moves[0].count == 32);
+  CHECK(f.pool.pages_free(true) == 7);  // page 12 has nothing left
+  CHECK(age({1, 1, 1}, 9) == 0);        // 24 cells fill no page
+  reader = Frames::call({{100, false}});
+  CHECK(age({1, 1, 1}, 0) == 0);
+  CHECK(age({1, 1, 1}, 1) == 1);
+  CHECK(f.pool.pages_free(true) == 8);
+  f.begin(&reader, prefix);
+  CHECK(reader.cells.adopted_cells_2 == 64);
+  CHECK(reader.cells.adopted_pages == 3);
+  CHECK(age({1, 1, 1}, 1) == 1);
+  CHECK(age({1, 1, 1}, 1) == 0);  // never twice, never back
+  CHECK(f.pool.pages_free(true) == 9);
+  CHECK(f.pool.pages_free(false) == 7);
+  f.end(&writer);
+  CHECK(f.pool.pages_free(true) == 10);
+  CHECK(f.pool.pages_free(false) == 10);
+}
+
+TEST_CASE("Q-6 ageing at random: pages fill whole, frames keep every cell, all pages return") {
+  uint64_t aged = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    Prng prng(seed);
+    Frames f({static_cast<uint32_t>(prng.range(1, 12)), 30}, 200, true);
+    std::vector<BitRun> bits;
+    for (uint64_t n = prng.range(1, 10); n > 0; --n)
+      bits.push_back({static_cast<uint32_t>(prng.range(1, 60)), prng.chance(1, 2)});
+    Frames::Call writer = Frames::call(bits);
+    f.begin(&writer);
+    REQUIRE(f.append(&writer, writer.cells.prompt));
+    for (int turn = 0; turn < 6; ++turn) {
+      for (BitRun& run : writer.cells.bits) run.four = run.four && prng.chance(2, 3);
+      std::vector<uint8_t> alone;
+      for (size_t i = 0; i < writer.frames.size(); ++i) alone.push_back(prng.chance(3, 4) ? 1 : 0);
+      // The last frame may have nothing behind the prompt.
+      std::vector<CellAgeing> moves;
+      const uint32_t free_2 = f.pool.pages_free(false);
+      f.pool.age(writer.cells, writer.frames, alone, static_cast<uint32_t>(prng.range(0, free_2)), &moves);
+      std::vector<uint32_t> filled(42, 0);
+      for (const CellAgeing& move : moves) {
+        CHECK(f.pool.is_int4(move.source));
+        CHECK(!f.pool.is_int4(move.target));
+        filled[raw(move.target)] += move.count;
+        aged += move.count;
+      }
+      for (const uint32_t cells : filled) CHECK((cells == 0 || cells == kPage));
+      f.pool.check_invariants(f.held);
+    }
+    f.end(&writer);
+    CHECK(f.pool.pages_free(true) == 30);
+  }
+  MESSAGE(aged << " cells aged");
+  CHECK(aged > 1000);
 }
 
 TEST_CASE("dual pool: decoded cells are taken back as if they had never been") {

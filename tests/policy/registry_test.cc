@@ -128,6 +128,36 @@ TEST_CASE("registry: formats that cannot work are refused, with the way out") {
   CHECK(says(fast(128, 32), "group: 128"));
 }
 
+TEST_CASE("registry: two pools are refused where pages move, cells are dropped or pages are chosen") {
+  const auto with = [](const std::function<void(CoreConfig*)>& change) {
+    return complaint([&](CoreConfig* c) {
+      c->policies.precision = "triaxial";
+      c->page_tokens = c->unit_tokens = 32;
+      change(c);
+    });
+  };
+  CHECK(with([](CoreConfig*) {}) == "");
+  for (const char* retrieval : {"quest", "freekv", "infinigen"}) {
+    const std::string wrong = with([&](CoreConfig* c) {
+      c->policies.retrieval = retrieval;
+      c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kQuest);
+    });
+    CAPTURE(wrong);
+    // FreeKV and InfiniGen recall, so that their arena is what is wrong first.
+    if (std::string(retrieval) == "quest") {
+      CHECK(says(wrong, "which retrieval quest cannot choose among; set retrieval: all, or precision: int4"));
+    } else {
+      CHECK(wrong != "");
+    }
+  }
+  CHECK(says(with([](CoreConfig* c) { c->page_order = PageOrder::kOldestFirst; }), "LOWEST_FIRST"));
+  CHECK(says(with([](CoreConfig* c) {
+               c->pages_host = 10;
+               c->policies.placement = "host";
+             }),
+             "set placement: gpu, or precision: int4"));
+}
+
 TEST_CASE("registry: combinations that contradict each other are refused, with the way out") {
   const auto host = [](uint32_t pages, const char* placement) {
     return complaint([&](CoreConfig* c) {
@@ -138,6 +168,18 @@ TEST_CASE("registry: combinations that contradict each other are refused, with t
   CHECK(host(10, "host") == "");
   CHECK(says(host(0, "host"), "placement gpu"));
   CHECK(says(host(10, "gpu"), "placement host"));
+  const auto demote = [](uint32_t pages, const char* placement, const char* precision) {
+    return complaint([&](CoreConfig* c) {
+      c->preemption = PreemptionKind::kDemote;
+      c->pages_host = pages;
+      c->policies.placement = placement;
+      c->policies.precision = precision;
+      if (std::string(precision) == "kivi_int2") c->page_tokens = c->unit_tokens = 128;
+    });
+  };
+  CHECK(demote(10, "host", "int4") == "");
+  CHECK(says(demote(0, "gpu", "bf16"), "set placement: host"));
+  CHECK(says(demote(10, "host", "kivi_int2"), "preemption: recompute"));
   CHECK(says(complaint([](CoreConfig* c) {
                c->page_order = PageOrder::kOldestFirst;
                c->prefix_eviction = "lfu";

@@ -105,6 +105,18 @@ TEST_CASE("retrieval: choices that cannot work together are refused with the way
          c->policies.retrieval_spec.layers_dense = 0;
        },
        "the layer before it", "use 1 or more"},
+      // What drops cells and what recalls pages (METHODS 7.5): pages of all heads, or an arena per group.
+      {[](CoreConfig* c) {
+         c->policies.scorer = "snapkv", c->policies.budget = "uniform", c->policies.layout = "compact";
+         c->policies.budget_spec.cells = 512, c->policies.identity = "none";
+       },
+       "drops cells of them", "set retrieval: quest with placement: gpu"},
+      {[](CoreConfig* c) {
+         c->policies.scorer = "intent_rule", c->policies.budget = "uniform";
+         c->policies.layout = "page_mask_dead", c->policies.identity = "session";
+         c->policies.budget_spec.cells = 512;
+       },
+       "drops cells of them", "budget: all with layout: paged"},
       {[](CoreConfig* c) { c->policies.retrieval = "freekw"; }, "there is no retrieval \"freekw\"", "freekv"},
   };
   REQUIRE(!validate_core_config(freekv_config()).has_value());

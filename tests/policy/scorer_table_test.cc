@@ -102,6 +102,16 @@ TEST_CASE("scorers: ranked against what follows, no scorer is prefix-closed") {
   }
 }
 
+TEST_CASE("scorers: what a session's memory or the keys say is known when a turn starts") {
+  for (const char* name :
+       {"intent_rule", "intent_residual", "knorm", "keydiff", "fastkvzip", "streaming_llm"}) {
+    CAPTURE(std::string(name));
+    REQUIRE_FALSE(validate_scorer(name, at(Moment::kTurnStart)).has_value());
+    CHECK(make_scorer(name, at(Moment::kTurnStart))->causality() == kSuffix);
+  }
+  CHECK(says(validate_scorer("judge_q", at(Moment::kTurnStart)), "cannot work at the start of a turn"));
+}
+
 TEST_CASE("scorers: what cannot work is refused, with the way out") {
   CHECK(says(validate_scorer("judge_q", at(Moment::kChunkEnd)), "it works at the end of the prompt"));
   CHECK(says(validate_scorer("kvzip", at(Moment::kChunkEnd)), "cannot work at chunk ends"));

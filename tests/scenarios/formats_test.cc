@@ -163,7 +163,8 @@ TEST_CASE("formats: what cannot work is refused, with the way out") {
     more.insert(more.end(), {"policies.precision=triaxial", "memory.page_tokens=32"});
     return complaint(more);
   };
-  CHECK(says(triaxial({"policies.precision_options.ageing=requantise"}), "use forecast"));
+  CHECK(says(triaxial({"policies.precision_options.ageing=requantise", "limits.prefix_cache=false"}),
+             "set prefix_cache: true"));
   CHECK(says(triaxial({"policies.precision_options.tag_map=" KVTWIN_SOURCE_DIR
                        "/scenarios/methods/triaxial_tags.textproto"}),
              "set identity: session, or precision_options.ageing: forecast"));

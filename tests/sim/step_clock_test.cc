@@ -254,7 +254,7 @@ TEST_CASE("step clock: what a compression kept is told with its own step, long a
     std::vector<PlanEntry> entries = {{CallId{call}, EntryKind::kChunk, true, false, 64, 0}};
     std::vector<Compression::Forced> forced = {{0, 4}};
     std::vector<uint32_t> keep = {20};
-    std::vector<Compression> compressions = {{0, 0, 64, false, forced, keep}};
+    std::vector<Compression> compressions = {{0, 0, 64, false, false, forced, keep}};
     LaunchStep step = step_of(call, 1, entries);
     step.compressions = compressions;
     clock.launch({}, step);

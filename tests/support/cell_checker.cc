@@ -43,6 +43,28 @@ void CellChecker::begins(const PlanEntry& entry, std::span<const PageId> pages) 
   KVT_CHECK(call.places.size() == entry.context);
 }
 
+void CellChecker::ages(std::span<const CellAgeing> ageings) {
+  std::map<PageId, std::vector<Cell>> made;
+  for (const CellAgeing& ageing : ageings) {
+    KVT_CHECK(is_int4(ageing.source) && !is_int4(ageing.target));
+    std::vector<Cell>& target = made[ageing.target];
+    if (target.size() == config_.page_tokens) target.clear();  // it went to somebody else in between
+    for (uint32_t position = ageing.position; position < ageing.position + ageing.count; ++position) {
+      uint32_t found = 0;
+      for (Cell& cell : pages_.at(ageing.source)) {
+        if (cell.position != position) continue;
+        target.push_back(cell);
+        cell.position = UINT32_MAX;
+        ++found;
+      }
+      KVT_CHECK(found == 1);
+    }
+    KVT_CHECK(target.size() <= config_.page_tokens);
+    if (target.size() == config_.page_tokens) pages_[ageing.target] = target;
+  }
+  for (const auto& [page, cells] : made) KVT_CHECK(cells.size() == config_.page_tokens);
+}
+
 void CellChecker::put(CallId id, PageId page, uint32_t position, Call* call) {
   std::vector<Cell>& cells = pages_[page];
   KVT_CHECK(cells.size() < config_.page_tokens);

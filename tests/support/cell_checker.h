@@ -23,6 +23,8 @@ class CellChecker {
 
   // An entry with first == true: the call starts behind `pages`.
   void begins(const PlanEntry& entry, std::span<const PageId> pages);
+  // Before anything else of a step: int4 cells that no running call has fill int2 pages.
+  void ages(std::span<const CellAgeing> ageings);
   // One entry of one step writes: its cells' bits (empty: one decoded cell), its grants in order.
   void writes(const PlanEntry& entry, std::span<const CellRun> bits, std::span<const PageId> grants);
   // Then it reads everything up to its own cells.

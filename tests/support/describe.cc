@@ -42,7 +42,7 @@ std::string text_of(const LaunchStep& c) {
   return text;
 }
 std::string text_of(const StartTransfer& c) {
-  static constexpr const char* kKinds[] = {"recall", "demote", "receive"};
+  static constexpr const char* kKinds[] = {"recall", "demote", "receive", "send", "return"};
   return fmt::format("{} t{} {}", kKinds[static_cast<size_t>(c.kind)], raw(c.transfer) + 1, c.source.size());
 }
 std::string text_of(const SetTimer&) { return "timer"; }

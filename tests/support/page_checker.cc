@@ -77,7 +77,8 @@ void PageChecker::adopted(const Adoption& adoption, uint32_t tokens) {
       table.positions.push_back(dead ? kDead : static_cast<uint32_t>(table.positions.size()));
     }
   }
-  KVT_CHECK(table.positions.size() == tokens);
+  KVT_CHECK(div_ceil(tokens, shape_.page_tokens) == table.pages.size());
+  table.positions.resize(tokens);
 }
 
 void PageChecker::write(Table* table, uint32_t slot, CallId call, uint32_t position) {
@@ -154,7 +155,7 @@ void PageChecker::choose(CallId call, uint32_t end, uint32_t group, uint32_t cou
 KeptCells PageChecker::compressed(const PlanEntry& entry, const Compression& c) {
   KeptCells out;
   out.call = entry.call;
-  KVT_CHECK(c.end == entry.context + entry.tokens);
+  KVT_CHECK(c.end == entry.context + (c.before ? 0 : entry.tokens));
   KVT_CHECK(c.keep.empty() || c.keep.size() == shape_.groups);
   const auto forced = [&](uint32_t position) {
     return std::any_of(c.forced.begin(), c.forced.end(),
@@ -201,8 +202,11 @@ KeptCells PageChecker::compressed(const PlanEntry& entry, const Compression& c) 
   return out;
 }
 
-void PageChecker::transfer_started(TransferId transfer, std::span<const PageId> source,
-                                   std::span<const PageId> target) {
+void PageChecker::transfer_started(const StartTransfer& start) {
+  const std::span<const PageId> source = start.source, target = start.target;
+  const TransferId transfer = start.transfer;
+  // Whole pages travel, and the last one of a call that was sent away.
+  const bool part = start.kind == TransferKind::kPreempt || start.kind == TransferKind::kResume;
   KVT_CHECK(!copies_.contains(transfer));
   KVT_CHECK(!source.empty());
   KVT_CHECK(source.size() == target.size());
@@ -210,7 +214,7 @@ void PageChecker::transfer_started(TransferId transfer, std::span<const PageId> 
   copy.source.assign(source.begin(), source.end());
   copy.target.assign(target.begin(), target.end());
   for (const PageId page : source) {
-    KVT_CHECK(pages_[page].size() == shape_.page_tokens);  // only whole pages travel
+    KVT_CHECK(pages_[page].size() == shape_.page_tokens || (part && page == source.back()));
     copy.at_start.push_back(pages_[page]);
   }
 }

@@ -39,7 +39,7 @@ class PageChecker {
   PageChecker(uint64_t seed, Keeping keeping, const GroupShape& shape, const TokenSource* tokens)
       : seed_(seed), keeping_(keeping), shape_(shape), tokens_(tokens) {}
 
-  // `tokens`: the last of the pages may be partly filled (a prompt from another engine).
+  // `tokens`: the last of the pages may be partly filled (from another engine, or back from the host).
   void adopted(const Adoption& adoption, uint32_t tokens);
   void granted(CallId call, uint32_t group, PageId page);
   void begins(CallId call);
@@ -52,7 +52,7 @@ class PageChecker {
   // took it.
   void snapshot(CallId call, uint32_t snapshot, bool known);
 
-  void transfer_started(TransferId transfer, std::span<const PageId> source, std::span<const PageId> target);
+  void transfer_started(const StartTransfer& start);
   // From another engine's pages: a prompt, whose last page may be partly filled, or nothing at all.
   void receive_started(TransferId transfer, const PageChecker& from, std::span<const PageId> source,
                        std::span<const PageId> target);

@@ -44,6 +44,7 @@ struct ScriptBackend::Launch {
   };
   std::vector<Cut> cuts;
   std::vector<CellRun> formats;
+  std::vector<CellAgeing> ageings;
 
   uint64_t end() const { return first + ends.size(); }
 };
@@ -99,8 +100,9 @@ void ScriptBackend::submit(const Command& command) {
     if (engine.checker && transfer->kind == TransferKind::kReceive) {
       engine.checker->receive_started(transfer->transfer, *engines_[raw(transfer->from)]->checker,
                                       transfer->source, transfer->target);
-    } else if (engine.checker)
-      engine.checker->transfer_started(transfer->transfer, transfer->source, transfer->target);
+    } else if (engine.checker) {
+      engine.checker->transfer_started(*transfer);
+    }
   }
   if (const auto* timer = std::get_if<SetTimer>(&command)) {
     alarms_.push_back({std::max(timer->at, now_), alarm_next_++, {timer->engine, timer->timer}});
@@ -141,6 +143,7 @@ void ScriptBackend::launch(const LaunchStep& command) {
     launch.cuts.push_back({c, {c.forced.begin(), c.forced.end()}, {c.keep.begin(), c.keep.end()}});
   }
   launch.formats.assign(command.formats.begin(), command.formats.end());
+  launch.ageings.assign(command.ageings.begin(), command.ageings.end());
   Instant at = engine.launches.empty() ? std::max(now_, engine.free_at) : engine.launches.back().ends.back();
   for (uint64_t step = launch.first; step < launch.first + command.repeat; ++step) {
     const bool zero =
@@ -268,6 +271,7 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
 // As run_step(), where pages have two formats.
 void ScriptBackend::check_cells(CellChecker* cells, const Launch& launch,
                                 const std::vector<PlanEntry>& entries, uint32_t offset) {
+  if (offset == 0) cells->ages(launch.ageings);
   for (uint32_t i = 0; i < entries.size(); ++i) {
     if (offset == 0 && entries[i].first) {
       std::vector<PageId> adopted;
@@ -321,15 +325,20 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
     }
     std::vector<bool> staged(entries.size(), false);
     for (const Launch::Cut& cut : launch.cuts) staged[cut.compression.entry] = cut.compression.staged;
+    const auto compress = [&](bool before) {
+      for (const Launch::Cut& cut : launch.cuts) {
+        if (cut.compression.before != before) continue;
+        Compression c = cut.compression;
+        c.forced = cut.forced;
+        c.keep = cut.keep;
+        engine->kept.push_back(checker->compressed(entries[c.entry], c));
+      }
+    };
+    compress(true);
     // Within a step all KV is written before any is read, and all is read before any is dropped.
     for (size_t i = 0; i < entries.size(); ++i) checker->wrote(entries[i], staged[i]);
     for (size_t i = 0; i < entries.size(); ++i) checker->reads(entries[i], staged[i]);
-    for (const Launch::Cut& cut : launch.cuts) {
-      Compression c = cut.compression;
-      c.forced = cut.forced;
-      c.keep = cut.keep;
-      engine->kept.push_back(checker->compressed(entries[c.entry], c));
-    }
+    compress(false);
     for (const Snapshot& s : launch.snapshots) {
       const bool known = std::any_of(launch.cuts.begin(), launch.cuts.end(), [&](const Launch::Cut& cut) {
         return cut.compression.entry == s.entry && !cut.keep.empty();

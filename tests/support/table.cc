@@ -18,8 +18,9 @@
 namespace kvtwin::testing {
 namespace {
 
-const std::set<std::string> kCommandWords = {"launch", "preempt", "finish", "cancelled", "told", "reject",
-                                             "recall", "demote",  "forget", "-",         "held"};
+const std::set<std::string> kCommandWords = {"launch", "preempt", "finish", "cancelled", "told",
+                                             "reject", "recall",  "demote", "send",      "return",
+                                             "forget", "-",       "held"};
 
 uint32_t number(const std::string& text, size_t from = 0) {
   uint32_t value = 0;

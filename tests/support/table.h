@@ -15,6 +15,7 @@
 //             and pad=T where dense kernels run on more tokens
 //          preempt rN | finish rN:tokens | cancelled rN:tokens | told rN:tokens
 //          reject rN window|pool|empty needed>limit | recall tN pages | demote tN pages | forget S
+//             | send tN pages (of a preempted call, to the host) | return tN pages
 // kept: cells left in each head group; live: positions left; of the step's only compression.
 // `told` is compared only in tables that mention it, and so is `held N`: gpu pages that are
 // needed. Each line happens 10 ns after the one before.

@@ -127,9 +127,11 @@ Moment draw_retention(CoreConfig* config, Prng* prng) {
                       prng);
   const bool holes = set.layout == "slot_dead" || set.layout == "page_mask_dead";
   Moment moment = one_of({Moment::kChunkEnd, Moment::kPromptEnd, Moment::kDecodeStep}, prng);
-  if (holes && moment == Moment::kChunkEnd) moment = Moment::kPromptEnd;
   if (set.layout == "slot_dead") config->page_tokens = config->unit_tokens = 1;
   config->prefix_cache = holes && prng->chance(5, 6);
+  if (holes && moment == Moment::kChunkEnd) {
+    moment = config->prefix_cache ? Moment::kTurnStart : Moment::kPromptEnd;
+  }
   set.identity = one_of({"session", "session_memory", "none"}, prng);
   set.placement = "gpu";
   set.retrieval = "all";
@@ -165,7 +167,10 @@ void draw_formats(CoreConfig* config, Prng* prng) {
       prng->chance(1, 6) ? (prng->chance(1, 2) ? 0 : kAllTags) : draw({prng->range(0, 1 << 20)});
   if (prng->chance(1, 3)) spec.four_bit_tags |= draw({prng->range(0, 1 << 20)});
   spec.four_bit_tags &= kAllTags;
-  if (set.identity == "shared" && !bits_are_prefix_closed(spec)) spec.ageing = Ageing::kForecast;
+  if (set.identity == "shared" && !bits_are_prefix_closed(spec))
+    spec.ageing = Ageing::kForecast;
+  else if (config->prefix_cache && prng->chance(1, 2))
+    spec.ageing = Ageing::kRequantise;
   config->pages_gpu = number(prng, 2, prng->chance(1, 2) ? 12 : 60);
   config->pages_int2 = number(prng, 0, config->pages_gpu - 1);
   config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu - config->pages_int2 - 1);
@@ -227,13 +232,27 @@ Moment draw_snapshots(CoreConfig* config, Prng* prng) {
   return Moment::kChunkEnd;
 }
 
+// Pages for few calls, a host tier of any size.
+void draw_demotion(CoreConfig* config, Prng* prng) {
+  PolicySet& set = config->policies;
+  set.retrieval = "all";
+  set.placement = "host";
+  config->preemption = PreemptionKind::kDemote;
+  config->pages_host = number(prng, 1, prng->chance(1, 2) ? 8 : 120);
+  if (!config->prefix_cache) config->clean_pages_target = 0;
+  if (config->admission == AdmissionKind::kFullReservation) config->admission = AdmissionKind::kWatermark;
+  config->pages_gpu = number(prng, 2, prng->chance(1, 2) ? 10 : 40);
+  config->watermark_pages = prng->chance(1, 2) ? 0 : config->pages_gpu / 8;
+}
+
 Setting draw_setting(uint64_t seed) {
   Prng prng(draw({seed, 0x5a4}));
   Setting setting;
   CoreConfig config;
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
-  const bool cluster = seed >= kClusterSeeds;
+  const bool demotion = seed >= kDemotionSeeds;
+  const bool cluster = seed >= kClusterSeeds && !demotion;
   if (cluster && config.policies.placement == "arena") {
     config.policies = PolicySet{};
     config.pages_host = 0;
@@ -244,7 +263,7 @@ Setting draw_setting(uint64_t seed) {
     const auto wrong = validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
-  } else if (seed >= kRetentionSeeds && !cluster) {
+  } else if (seed >= kRetentionSeeds && !cluster && !demotion) {
     const bool snapshots = seed >= kSnapshotSeeds;
     const Moment moment = snapshots ? draw_snapshots(&config, &prng) : draw_retention(&config, &prng);
     if (!snapshots) draw_chunk(&config, &prng);
@@ -253,7 +272,9 @@ Setting draw_setting(uint64_t seed) {
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
   } else {
+    if (demotion) draw_demotion(&config, &prng);
     const auto wrong = validate_core_config(config);
+    if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
   }
   setting.run.routing =
@@ -381,7 +402,7 @@ void print_swarm(uint64_t seed, bool folded) {
   } else if (seed >= kFormatSeeds && seed < kSnapshotSeeds) {
     fmt::print("{} of the pages are int2, 4-bit tags {:x}, ageing {}\n", c.pages_int2,
                c.policies.precision_spec.four_bit_tags, static_cast<int>(c.policies.precision_spec.ageing));
-  } else if (seed >= kRetentionSeeds) {
+  } else if (seed >= kRetentionSeeds && seed < kDemotionSeeds) {
     const BudgetSpec& spec = c.policies.budget_spec;
     const LayoutSpec& layout = c.policies.layout_spec;
     fmt::print("layout {} of {}x{} heads by {}, budget {}, sinks {}, window {}, chunk {}, cells {}, {:.3f}\n",

@@ -15,7 +15,7 @@ Probes retention_probes() {
         "a compression while two steps are in flight", "a preempted call was compressed again",
         "a page full of dropped cells was freed", "a prefix with holes was adopted",
         "pages of several groups in one step of a stretch", "a compression between decode steps",
-        "a call was cancelled before its counts came"}) {
+        "a call was cancelled before its counts came", "a compression at the start of a turn"}) {
     probes[name] = 0;
   }
   return probes;
@@ -25,11 +25,26 @@ Probes format_probes() {
   Probes probes;
   for (const char* name :
        {"a group filled an int2 page", "2-bit cells spilled to int4", "a prompt's end flushed what waited",
-        "a prefix in pages of two formats was adopted", "a call was preempted", "a call was preempted twice",
-        "a stretch got pages ahead", "a stretch was cut by an arrival", "end-of-sequence ended a stretch",
-        "cancelled with two steps in flight", "a prefix from a call of the same step",
-        "a prefix from another session", "no page free and none to evict", "rejected: larger than the pool",
+        "a prefix in pages of two formats was adopted", "a prefix was requantised", "a call was preempted",
+        "a call was preempted twice", "a stretch got pages ahead", "a stretch was cut by an arrival",
+        "end-of-sequence ended a stretch", "cancelled with two steps in flight",
+        "a prefix from a call of the same step", "a prefix from another session",
+        "no page free and none to evict", "rejected: larger than the pool",
         "a preempted call found its prefix again"}) {
+    probes[name] = 0;
+  }
+  return probes;
+}
+
+Probes demotion_probes() {
+  Probes probes;
+  for (const char* name :
+       {"a call was demoted", "pages of a demoted call came back", "a demoted call found pages in the index",
+        "a demoted call came back to decode", "a partly filled page came back", "a call was preempted twice",
+        "a call that was sent away was cancelled", "a call's demotion failed", "a call's return failed",
+        "a call arrived while another was on its way to the host", "a demotion while a step was in flight",
+        "the host tier is full", "no page free and none to evict", "a recall arrived",
+        "end-of-sequence ended a stretch", "a stretch got pages ahead"}) {
     probes[name] = 0;
   }
   return probes;
@@ -66,6 +81,7 @@ Probes snapshot_probes() {
 
 Probes all_probes(uint64_t last) {
   Probes probes;
+  if (last >= kDemotionSeeds) return demotion_probes();
   if (last >= kClusterSeeds) return cluster_probes();
   if (last >= kSnapshotSeeds) return snapshot_probes();
   if (last >= kFormatSeeds) return format_probes();
@@ -136,6 +152,9 @@ void ProbeObserver::saw(const CallReady& event, Engine* engine) {
     KVT_CHECK(!configs_[raw(engine_now_)].prefill_only);
   }
   if (event.output_tokens == 0) hit("a call of no output");
+  for (const auto& [id, kind] : engine->transfers) {
+    if (kind == TransferKind::kPreempt) hit("a call arrived while another was on its way to the host");
+  }
   if (engine->launched > std::max(engine->done + 2, engine->last_first + 1))
     hit("a stretch was cut by an arrival");
   for (const auto& [id, call] : calls_) {
@@ -148,6 +167,7 @@ void ProbeObserver::saw(const CallReady& event, Engine* engine) {
 
 void ProbeObserver::saw(const CallCancelled& event, Engine* engine) {
   const Call& call = calls_.at(event.call);
+  if (call.away) hit("a call that was sent away was cancelled");
   if (call.on_its_way) hit("cancelled while its prompt was on its way");
   if (call.answered) {
     hit("cancelled after its answer");
@@ -177,13 +197,15 @@ void ProbeObserver::saw(const StepDone& event, Engine* engine) {
 }
 
 void ProbeObserver::saw(const TransferDone& event, Engine* engine) {
-  static constexpr const char* kNames[] = {"a recall arrived", "a demotion arrived", "a prompt arrived"};
+  static constexpr const char* kNames[] = {"a recall arrived", "a demotion arrived", "a prompt arrived",
+                                           "a demoted call left", "a demoted call returned"};
   hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   engine->transfers.erase(event.transfer);
 }
 
 void ProbeObserver::saw(const TransferFailed& event, Engine* engine) {
-  static constexpr const char* kNames[] = {"a recall failed", "a demotion failed", "a prompt did not arrive"};
+  static constexpr const char* kNames[] = {"a recall failed", "a demotion failed", "a prompt did not arrive",
+                                           "a call's demotion failed", "a call's return failed"};
   hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   engine->transfers.erase(event.transfer);
 }
@@ -207,6 +229,8 @@ void ProbeObserver::told(const LaunchStep& c) {
     Call& call = calls_.at(entry.call);
     call.launched = true;
     if (entry.kind == EntryKind::kChunk && !entry.samples) hit("a prompt in chunks");
+    if (entry.first && call.away && entry.context > 0) saw_return(c, entry, engine);
+    if (entry.first) call.away = false;
     if (entry.first && entry.context > 0 && call.preempted > 0)
       hit("a preempted call found its prefix again");
   }
@@ -248,6 +272,7 @@ void ProbeObserver::saw_compressions(const LaunchStep& c, Engine* engine) {
     const PlanEntry& entry = c.entries[compression.entry];
     hit(compression.keep.empty() ? "a compression that the world counts" : "a compression with known counts");
     if (compression.staged) hit("a staged chunk");
+    if (compression.before) hit("a compression at the start of a turn");
     if (raw(c.step) > engine->done) hit("a compression while two steps are in flight");
     if (calls_.at(entry.call).preempted > 0) hit("a preempted call was compressed again");
     if (entry.kind == EntryKind::kDecode) hit("a compression between decode steps");
@@ -300,6 +325,7 @@ void ProbeObserver::saw_formats(const LaunchStep& c) {
     if (pages_2[entry] > 0) hit("a group filled an int2 page");
     if (cells / config.page_tokens > pages_2[entry]) hit("2-bit cells spilled to int4");
   }
+  if (!c.ageings.empty()) hit("a prefix was requantised");
   for (const Adoption& adoption : c.adoptions) {
     const auto narrow = std::count_if(adoption.pages.begin(), adoption.pages.end(), is_int2);
     const auto ends = std::count(adoption.pages.begin(), adoption.pages.end(), kNoPage);
@@ -308,9 +334,28 @@ void ProbeObserver::saw_formats(const LaunchStep& c) {
   }
 }
 
+// Only a call that was demoted begins with tokens that fill no whole page, or with its next output.
+void ProbeObserver::saw_return(const LaunchStep& c, const PlanEntry& entry, const Engine& engine) {
+  const bool part = entry.context % configs_[raw(c.engine)].page_tokens != 0;
+  if (part) hit("a partly filled page came back");
+  if (part && entry.kind == EntryKind::kDecode) hit("a demoted call came back to decode");
+  for (const Adoption& adoption : c.adoptions) {
+    if (!part || adoption.call != entry.call || adoption.pages.empty()) continue;
+    if (!engine.returned.contains(adoption.pages.front())) hit("a demoted call found pages in the index");
+  }
+}
+
 void ProbeObserver::told(const StartTransfer& c) {
   Engine& engine = engines_[raw(c.engine)];
   if (c.kind == TransferKind::kRecall && recalling(engine)) hit("two recalls at once");
+  if (c.kind == TransferKind::kPreempt) {
+    hit("a call was demoted");
+    if (engine.launched > engine.done) hit("a demotion while a step was in flight");
+  }
+  if (c.kind == TransferKind::kResume) {
+    hit("pages of a demoted call came back");
+    engine.returned.insert(c.target.begin(), c.target.end());
+  }
   engine.transfers[c.transfer] = c.kind;
   if (c.kind != TransferKind::kReceive) return;
   Call& call = calls_.at(c.call);
@@ -353,6 +398,7 @@ void ProbeObserver::told(const RejectCall& c) {
 void ProbeObserver::told(const DropCallState& c) {
   if (c.reason != DropCallState::Reason::kPreempted) return;
   hit("a call was preempted");
+  calls_.at(c.call).away = true;
   if (calls_.at(c.call).arrived) hit("an arrived call was preempted");
   if (configs_[raw(c.engine)].policies.placement == "arena") hit("a call with an arena was preempted");
   if (++calls_.at(c.call).preempted == 2) hit("a call was preempted twice");

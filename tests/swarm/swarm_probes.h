@@ -27,6 +27,7 @@ class ProbeObserver final : public Observer {
     bool launched = false;
     bool answered = false;
     uint32_t preempted = 0;
+    bool away = false;  // since it was preempted
     // Of a call that another engine prefilled: its KV is being fetched; its source was let go.
     bool arrived = false, on_its_way = false, read = false;
     size_t source_pages = 0;
@@ -37,6 +38,7 @@ class ProbeObserver final : public Observer {
     std::map<TransferId, TransferKind> transfers;
     std::map<PageId, SessionId> writer;       // whose call a page was granted to last
     std::map<uint32_t, SessionId> snapshots;  // by number: of the call that it was taken of last
+    std::set<PageId> returned;                // from the host, with a call that was demoted
     std::set<CallId> unanswered;              // whose counts the world has yet to say
   };
 
@@ -52,6 +54,7 @@ class ProbeObserver final : public Observer {
   void told(const LaunchStep& command);
   void saw_compressions(const LaunchStep& command, Engine* engine);
   void saw_formats(const LaunchStep& command);
+  void saw_return(const LaunchStep& command, const PlanEntry& entry, const Engine& engine);
   void saw_snapshots(const LaunchStep& command, Engine* engine);
   void told(const StartTransfer& command);
   void told(const SetTimer&) {}

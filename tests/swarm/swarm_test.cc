@@ -31,6 +31,15 @@ TEST_CASE("Q-3 Q-4 Q-6 X-3 X-4 swarm: cells of two formats in two pools") {
   }
 }
 
+TEST_CASE("X-3 X-6 swarm: calls that are sent away keep their pages on the host") {
+  Probes probes = all_probes(kDemotionSeeds);
+  for (uint64_t seed = kDemotionSeeds; seed < kDemotionSeeds + 300; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}
+
 TEST_CASE("X-3 X-4 X-5 swarm: calls that go on from compressed prefixes") {
   Probes probes = all_probes(kSnapshotSeeds);
   for (uint64_t seed = kSnapshotSeeds; seed < kSnapshotSeeds + 300; ++seed) {

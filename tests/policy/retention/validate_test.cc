@@ -102,6 +102,31 @@ TEST_CASE("validate: retention") {
   check(cases);
 }
 
+TEST_CASE("validate: at the start of a turn") {
+  const auto holes = [](CoreConfig* c) {
+    c->policies.layout = "page_mask_dead";
+    c->policies.budget = "ratio";
+    c->policies.identity = "session";
+    c->prefix_cache = true;
+  };
+  const Case cases[] = {
+      {"holes", Moment::kTurnStart, holes, ""},
+      {"cells that move", Moment::kTurnStart,
+       [](CoreConfig* c) {
+         c->policies.budget = "ratio";
+         c->policies.identity = "session";
+       },
+       "choose layout page_mask_dead"},
+      {"nothing to begin with", Moment::kTurnStart,
+       [&](CoreConfig* c) {
+         holes(c);
+         c->prefix_cache = false;
+       },
+       "prefix_cache is false"},
+  };
+  check(cases);
+}
+
 TEST_CASE("validate: compressed prefixes") {
   const Case cases[] = {
       {"compressed prefixes", Moment::kChunkEnd, [](CoreConfig* c) { c->prefix_cache = true; }, ""},

@@ -65,3 +65,68 @@ TEST_CASE("preempt: two steps in flight: the step under way still counts for the
     done s5                           cancelled r1:3  launch s6 r2:17  launch s7 r2:1  # and what r2 had said
   )");
 }
+
+// --- by demotion
+
+namespace {
+
+CoreConfig demoting() {
+  CoreConfig config = table_config();
+  config.pages_gpu = 5;
+  config.pages_host = 8;
+  config.policies.placement = "host";
+  config.preemption = PreemptionKind::kDemote;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("demote: the newest call's pages go to the host, and it goes on where it was") {
+  check_table(demoting(), R"(
+    arrive r1 prompt=32 output=18     launch s1 r1:32
+    arrive r2 prompt=31 output=8      -
+    done s1                           launch s2 r1:1 r2:31
+    done s2                           launch s3 r1:1 r2:1
+    done s3                           send t1 2  preempt r2  launch s4 r1:1
+    arrived t1                        -                           # 3 pages are needed, 2 are free
+    done s4                           launch s5 r1:1
+    cancel r1                         -
+    done s5                           cancelled r1:4  return t2 2
+    arrived t2                        launch s6 r2:1+32           # nothing is computed again
+    done s6                           launch s7 r2:1
+  )");
+}
+
+TEST_CASE("demote: a copy that fails, and a host without room: computed again") {
+  check_table(demoting(), R"(
+    arrive r1 prompt=32 output=18     launch s1 r1:32
+    arrive r2 prompt=31 output=8      -
+    done s1                           launch s2 r1:1 r2:31
+    done s2                           launch s3 r1:1 r2:1
+    done s3                           send t1 2  preempt r2  launch s4 r1:1
+    failed t1                         -
+    done s4                           launch s5 r1:1
+    cancel r1                         -
+    done s5                           cancelled r1:4  launch s6 r2:33
+  )");
+  CoreConfig config = demoting();
+  config.pages_host = 1;
+  check_table(config, R"(
+    arrive r1 prompt=32 output=18     launch s1 r1:32
+    arrive r2 prompt=31 output=8      -
+    done s1                           launch s2 r1:1 r2:31
+    done s2                           launch s3 r1:1 r2:1
+    done s3                           preempt r2  launch s4 r1:1
+  )");
+}
+
+TEST_CASE("demote: who lacks a page waits for the one that is on its way, and who is away may be cancelled") {
+  check_table(demoting(), R"(
+    arrive r1 prompt=31 output=20     launch s1 r1:31
+    arrive r2 prompt=33 output=8      -
+    done s1                           launch s2 r1:1 r2:33        # 2 + 3
+    done s2                           send t1 3  preempt r2       # r1 needs a third page
+    cancel r2                         cancelled r2:1
+    arrived t1                        launch s3 r1:1
+  )");
+}

@@ -1,0 +1,388 @@
+#include "engine/cuda/calibrate_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/cuda/device_facts.h"
+#include "engine/cuda/step_bench.h"
+#include "models/measured_cost.h"
+#include "models/weights.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+constexpr uint32_t kPagesGpu = 20480, kPagesHost = 1024;
+constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
+
+Measured less(const Measured& m, double us) {
+  const auto one = [us](double value) { return std::max(0.0, value - us); };
+  return {one(m.us), one(m.p10), one(m.p90)};
+}
+
+// What a step of these calls is to the cost model, in the middle of `steps` of them.
+struct BenchShape {
+  BenchShape(std::span<const BenchCall> calls, uint32_t padded, uint32_t half) {
+    for (const BenchCall& call : calls) {
+      shape.tokens += call.tokens;
+      shape.logits_rows += call.samples ? 1 : 0;
+      if (call.tokens > 1) {
+        chunks.push_back({call.tokens, call.context, 0});
+        continue;
+      }
+      ++shape.decodes;
+      shape.decode_context_sum += call.context + half;
+      shape.decode_context_max = std::max(shape.decode_context_max, call.context + half);
+    }
+    shape.tokens_padded = std::max(padded, shape.tokens);
+    shape.chunks = chunks;
+  }
+  std::vector<ChunkShape> chunks;
+  StepShape shape;
+};
+
+class Calibration {
+ public:
+  explicit Calibration(const CalibrationRequest& request)
+      : request_(request), shapes_(request.llm), rows_(calibrated_rows(request.quick)) {}
+
+  Result<MeasuredDevice> run();
+
+ private:
+  using Sizes = std::map<std::pair<uint32_t, uint32_t>, Measured>;
+
+  // One operation of a point, and where its table has it.
+  struct Part {
+    std::string operation, shape;
+    uint32_t rows = 0, context = 0;
+    Measured time;       // of one, with an event
+    uint32_t count = 0;  // in the step
+    bool kept = true;    // a table wants it
+  };
+  struct Point {
+    std::vector<Part> parts;
+    Measured wall;
+    uint32_t events = 0;
+    bool chunk = false;
+    uint32_t rows = 0;  // tokens of the chunk, or calls that decode
+  };
+
+  Result<void> make();
+  Result<std::unique_ptr<StepBench>> bench(bool timed);
+  void point(std::span<const BenchCall> calls, uint32_t padded, bool attention);
+  void keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
+            const Measured& value);
+  void take_points();
+  void decodes();
+  void chunks();
+  Result<void> launches();
+  void copies();
+  void beside_copies();
+  Result<void> held_out();
+  void figure(const std::string& name, const char* unit, const std::vector<double>& values);
+  void say(const std::string& text) const {
+    if (request_.progress) request_.progress(text);
+  }
+
+  const CalibrationRequest& request_;
+  const MeasuredShapes shapes_;
+  const std::vector<uint32_t> rows_;
+  std::unique_ptr<DeviceModel> model_;
+  std::unique_ptr<StepBench> plain_, timed_;
+  std::vector<Point> points_;
+  std::map<std::pair<std::string, std::string>, Sizes> tables_;
+  MeasuredDevice out_;
+};
+
+Result<std::unique_ptr<StepBench>> Calibration::bench(bool timed) {
+  StepBenchConfig config;
+  config.page_tokens = request_.page_tokens;
+  config.pages_gpu = kPagesGpu * 16 / request_.page_tokens;
+  config.pages_host = timed ? 0 : kPagesHost;
+  config.rows_max = rows_.back(), config.samples_max = kDecodeRowsMax;
+  config.row_sizes = rows_;
+  config.timed = timed;
+  return StepBench::make(config, request_.llm, model_.get());
+}
+
+Result<void> Calibration::make() {
+  if (Result<void> ok = check_gpu(); !ok) return ok;
+  const DeviceFacts facts = device_facts();
+  out_.gpu = facts.gpu, out_.driver = facts.driver, out_.cuda = facts.cuda, out_.sm_count = facts.sm_count;
+  out_.build = request_.build, out_.date = request_.date;
+  out_.model = request_.llm.name, out_.page_tokens = request_.page_tokens;
+  out_.sm_mhz_min = UINT32_MAX;
+  figure("memory of contexts", "MiB",
+         {static_cast<double>(facts.memory_total - facts.memory_free) / 1048576});
+  say(fmt::format("{}, driver {}: weights of {}", facts.gpu, facts.driver, request_.llm.name));
+  Result<std::unique_ptr<DeviceModel>> model =
+      DeviceModel::make(ModelWeights::random_outline(request_.llm, request_.seed));
+  if (!model) return tl::unexpected<Mistake>(model.error());
+  model_ = std::move(*model);
+  for (auto [to, timed] : {std::pair(&plain_, false), std::pair(&timed_, true)}) {
+    const uint64_t before = device_facts().memory_free;
+    Result<std::unique_ptr<StepBench>> made = bench(timed);
+    if (!made) return tl::unexpected<Mistake>(made.error());
+    *to = std::move(*made);
+    if (timed) continue;
+    const double pages = static_cast<double>(request_.llm.kv_bytes_per_token() * kPagesGpu * 16);
+    figure(fmt::format("memory of an engine of {} rows beside its pages", rows_.back()), "MiB",
+           {(static_cast<double>(before - device_facts().memory_free) - pages) / 1048576});
+  }
+  return {};
+}
+
+void Calibration::figure(const std::string& name, const char* unit, const std::vector<double>& values) {
+  if (values.empty()) return;
+  const Measured m = measured_of(values);
+  out_.figures.push_back({name, unit, m.us, m.p10, m.p90});
+}
+
+// The first measurement of a size holds.
+void Calibration::keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
+                       const Measured& value) {
+  tables_[{operation, shape}].emplace(std::pair(rows, context), value);
+}
+
+// Steps as they are, then with events between operations. `attention`: what depends on contexts is kept too.
+void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool attention) {
+  const BenchShape guess(calls, padded, 0);
+  const bool slow = guess.shape.tokens > 1024 || guess.shape.decode_context_sum > 100'000;
+  const uint32_t steps = slow ? 8 : 14;
+  const StepTimes plain = plain_->measure(calls, padded, 2, steps);
+  const StepTimes timed = timed_->measure(calls, padded, 2, steps / 2);
+  const BenchShape at(calls, padded, 2 + steps / 2);
+  const bool chunk = !at.chunks.empty();
+  KVT_CHECK(!chunk || calls.size() == 1);
+  const uint32_t padded_rows = at.shape.tokens_padded, samples = at.shape.logits_rows;
+  const uint32_t rows = chunk ? at.chunks[0].tokens : at.shape.decodes;
+  const uint32_t context = chunk ? at.chunks[0].context : static_cast<uint32_t>(at.shape.decode_context_sum);
+  const struct {
+    Operation operation;
+    const std::string& shape;
+    uint32_t rows, context;
+    bool kept;
+  } wanted[] = {{Operation::kEmbed, shapes_.hidden, padded_rows, 0, true},
+                {Operation::kNorm, shapes_.hidden, padded_rows, 0, true},
+                {Operation::kQkv, shapes_.qkv, padded_rows, 0, true},
+                {Operation::kAppend, shapes_.heads, padded_rows, 0, true},
+                {Operation::kAttentionOut, shapes_.attention_out, padded_rows, 0, true},
+                {Operation::kGateUp, shapes_.gate_up, padded_rows, 0, true},
+                {Operation::kActivation, shapes_.intermediate, padded_rows, 0, true},
+                {Operation::kDown, shapes_.down, padded_rows, 0, true},
+                {Operation::kLogits, shapes_.logits, samples, 0, true},
+                {Operation::kSample, shapes_.vocab, samples, 0, true},
+                {Operation::kDecodeAttention, shapes_.heads, rows, context, attention},
+                {Operation::kChunkAttention, shapes_.heads, rows, context, attention}};
+  Point found;
+  for (const auto& one : wanted) {
+    const auto kind = static_cast<size_t>(one.operation);
+    if (timed.count[kind] == 0) continue;
+    found.parts.push_back({name_of(one.operation), one.shape, one.rows, one.context,
+                           measured_of(timed.operation[kind]), timed.count[kind], one.kept});
+    found.events += timed.count[kind];
+  }
+  found.wall = measured_of(plain.wall);
+  found.chunk = chunk, found.rows = rows;
+  points_.push_back(std::move(found));
+  if (!chunk && attention && calls.front().context == kShortContext)
+    figure(fmt::format("host starts a step of {} decodes", rows), "us", timed.issued);
+  const Clocks clocks = device_clocks();
+  out_.sm_mhz_min = std::min(out_.sm_mhz_min, clocks.sm), out_.memory_mhz = clocks.memory;
+  out_.sm_mhz_max = std::max(out_.sm_mhz_max, clocks.sm);
+}
+
+// An event adds to the operation before it: the next one's start no longer overlaps its end. By how much is
+// what makes the operations of no step sum to more than the step takes. What is left of a step is the host's:
+// it depends on how many calls decode, and beside chunks on nothing that stands out of the noise of clocks.
+void Calibration::take_points() {
+  double event_us = 0;
+  for (const Point& point : points_) {
+    double sum = 0;
+    for (const Part& part : point.parts) sum += part.time.us * part.count;
+    event_us = std::max(event_us, (sum - point.wall.us) / point.events);
+  }
+  figure("an event adds to an operation", "us", {event_us});
+  std::map<uint32_t, std::vector<double>> decodes;
+  std::vector<double> chunks, shares;
+  uint32_t least = UINT32_MAX, most = 0;  // tokens of chunks
+  for (const Point& point : points_) {
+    double sum = 0;
+    for (const Part& part : point.parts) {
+      const Measured net = less(part.time, event_us);
+      sum += net.us * part.count;
+      if (part.kept) keep(part.operation.c_str(), part.shape, part.rows, part.context, net);
+    }
+    const double left = point.wall.us - sum;
+    shares.push_back(100 * left / point.wall.us);
+    (point.chunk ? chunks : decodes[point.rows]).push_back(left);
+    if (point.chunk) least = std::min(least, point.rows), most = std::max(most, point.rows);
+  }
+  figure("step beside its operations", "% of it", shares);
+  for (const auto& [calls, left] : decodes) keep("decode host", shapes_.model, calls, 0, measured_of(left));
+  for (const uint32_t rows : {least, most}) keep("chunk host", shapes_.model, rows, 0, measured_of(chunks));
+}
+
+// Every captured number of rows with short contexts, then contexts.
+void Calibration::decodes() {
+  const auto batch = [&](uint32_t count, uint32_t context) {
+    const std::vector<BenchCall> calls(count, BenchCall{1, context, true});
+    // Tables over contexts have a power of two of calls: in other rows they would have a hole.
+    point(calls, count, std::has_single_bit(count));
+  };
+  for (const uint32_t count : rows_) {
+    if (count <= kDecodeRowsMax) batch(count, kShortContext);
+  }
+  say("decodes of short contexts are measured");
+  for (const uint32_t count : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u, 256u}) {
+    for (const uint32_t context : {512u, 1024u, 2048u, 4096u, 8192u, 16384u, 32768u}) {
+      if (request_.quick && (count % 64 != 0 || context > 2048)) continue;
+      if (uint64_t{count} * (context + 96) < plain_->cells_max()) batch(count, context);
+    }
+  }
+  say("decodes are measured");
+}
+
+void Calibration::chunks() {
+  const auto one = [&](uint32_t tokens, uint32_t context) {
+    const BenchCall call{tokens, context, true};
+    point({&call, 1}, tokens, std::has_single_bit(tokens));
+  };
+  for (const uint32_t count : rows_) {
+    if (count > kDecodeRowsMax) one(count, 0);
+  }
+  say("chunks without context are measured");
+  for (const uint32_t tokens : {16u, 64u, 128u, 256u, 512u, 1024u, 2048u, 4096u}) {
+    if (tokens > rows_.back()) continue;
+    for (const uint32_t context : {0u, 512u, 2048u, 8192u, 16384u, 32768u}) {
+      if (context > (request_.quick ? 2048u : tokens > 2048 ? 8192u : 32768u)) continue;
+      if (context > 0 || tokens <= kDecodeRowsMax) one(tokens, context);  // else it was measured above
+    }
+  }
+  say("chunks are measured");
+}
+
+Result<void> Calibration::launches() {
+  const Result<LaunchTimes> times = launch_times();
+  if (!times) return tl::unexpected<Mistake>(times.error());
+  figure("host starts a kernel", "us", times->host);
+  figure("small kernel after another", "us", times->device);
+  figure("small kernel and an event after another", "us", times->evented);
+  figure("small kernel after another in a graph", "us", times->graphed);
+  figure("host starts a graph of 100", "us", times->graph);
+  figure("four bytes to the host", "us", times->sync);
+  return {};
+}
+
+void Calibration::copies() {
+  const std::string page = std::to_string(request_.llm.kv_bytes_per_token() * request_.page_tokens);
+  for (const bool in : {true, false}) {
+    for (const uint32_t pages : {1u, 4u, 16u, 64u, 256u, 1024u}) {
+      if (request_.quick && pages > 64) continue;
+      keep(in ? "copy in" : "copy out", page, pages, 0,
+           measured_of(plain_->copies(in, pages, pages > 100 ? 5 : 10)));
+    }
+  }
+}
+
+void Calibration::beside_copies() {
+  const std::vector<BenchCall> calls(32, BenchCall{1, 2048, true});
+  for (const auto& [in, out, name] :
+       {std::tuple(false, false, "no copies"), std::tuple(true, false, "copies in"),
+        std::tuple(false, true, "copies out"), std::tuple(true, true, "both")}) {
+    const StepBench::Beside found = plain_->beside_copies(calls, in, out, 240, request_.quick ? 4 : 12);
+    figure(fmt::format("decode of 32 x 2048 beside {}", name), "us", found.steps.wall);
+    figure(fmt::format("in beside decode, {}", name), "GB/s", found.in_gb_per_s);
+    figure(fmt::format("out beside decode, {}", name), "GB/s", found.out_gb_per_s);
+  }
+}
+
+// Steps of shapes that are in no table: sizes between, unequal contexts, several chunks, mixtures.
+Result<void> Calibration::held_out() {
+  auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
+  if (!cost) return tl::unexpected<Mistake>(cost.error());
+  std::vector<std::pair<std::string, std::vector<BenchCall>>> steps;
+  const auto decodes = [](uint32_t count, uint32_t context) {
+    return std::vector<BenchCall>(count, {1, context});
+  };
+  steps.emplace_back("3 decodes of 777", decodes(3, 777));
+  steps.emplace_back("12 decodes of 3000", decodes(12, 3000));
+  steps.emplace_back("40 decodes of 1500", decodes(40, 1500));
+  steps.emplace_back("100 decodes of 900", decodes(100, 900));
+  steps.emplace_back("200 decodes of 1200", decodes(200, 1200));
+  std::vector<BenchCall> skewed;
+  for (uint32_t i = 0; i < 24; ++i) skewed.push_back({1, 100 + i * i * 40});
+  steps.emplace_back("24 decodes of 100 to 21260", skewed);
+  skewed.assign(15, {1, 200});
+  skewed.push_back({1, 30000});
+  steps.emplace_back("15 decodes of 200 and one of 30000", skewed);
+  steps.emplace_back("a chunk of 310 behind 700", std::vector<BenchCall>{{310, 700}});
+  steps.emplace_back("a chunk of 1500 behind 5000", std::vector<BenchCall>{{1500, 5000}});
+  steps.emplace_back("chunks of 700, 900, 448", std::vector<BenchCall>{{700, 0}, {900, 3000}, {448, 100}});
+  steps.emplace_back("eight chunks of 256 behind 1000", std::vector<BenchCall>(8, {256, 1000}));
+  std::vector<BenchCall> mixed = decodes(32, 2000);
+  mixed.push_back({1000, 2000});
+  steps.emplace_back("32 decodes of 2000 and a chunk of 1000", mixed);
+  mixed = decodes(100, 1000);
+  mixed.push_back({600, 0}), mixed.push_back({900, 5000, false});
+  steps.emplace_back("100 decodes of 1000 and chunks of 600, 900", mixed);
+  for (const auto& [name, calls] : steps) {
+    uint32_t rows = 0;
+    for (const BenchCall& call : calls) rows += call.tokens;
+    const auto padded = std::lower_bound(rows_.begin(), rows_.end(), rows);
+    if (padded == rows_.end()) continue;
+    const StepTimes found = plain_->measure(calls, *padded, 2, 10);
+    const BenchShape at(calls, *padded, 7);
+    const double predicted = static_cast<double>((*cost)->step(at.shape).device) / kTicksPerNs / 1e3;
+    out_.held_out.push_back({name, measured_of(found.wall).us, predicted});
+  }
+  return {};
+}
+
+Result<MeasuredDevice> Calibration::run() {
+  if (Result<void> ok = make(); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = launches(); !ok) return tl::unexpected<Mistake>(ok.error());
+  // What the clocks do after idling is nobody's measurement.
+  const BenchCall warm{std::min(1024u, rows_.back()), 0, true};
+  plain_->measure({&warm, 1}, warm.tokens, 20, 1);
+  decodes();
+  chunks();
+  copies();
+  beside_copies();
+  take_points();
+  for (auto& [name, sizes] : tables_) {
+    MeasuredTable table{name.first, name.second, {}, {}, {}};
+    const bool flat =
+        std::all_of(sizes.begin(), sizes.end(), [](const auto& s) { return s.first.second == 0; });
+    for (const auto& [size, value] : sizes) {
+      table.rows.push_back(size.first);
+      if (!flat) table.context.push_back(size.second);
+      table.at.push_back(value);
+    }
+    out_.tables.push_back(std::move(table));
+  }
+  if (Result<void> ok = held_out(); !ok) return tl::unexpected<Mistake>(ok.error());
+  return std::move(out_);
+}
+
+}  // namespace
+
+std::vector<uint32_t> calibrated_rows(bool quick) {
+  if (quick) return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
+  std::vector<uint32_t> out = {1, 2, 4};
+  for (uint32_t rows = 8; rows <= kDecodeRowsMax; rows += 8) out.push_back(rows);
+  for (uint32_t rows = kDecodeRowsMax + 64; rows <= 2048; rows += 64) out.push_back(rows);
+  out.push_back(4096);
+  return out;
+}
+
+Result<MeasuredDevice> calibrate_device(const CalibrationRequest& request) {
+  return Calibration(request).run();
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,36 @@
+// calibrate_device() measures what steps of this engine take on this GPU, as tables that
+// models/measured_cost.h prices steps with. Well under two minutes for a model of 8 billion parameters.
+
+#ifndef KVTWIN_ENGINE_CUDA_CALIBRATE_DEVICE_H_
+#define KVTWIN_ENGINE_CUDA_CALIBRATE_DEVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "models/llm.h"
+#include "models/measured_device.h"
+
+namespace kvtwin::cuda {
+
+struct CalibrationRequest {
+  LlmSpec llm;
+  uint32_t page_tokens = 16;
+  uint64_t seed = 1;        // of the weights
+  bool quick = false;       // a few sizes only: whether it works
+  std::string build, date;  // for the record
+  std::function<void(const std::string&)> progress{};
+};
+
+// Numbers of rows that matrix products are measured on. Scenarios that are compared with a prediction should
+// capture these sizes: products between them are interpolated, and cuBLASLt's kernels change in steps.
+std::vector<uint32_t> calibrated_rows(bool quick);
+
+// Mistakes: no GPU; no room.
+Result<MeasuredDevice> calibrate_device(const CalibrationRequest& request);
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_CALIBRATE_DEVICE_H_

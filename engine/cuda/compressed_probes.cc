@@ -1,0 +1,223 @@
+// What scorers ask besides the prompt's own rows: passes of probe rows, a session's memory, and scores that
+// are computed on the host.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/base/prng.h"
+#include "engine/cuda/compressed_cache.h"
+#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/cuda_forward.h"
+
+namespace kvtwin::cuda {
+
+uint32_t probe_rows_max(const CoreConfig& config, kernels::ScorerKind kind) {
+  const ScorerSpec& spec = config.policies.scorer_spec;
+  if (config.policies.budget == "all") return 0;
+  if (kind == kernels::ScorerKind::kJudgeQ) return captured_rows(config.policies.scorer, spec);
+  if (kind == kernels::ScorerKind::kKvzip)
+    return spec.repeat_tokens + spec.repeat_tail + spec.repeat_instruction;
+  return 0;
+}
+
+bool reads_matrices(kernels::ScorerKind kind) { return kind == kernels::ScorerKind::kCritical; }
+
+// Scores of all heads, made while the rows go by.
+void CompressedCache::run_probes(size_t index, const StepStream& on) {
+  Work& work = work_[index];
+  const uint32_t heads = llm_.layers * llm_.kv_heads;
+  uint32_t rows = 0;
+  for (uint32_t head = 0; head < heads; ++head) {
+    const std::span<const uint32_t> positions = work.call->cells.positions(head);
+    const auto first = static_cast<uint32_t>(
+        std::lower_bound(positions.begin(), positions.end(), work.compression->begin) - positions.begin());
+    rows = std::max(rows, rows_ranked(work, head, first));
+  }
+  scores_->reserve_scores(heads, rows);
+  probing_ = Probing{rows, work.compression->begin, std::nullopt, 0};
+  if (scores_->spec().kind == kernels::ScorerKind::kJudgeQ) {
+    ask_judges(&work, on);
+  } else {
+    host_scores_.assign(uint64_t{heads} * rows, 1.0f);  // of what nobody repeats
+    send_scores(on);
+    repeat_context(&work, on);
+  }
+  probing_.reset();
+}
+
+void CompressedCache::ask_judges(Work* work, const StepStream& on) {
+  const ScorerSpec& spec = options_.config.core.policies.scorer_spec;
+  const uint32_t end = work->compression->end;
+  if (!options_.config.ask_response) return probe(work, {}, weights_.soft_tokens, on);
+  // What is fed back: the last token of the output never is.
+  const uint32_t asked = captured_rows(options_.config.core.policies.scorer, spec);
+  const uint32_t last =
+      access_.prompt_tokens(work->rows.call) + std::max(access_.output_tokens(work->rows.call), 2u) - 1;
+  std::vector<uint32_t> tokens;
+  for (uint32_t p = end; p < std::min(last, end + asked); ++p)
+    tokens.push_back(access_.token(work->rows.call, p));
+  probe(work, tokens, {}, on);
+}
+
+// As cpu::CompressedCache does: an instruction that nobody taught the model, the end of the chunk before, and
+// the chunk itself once more.
+void CompressedCache::repeat_context(Work* work, const StepStream& on) {
+  const ScorerSpec& spec = options_.config.core.policies.scorer_spec;
+  const uint32_t end = work->compression->end;
+  const uint32_t begin = std::min(options_.config.core.policies.budget_spec.sinks, end);
+  std::vector<uint32_t> instruction(spec.repeat_instruction);
+  for (uint32_t i = 0; i < instruction.size(); ++i) {
+    instruction[i] = static_cast<uint32_t>(draw({options_.config.seed, 0x6b767a6970, i}) % llm_.vocab);
+  }
+  probing_->sinks = begin;
+  for (const kernels::RepeatChunk& chunk :
+       kernels::repeat_chunks(begin, end, spec.repeat_tokens, spec.repeat_tail)) {
+    probing_->chunk = chunk;
+    std::vector<uint32_t> tokens = instruction;
+    for (uint32_t p = chunk.tail_begin; p < chunk.end; ++p)
+      tokens.push_back(access_.token(work->rows.call, p));
+    probe(work, tokens, {}, on);
+  }
+}
+
+// Rows behind the call's cells, which nobody keeps: they are staged, and nothing is ranked. `tokens`, or
+// `values` as they enter the first layer.
+void CompressedCache::probe(Work* of, const std::vector<uint32_t>& tokens, const std::vector<float>& values,
+                            const StepStream& on) {
+  const auto count = static_cast<uint32_t>(tokens.empty() ? values.size() / llm_.hidden : tokens.size());
+  if (count == 0) return;
+  KVT_CHECK(count <= memory_.rows_max);
+  std::vector<Work> step = std::move(work_);
+  const uint32_t step_rows = rows_;
+  Work work;
+  work.call = of->call;
+  work.rows = {.call = of->rows.call,
+               .row = 0,
+               .tokens = count,
+               .context = of->call->cells.tokens(),
+               .phase = of->call->cells.next_phase(),
+               .prompt = true,
+               .samples = false,
+               .staged = true};
+  work_.clear();
+  work_.push_back(std::move(work));
+  rows_ = count;
+  write_lists(on);
+  std::vector<uint32_t> positions;
+  for (uint32_t i = 0; i < count; ++i) positions.push_back(work_[0].rows.phase + i);
+  choice_lists_.clear();
+  const ListAt<uint32_t> positions_at = choice_lists_.add(positions), tokens_at = choice_lists_.add(tokens);
+  choice_lists_.send(on.stream);
+  DeviceRows rows;
+  rows.tokens = choice_lists_.at(tokens_at), rows.positions = choice_lists_.at(positions_at);
+  rows.rows = rows.padded_rows = count;
+  access_.forward->pass(rows, tokens.empty() ? values.data() : nullptr, this, on);
+  on.timer->end();
+  must(cudaStreamSynchronize(on.stream), "probe rows", 0, [&] { return fmt::format("{} rows", count); });
+  work_ = std::move(step);
+  rows_ = step_rows;
+}
+
+// Judge Q: all that is ranked, and the rows themselves. KVzip: sinks, the chunk, and the rows themselves.
+void CompressedCache::add_probe_look(uint32_t head, const Work& work, const Read& read) {
+  const uint32_t count = work.rows.tokens, column = shape_.groups.column_of(head);
+  LookHead look;
+  look.queries = count, look.q_row = 0;
+  look.q_head = head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
+  look.visible = static_cast<uint32_t>(visible_.size());
+  if (probing_->chunk.has_value()) {
+    const kernels::RepeatChunk& chunk = *probing_->chunk;
+    KVT_CHECK(work.call->cells.cells(head) == work.call->cells.tokens());  // nothing was dropped yet
+    const uint32_t page = memory_.page_tokens;
+    look.cells = {static_cast<uint32_t>(tables_.size()), column, 0, 0};
+    const auto add = [&](uint32_t begin, uint32_t end) {
+      for (uint32_t cell = begin; cell < end; ++cell)
+        tables_.push_back(read.listed ? tables_[read.table + cell]
+                                      : tables_[read.table + cell / page] * page + cell % page);
+      look.cells.rows += end - begin;
+    };
+    add(0, probing_->sinks), add(chunk.begin, chunk.end);
+    look.scored = look.cells.rows;
+    add(read.before, read.before + count);
+  } else {
+    const std::span<const uint32_t> positions = work.call->cells.positions(head);
+    const auto first = static_cast<uint32_t>(
+        std::lower_bound(positions.begin(), positions.end(), probing_->begin) - positions.begin());
+    look.cells = {read.table, column, first, read.before - first + count};
+    look.scored = read.before - first;
+  }
+  for (uint32_t i = 0; i < count; ++i) visible_.push_back(look.scored + i + 1);
+  look_rows_ = std::max(look_rows_, look.cells.rows);
+  look_queries_ = std::max(look_queries_, count);
+  looks_.push_back(look);
+}
+
+void CompressedCache::score_probes(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
+  LookArgs look = look_args(tensors.q);
+  look.heads = lists_.at(at_.looks) + layers_[layer].looks.first, look.count = llm_.kv_heads;
+  float* scores = scores_->scores() + uint64_t{layer} * llm_.kv_heads * probing_->stride;
+  uint32_t skip = 0;
+  look.cells.listed = read_of(&work_[0], layer * llm_.kv_heads).listed;
+  if (probing_->chunk.has_value()) {
+    KVT_CHECK(probing_->begin == 0);
+    look.cells.listed = true;
+    skip = probing_->sinks, scores += probing_->chunk->begin;
+  }
+  scores_->score_probes(look, scores, probing_->stride, skip, on.stream);
+}
+
+// A layer's keys and values come over, the definitions score them, and scores go back.
+void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, const uint32_t* tables,
+                                    bool listed, const StepStream& on) {
+  const uint64_t stride = batch.rows_max, numbers = llm_.kv_heads * stride * llm_.head_dim;
+  grow(&fetched_, Buffer::Kind::kDevice, 2 * numbers * sizeof(float), "keys and values");
+  grow(&fetched_host_, Buffer::Kind::kPinned, 2 * numbers * sizeof(float), "keys and values");
+  const auto shape = [&] { return fmt::format("{} heads, {} rows", llm_.kv_heads, stride); };
+  const auto fetch = [&](uint32_t layer, const float** keys, const float** values) {
+    ReadCellsArgs args{cells_.cells(tables, listed),
+                       rank_lists_.at(batch.at.cells) + uint64_t{layer} * llm_.kv_heads,
+                       fetched_.as<float>(),
+                       fetched_.as<float>() + numbers,
+                       stride,
+                       llm_.kv_heads,
+                       batch.rows_max};
+    must(read_cells(args, on.stream), "read_cells", 0, shape);
+    must(cudaMemcpyAsync(fetched_host_.as<float>(), fetched_.as<float>(), 2 * numbers * sizeof(float),
+                         cudaMemcpyDeviceToHost, on.stream),
+         "copy of keys and values", 2 * numbers * sizeof(float), shape);
+    must(cudaStreamSynchronize(on.stream), "copy of keys and values", 0, shape);
+    *keys = fetched_host_.as<float>(), *values = fetched_host_.as<float>() + numbers;
+  };
+  std::vector<cpu::RankedHead> heads = ranked_heads(work, batch);
+  const std::span<const uint32_t> known = work.compression->keep;
+  std::vector<uint32_t> expected;  // by layer
+  for (uint32_t l = 0; l < llm_.layers; ++l) {
+    const cpu::RankedHead& head = heads[size_t{l} * llm_.kv_heads];
+    expected.push_back(known.empty() ? budget_->expected(head.candidates(), work.compression->end)
+                                     : known[shape_.groups.group_of(head.head)]);
+  }
+  host_->score(access_.session(work.rows.call), heads, work.compression->end, work.rows, expected,
+               scores_->fetch_queries(work.call->captured, on.stream), batch.rows_max, fetch);
+  host_scores_.assign(batch.count() * stride, 0.0f);
+  for (size_t i = 0; i < heads.size(); ++i)
+    std::copy(heads[i].scores.begin(), heads[i].scores.end(),
+              host_scores_.begin() + static_cast<ptrdiff_t>(i * stride));
+  send_scores(on);
+}
+
+// A prompt has ended: what it asked becomes part of its session's memory, once, whether or not anything is
+// dropped.
+void CompressedCache::remember(const Work& work, const StepStream& on) {
+  const bool ended = work.rows.prompt && (work.rows.samples || work.compression != nullptr);
+  if (!ended) return;
+  const SessionId session = access_.session(work.rows.call);
+  // A session that ended meanwhile has lost it: then this turn is all there is.
+  const bool known = !remembered_.insert(work.rows.call).second && host_->intents().find(session) != nullptr;
+  if (known) return;
+  host_->intents().remember(session, scores_->fetch_queries(work.call->captured, on.stream),
+                            work.call->cells.tokens());
+}
+
+}  // namespace kvtwin::cuda

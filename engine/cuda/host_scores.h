@@ -1,0 +1,54 @@
+// HostScores computes on the host what our kernels do not: Expected Attention, CriticalKV and IntentKV, by
+// the definitions themselves (cpu::CellScorer, cpu::IntentMemory), on the GPU's bf16 cells and queries.
+//
+// Every compression fetches the keys (and values) that it ranks: right, and as slow as a copy and a loop are.
+
+#ifndef KVTWIN_ENGINE_CUDA_HOST_SCORES_H_
+#define KVTWIN_ENGINE_CUDA_HOST_SCORES_H_
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/cpu/cell_scorer.h"
+#include "engine/cpu/intent_memory.h"
+
+namespace kvtwin::cuda {
+
+class HostScores {
+ public:
+  // All must outlive it.
+  HostScores(const cpu::ScorerConfig& config, const ModelWeights* model, const cpu::ScorerWeights* weights,
+             const cpu::CellShape* shape)
+      : config_(config),
+        model_(*model),
+        weights_(*weights),
+        shape_(*shape),
+        rope_(rope_frequencies(model->llm())),
+        intents_(config.spec, &model->llm(), &rope_, weights) {}
+
+  // What a prompt that has ended asked for becomes part of its session's memory.
+  bool remembers() const { return kernels::scores_tokens(config_.spec.kind); }
+  cpu::IntentMemory& intents() { return intents_; }
+
+  // Keys and values of all rows of one layer's heads, [heads][stride][head_dim].
+  using Fetch = std::function<void(uint32_t layer, const float** keys, const float** values)>;
+  // Fills the scores of all heads, which are in order of layers. `expected`, by layer: cells that a head will
+  // keep besides the forced ones.
+  void score(SessionId session, std::span<cpu::RankedHead> heads, uint32_t tokens, const cpu::StepRows& rows,
+             std::span<const uint32_t> expected, const std::vector<cpu::Queries>& queries, uint32_t stride,
+             const Fetch& fetch);
+
+ private:
+  const cpu::ScorerConfig config_;
+  const ModelWeights& model_;
+  const cpu::ScorerWeights& weights_;
+  const cpu::CellShape& shape_;
+  const RopeFrequencies rope_;
+  cpu::IntentMemory intents_;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_HOST_SCORES_H_

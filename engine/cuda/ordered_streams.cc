@@ -1,0 +1,91 @@
+#include "engine/cuda/ordered_streams.h"
+
+#include "engine/base/prng.h"
+#include "engine/cuda/cuda_check.h"
+#include "kernels/delay.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+std::string no_shape() { return {}; }
+constexpr uint32_t kEdges = 4;
+constexpr uint64_t kDelayMax = 200'000;  // ns
+
+}  // namespace
+
+Result<std::unique_ptr<OrderedStreams>> OrderedStreams::make(uint32_t layers, const OrderTests& tests) {
+  std::unique_ptr<OrderedStreams> out(new OrderedStreams(layers, tests));
+  int low = 0, high = 0;
+  if (Result<void> ok = check(cudaDeviceGetStreamPriorityRange(&low, &high), "stream priorities", ""); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  for (const Lane lane : {Lane::kRecall, Lane::kOffload}) {
+    if (Result<void> ok = check(cudaStreamCreateWithPriority(&out->streams_[static_cast<uint32_t>(lane)],
+                                                             cudaStreamNonBlocking, high),
+                                "cudaStreamCreate", "");
+        !ok)
+      return tl::unexpected<Mistake>(ok.error());
+  }
+  out->events_.resize(size_t{kEdges} * layers);
+  for (cudaEvent_t& event : out->events_) {
+    if (Result<void> ok =
+            check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", "");
+        !ok)
+      return tl::unexpected<Mistake>(ok.error());
+  }
+  return out;
+}
+
+OrderedStreams::~OrderedStreams() {
+  for (const Lane lane : {Lane::kRecall, Lane::kOffload}) {
+    if (stream(lane) == nullptr) continue;
+    cudaStreamSynchronize(stream(lane));  // nothing may be freed under work in flight
+    cudaStreamDestroy(stream(lane));
+  }
+  for (const cudaEvent_t event : events_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+}
+
+void OrderedStreams::record(Edge edge, uint32_t layer, Lane lane) {
+  must(cudaEventRecord(events_[number(edge, layer)], stream(lane)), "cudaEventRecord", 0, no_shape);
+  if (tests_.watch != nullptr) tests_.watch->recorded(number(edge, layer), static_cast<uint32_t>(lane));
+}
+
+void OrderedStreams::wait(Lane lane, Edge edge, uint32_t layer) {
+  if (edge == tests_.left_out) return;
+  must(cudaStreamWaitEvent(stream(lane), events_[number(edge, layer)]), "cudaStreamWaitEvent", 0, no_shape);
+  if (tests_.watch != nullptr) tests_.watch->waited(static_cast<uint32_t>(lane), number(edge, layer));
+}
+
+void OrderedStreams::wait_for_recalls() {
+  must(cudaStreamSynchronize(stream(Lane::kRecall)), "recall of pages", 0, no_shape);
+  // The host starts what comes later: every stream knows.
+  if (tests_.watch == nullptr) return;
+  constexpr uint32_t kHost = UINT32_MAX;
+  tests_.watch->recorded(kHost, static_cast<uint32_t>(Lane::kRecall));
+  for (const Lane lane : {Lane::kCompute, Lane::kOffload})
+    tests_.watch->waited(static_cast<uint32_t>(lane), kHost);
+}
+
+void OrderedStreams::step_ended() {
+  if (tests_.watch == nullptr) return;
+  constexpr uint32_t kHost = UINT32_MAX;
+  tests_.watch->recorded(kHost, static_cast<uint32_t>(Lane::kCompute));
+  for (const Lane lane : {Lane::kRecall, Lane::kOffload})
+    tests_.watch->waited(static_cast<uint32_t>(lane), kHost);
+}
+
+void OrderedStreams::dawdle(Lane lane) {
+  if (tests_.delays == 0) return;
+  const uint64_t bits = draw({tests_.delays, ++moments_});
+  if (bits % 3 == 0) return;
+  must(delay(bits / 3 % kDelayMax, stream(lane)), "delay", 0, no_shape);
+}
+
+void OrderedStreams::touches(Lane lane, HappensBefore::Access access, const char* what, uint32_t number,
+                             const char* operation) {
+  if (tests_.watch == nullptr) return;
+  tests_.watch->touches(static_cast<uint32_t>(lane), access, {what, number}, operation);
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,60 @@
+// The streams of a RetrievedCache and the events between them: METHODS 6.4's edges, each in one place.
+//
+// For tests, streams can be delayed at random wherever one could overtake another, an edge can be left out,
+// and HappensBefore can be told of everything.
+
+#ifndef KVTWIN_ENGINE_CUDA_ORDERED_STREAMS_H_
+#define KVTWIN_ENGINE_CUDA_ORDERED_STREAMS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "engine/cuda/happens_before.h"
+#include "engine/cuda/retrieved.h"
+
+namespace kvtwin::cuda {
+
+enum class Lane : uint32_t { kCompute, kRecall, kOffload };
+class OrderedStreams {
+ public:
+  // Wrong: what CUDA says.
+  static Result<std::unique_ptr<OrderedStreams>> make(uint32_t layers, const OrderTests& tests);
+  OrderedStreams(const OrderedStreams&) = delete;
+  OrderedStreams& operator=(const OrderedStreams&) = delete;
+  ~OrderedStreams();
+
+  // The compute stream is the engine's: it is told at each step.
+  void compute_on(cudaStream_t stream) { streams_[0] = stream; }
+  cudaStream_t stream(Lane lane) const { return streams_[static_cast<uint32_t>(lane)]; }
+
+  void record(Edge edge, uint32_t layer, Lane lane);
+  void wait(Lane lane, Edge edge, uint32_t layer);
+  // The host waits for the recall stream.
+  void wait_for_recalls();
+  // The host has waited for the compute stream, and everything that it waited for.
+  void step_ended();
+  // A moment at which this stream may be late.
+  void dawdle(Lane lane);
+  void touches(Lane lane, HappensBefore::Access access, const char* what, uint32_t number,
+               const char* operation);
+  bool watched() const { return tests_.watch != nullptr; }
+
+ private:
+  OrderedStreams(uint32_t layers, const OrderTests& tests) : layers_(layers), tests_(tests) {}
+  uint32_t number(Edge edge, uint32_t layer) const { return static_cast<uint32_t>(edge) * layers_ + layer; }
+
+  const uint32_t layers_;
+  const OrderTests tests_;
+  cudaStream_t streams_[3] = {};
+  std::vector<cudaEvent_t> events_;
+  uint64_t moments_ = 0;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_ORDERED_STREAMS_H_

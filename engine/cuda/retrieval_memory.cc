@@ -1,0 +1,113 @@
+#include "engine/cuda/retrieval_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/cuda/cuda_check.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+std::string no_shape() { return {}; }
+
+Buffer grown(uint64_t bytes, const char* what) {
+  Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what, "of calls that choose pages");
+  if (!made) fail(made.error().text());
+  return std::move(*made);
+}
+
+}  // namespace
+
+Result<RetrievalMemory> RetrievalMemory::make(const LlmSpec& llm, const ChoiceShape& shape,
+                                              const Size& size) {
+  RetrievalMemory out;
+  out.shape_ = shape;
+  out.size_ = size;
+  const uint64_t counts = uint64_t{size.layers + 1} * sizeof(ChoiceCounts);
+  const struct {
+    Buffer* buffer;
+    Buffer::Kind kind;
+    uint64_t bytes;
+    const char* what;
+  } rows[] = {{&out.summaries_, Buffer::Kind::kDevice, out.summaries_of_layer_bytes() * size.layers,
+               "summaries of pages"},
+              {&out.counts_, Buffer::Kind::kDevice, counts, "counts of choices"},
+              {&out.counts_host_, Buffer::Kind::kPinned, counts, "counts of choices"}};
+  for (const auto& row : rows) {
+    Result<Buffer> made =
+        Buffer::make(row.kind, row.bytes, row.what,
+                     fmt::format("{} pages, {} layers of {}", size.owners, size.layers, llm.layers));
+    if (!made) return tl::unexpected<Mistake>(made.error());
+    *row.buffer = std::move(*made);
+  }
+  if (Result<void> ok =
+          check(cudaMemset(out.counts_.as<void>(), 0, counts), "cudaMemset", "counts of choices");
+      !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  return out;
+}
+
+__nv_bfloat16* RetrievalMemory::summaries(uint32_t layer) const {
+  return summaries_.as<__nv_bfloat16>(layer * summaries_of_layer_bytes());
+}
+
+__nv_bfloat16* RetrievalMemory::q_before(uint32_t layer) const {
+  return q_before_.as<__nv_bfloat16>(uint64_t{layer} * states_ * query_numbers() * sizeof(__nv_bfloat16));
+}
+
+// Layers are rows of the old buffer and of the new one, which is wider.
+void RetrievalMemory::reserve_states(uint32_t states) {
+  if (!size_.slots || states <= states_) return;
+  states = std::max({states, 2 * states_, 16u});
+  must(cudaDeviceSynchronize(), "wait for calls that choose pages", 0, no_shape);
+  for (const auto& [buffer, each] : {std::pair{&held_, head_lists() * sizeof(uint32_t)},
+                                     std::pair{&q_before_, query_numbers() * sizeof(__nv_bfloat16)}}) {
+    Buffer made = grown(each * states * size_.layers, "what calls hold");
+    if (states_ > 0) {
+      must(cudaMemcpy2D(made.as<char>(), each * states, buffer->as<char>(), each * states_, each * states_,
+                        size_.layers, cudaMemcpyDeviceToDevice),
+           "copy of what calls hold", each * states, no_shape);
+    }
+    *buffer = std::move(made);
+  }
+  must(cudaDeviceSynchronize(), "copy of what calls hold", 0, no_shape);
+  states_ = states;
+}
+
+void RetrievalMemory::reserve_rows(uint32_t rows, uint32_t candidates) {
+  if (rows <= rows_ && candidates <= shape_.score_stride) return;
+  rows_ = std::max(rows, rows_);
+  shape_.score_stride = std::max(shape_.score_stride, (candidates + candidates / 4 + 3) / 4 * 4);
+  must(cudaDeviceSynchronize(), "wait for calls that choose pages", 0, no_shape);
+  scores_ =
+      grown(uint64_t{rows_} * shape_.kv_heads * shape_.score_rows() * shape_.score_stride * sizeof(float),
+            "scores of pages");
+  if (!size_.slots) return;
+  const uint64_t moves = rows_ * head_lists() * sizeof(RecallMove);
+  before_ = grown(moves, "moves before attention");
+  after_ = grown(moves * size_.layers, "moves after attention");
+  spare_tables_ = grown(rows_ * head_lists() * sizeof(uint32_t), "tables");
+}
+
+void RetrievalMemory::fetch_counts(cudaStream_t stream) const {
+  must(cudaMemcpyAsync(counts_host_.as<void>(), counts_.as<void>(), counts_.bytes(), cudaMemcpyDeviceToHost,
+                       stream),
+       "copy of counts of choices", counts_.bytes(), no_shape);
+}
+
+ChoiceArgs RetrievalMemory::args(uint32_t layer, bool spare) const {
+  ChoiceArgs args;
+  args.summaries = summaries(layer);
+  args.scores = scores_.as<float>();
+  args.counts = counts(spare ? size_.layers : layer);
+  if (!size_.slots) return args;
+  args.q_before = q_before(layer);
+  args.held = held_.as<uint32_t>(uint64_t{layer} * states_ * head_lists() * sizeof(uint32_t));
+  args.before = before_.as<RecallMove>();
+  args.after = after_.as<RecallMove>(uint64_t{layer} * rows_ * head_lists() * sizeof(RecallMove));
+  return args;
+}
+
+}  // namespace kvtwin::cuda

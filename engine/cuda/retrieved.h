@@ -1,0 +1,46 @@
+// The door to RetrievedCache (retrieved_cache.h), without CUDA's headers.
+
+#ifndef KVTWIN_ENGINE_CUDA_RETRIEVED_H_
+#define KVTWIN_ENGINE_CUDA_RETRIEVED_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/cuda/caches.h"
+#include "engine/cuda/owned_cache.h"
+#include "engine/policy/retrieval_spec.h"
+#include "models/llm.h"
+
+namespace kvtwin::cuda {
+
+class HappensBefore;
+
+// What waits for what (retrieved_cache.h).
+enum class Edge : uint32_t { kAttended, kRecalled, kSealed, kOffloaded, kNone };
+
+// For tests of the order between streams.
+struct OrderTests {
+  uint64_t delays = 0;             // not 0: streams are late at random, drawn from this
+  Edge left_out = Edge::kNone;     // never waited for
+  HappensBefore* watch = nullptr;  // is told of everything
+};
+
+struct RetrievedOptions {
+  RetrievalMethod method = RetrievalMethod::kFreekv;
+  RetrievalSpec spec{};
+  OrderTests tests{};
+};
+
+// A sentence that says what is not computed on CUDA, and what would be right.
+std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
+                                           const LlmSpec& llm, uint32_t page_tokens);
+
+// Wrong: no room. REQUIRES: validate_policy_set() accepts the method and its spec, and check_retrieved() has
+// nothing to say.
+Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemory& memory,
+                                  const LlmSpec& llm);
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_RETRIEVED_H_

@@ -1,0 +1,200 @@
+// What one layer of a RetrievedCache starts, and on which stream.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/retrieved_cache.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+using Access = HappensBefore::Access;
+
+// What is watched: cells that were computed here, cells that were recalled, cells on the host.
+constexpr const char* kPages = "pages of layer";
+constexpr const char* kSlots = "slots of layer";
+constexpr const char* kHome =
+    "host page by layers";             // by page: what one step recalls and offloads lies apart
+constexpr uint32_t kRecallCtas = 4;    // when nothing else runs
+constexpr uint32_t kRecallWarps = 70;  // beside what follows attention (kernels/README.md)
+constexpr uint32_t kStagedMax = 64;
+
+std::string no_shape() { return {}; }
+
+PageSummaryKind kind_of(PageSummary summary) {
+  switch (summary) {
+    case PageSummary::kMinMax:
+      return PageSummaryKind::kMinMax;
+    case PageSummary::kCuboid:
+      return PageSummaryKind::kCuboid;
+    case PageSummary::kMean:
+      return PageSummaryKind::kMean;
+  }
+  KVT_CHECK(!"a summary that no kernel makes");
+  return {};
+}
+
+}  // namespace
+
+void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                            const StepStream& on) {
+  on.timer->begin(Operation::kAppend, layer);
+  if (dense(layer)) {
+    __nv_bfloat16* const pool = resident() ? resident_.layer(layer) : pages_.layer(layer);
+    dense_attention_.append(tensors, dense_on_device_, pool, on.stream);
+    dense_attention_.attend(layer, tensors, dense_on_device_, pool, on.stream, on.timer);
+    return;
+  }
+  if (arena_) order_->wait(Lane::kCompute, Edge::kRecalled, layer);
+  order_->touches(Lane::kCompute, Access::kWrite, kPages, layer, "append");
+  attention_.append(tensors, rows, pages_.layer(layer), on.stream);
+  seal(layer, on.stream);
+  if (!choice_rows_.empty()) choose(layer, tensors, rows, on.stream);
+  order_->dawdle(Lane::kCompute);
+  for (const char* const what : {kPages, kSlots})
+    order_->touches(Lane::kCompute, Access::kRead, what, layer, "attention");
+  attention_.attend(layer, tensors, rows, pages_.layer(layer), on.stream, on.timer);
+  if (arena_) {
+    const auto width = llm_.query_heads * llm_.head_dim;
+    must(keep_queries(upload_.at(at_.kept), static_cast<uint32_t>(kept_.size()), width, tensors.q,
+                      choices_.q_before(chooser(layer)), on.stream),
+         "keep_queries", 0, no_shape);
+  }
+  if (arena_ && spec_.speculation && !choice_rows_.empty()) {
+    order_->record(Edge::kAttended, layer, Lane::kCompute);
+    order_->wait(Lane::kRecall, Edge::kAttended, layer);
+    order_->dawdle(Lane::kRecall);
+    const ChoiceArgs args = choices_.args(chooser(layer), false);
+    recall(layer, args.after, &args.counts->moves_after, true);
+    order_->record(Edge::kRecalled, layer, Lane::kRecall);
+  }
+  if (layer + 1 == llm_.layers && arena_ && !choice_rows_.empty()) choices_.fetch_counts(on.stream);
+}
+
+// Pages that this step has filled: summarised from exact keys, and on their way to the host.
+void RetrievedCache::seal(uint32_t layer, cudaStream_t stream) {
+  if (sealed_.empty()) return;
+  SummaryArgs args;
+  args.pool = pages_.layer(layer);
+  args.pages = upload_.at(at_.summaries);
+  args.out = choices_.summaries(chooser(layer));
+  args.count = static_cast<uint32_t>(sealed_.size()) * llm_.kv_heads;
+  args.page_tokens = memory_.page_tokens, args.head_dim = llm_.head_dim;
+  args.kind = kind_of(spec_.summary);
+  must(summarise_pages(args, stream), "summarise_pages", 0,
+       [&] { return fmt::format("{} pages, layer {}", sealed_.size(), layer); });
+  if (!arena_) return;
+  order_->record(Edge::kSealed, layer, Lane::kCompute);
+  order_->wait(Lane::kOffload, Edge::kSealed, layer);
+  order_->dawdle(Lane::kOffload);
+  offload(layer);
+  if (layer + 1 == llm_.layers) order_->record(Edge::kOffloaded, 0, Lane::kOffload);
+}
+
+void RetrievedCache::offload(uint32_t layer) {
+  const cudaStream_t stream = order_->stream(Lane::kOffload);
+  const HostPool host = host_layer(layer);
+  const uint64_t numbers = host.page_numbers(), bytes = numbers * sizeof(__nv_bfloat16);
+  order_->touches(Lane::kOffload, Access::kRead, kPages, layer, "offload");
+  for (const Sealed& page : sealed_)
+    order_->touches(Lane::kOffload, Access::kWrite, kHome, page.owner * llm_.layers + layer, "offload");
+  for (size_t i = 0; i < sealed_.size(); ++i) {
+    const __nv_bfloat16* from = pages_.layer(layer) + sealed_[i].page * numbers;
+    if (spec_.host_layout == HostLayout::kNhd) {
+      const size_t staged = i % kStagedMax;
+      from = staging_.as<__nv_bfloat16>(staged * bytes);
+      const auto some = static_cast<uint32_t>(std::min<size_t>(kStagedMax, sealed_.size() - i));
+      if (staged == 0) {
+        must(stage_pages(
+                 {pages_.layer(layer), upload_.at(at_.staged) + i, staging_.as<__nv_bfloat16>(), host, some},
+                 stream),
+             "stage_pages", 0, no_shape);
+      }
+    }
+    __nv_bfloat16* const home =
+        pages_.host_layer(layer) + (sealed_[i].owner - memory_.pages_gpu) * host.page_stride;
+    must(cudaMemcpyAsync(home, from, bytes, cudaMemcpyDeviceToHost, stream), "copy of a page to the host",
+         bytes, [&] { return fmt::format("page {}, layer {}", sealed_[i].page, layer); });
+  }
+}
+
+void RetrievedCache::choose(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                            cudaStream_t stream) {
+  ChoiceArgs args = choices_.args(chooser(layer), false);
+  args.rows = upload_.at(at_.choices), args.count = static_cast<uint32_t>(choice_rows_.size());
+  args.lists = upload_.at(at_.lists);
+  args.q = tensors.q;
+  args.tables = const_cast<uint32_t*>(rows.pages);  // the upload's own, written for one layer at a time
+  const auto shape = [&] { return fmt::format("{} rows, layer {}", args.count, layer); };
+  must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices", 0, shape);
+  must(score_pages(choices_.shape(), args, stream), "score_pages", 0, shape);
+  must(choose_pages(choices_.shape(), args, stream), "choose_pages", 0, shape);
+  if (arena_) recall(layer, args.before, &args.counts->before, false);
+}
+
+void RetrievedCache::recall(uint32_t layer, const RecallMove* moves, const uint32_t* count, bool beside) {
+  const Lane lane = beside ? Lane::kRecall : Lane::kCompute;
+  for (const ChoiceRow& row : choice_rows_) {
+    for (uint32_t i = 0; i < row.candidates && order_->watched(); ++i)
+      order_->touches(lane, Access::kRead, kHome, lists_[row.owners + i] * llm_.layers + layer, "recall");
+  }
+  order_->touches(lane, Access::kWrite, kSlots, layer, "recall");
+  must(recall_pages({host_layer(layer), pages_.layer(layer), moves, count,
+                     beside ? kRecallWarps : kRecallCtas, beside},
+                    order_->stream(lane)),
+       "recall_pages", 0, [&] { return fmt::format("layer {}", layer); });
+}
+
+// From prompts whose pages are all on the GPU to arenas that hold some of them. The policy gives back what
+// does not fit in the same order: the last pages first (core_arena.cc).
+void RetrievedCache::enter_arenas(cudaStream_t stream) {
+  if (entering_.empty()) return;
+  order_->wait(Lane::kCompute, Edge::kOffloaded, 0);
+  choice_rows_.clear(), lists_.clear(), sealed_.clear();
+  uint32_t most = 0;
+  for (Call* const call : entering_) {
+    const auto pages = static_cast<uint32_t>(call->homes.size());
+    // Slots of the ring that are overwritten hold pages that left the window: see slot_of().
+    for (uint32_t page = std::max(pages - shape_.window, shape_.slots); page < pages; ++page)
+      pages_.copy(PageId{call->pages[page]}, PageId{call->pages[shape_.slot_of(page)]}, stream);
+    ChoiceRow choice = choice_of(*call, pages);
+    choice.row = choice.state;
+    choice.table = static_cast<uint32_t>(choice_rows_.size()) * llm_.kv_heads * shape_.selectable;
+    choice.table_stride = shape_.selectable;
+    choice.held = Held::kNothing;
+    choice_rows_.push_back(choice);
+    call->filled = true;
+    most = std::max(most, choice.candidates);
+  }
+  choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
+  enter_upload_.clear();
+  pack({}, &enter_upload_, &at_);
+  enter_upload_.send(stream);
+  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) fill_slots(layer, stream);
+  choice_rows_.clear();
+  must(cudaStreamSynchronize(stream), "filling of arenas", 0, no_shape);
+  order_->step_ended();
+}
+
+// What the last query of the prompt would read. Its pages are on the host by now, and that copy is read:
+// slots may hold something else already.
+void RetrievedCache::fill_slots(uint32_t layer, cudaStream_t stream) {
+  order_->wait(Lane::kCompute, Edge::kRecalled, layer);
+  order_->touches(Lane::kCompute, Access::kWrite, kPages, layer, "copies of the window");
+  ChoiceArgs args = choices_.args(chooser(layer), true);
+  args.rows = enter_upload_.at(at_.choices);
+  args.count = static_cast<uint32_t>(choice_rows_.size());
+  args.lists = enter_upload_.at(at_.lists);
+  args.q = args.q_before;
+  args.tables = choices_.spare_tables();
+  const auto shape = [&] { return fmt::format("{} calls, layer {}", args.count, layer); };
+  must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices", 0, shape);
+  must(score_pages(choices_.shape(), args, stream), "score_pages", 0, shape);
+  must(choose_pages(choices_.shape(), args, stream), "choose_pages", 0, shape);
+  recall(layer, args.before, &args.counts->before, false);
+}
+
+}  // namespace kvtwin::cuda

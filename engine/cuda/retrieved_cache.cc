@@ -1,0 +1,215 @@
+#include "engine/cuda/retrieved_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/cpu/page_pooling.h"
+#include "engine/cuda/cuda_check.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+constexpr uint32_t kStagedMax = 64;  // pages in the staging buffer
+
+ChoiceShape choice_shape(const LlmSpec& llm, const RetrievalSpec& spec, const cpu::ArenaShape& arena,
+                         uint32_t first_host) {
+  ChoiceShape out;
+  out.head_dim = llm.head_dim, out.kv_heads = llm.kv_heads, out.group = llm.query_heads / llm.kv_heads;
+  out.chosen = arena.selectable;
+  out.pooling = cpu::pooling_of(spec.pooling);
+  out.scale = spec.scale == ScoreScale::kOne ? 1.0f : 1.0f / std::sqrt(static_cast<float>(llm.head_dim));
+  out.tau = static_cast<double>(spec.tau_q32) / static_cast<double>(kOneQ32);
+  out.first_host = first_host;
+  return out;
+}
+
+}  // namespace
+
+std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
+                                           const LlmSpec& llm, uint32_t page_tokens) {
+  if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen)
+    return "it computes retrieval quest, arkvale and freekv; use one of them";
+  if (llm.head_dim != 64 && llm.head_dim != 128)
+    return fmt::format("heads have {} numbers; 64 and 128 are computed", llm.head_dim);
+  if (llm.query_heads / llm.kv_heads > 8)
+    return fmt::format("{} query heads share a KV head; up to 8 are computed",
+                       llm.query_heads / llm.kv_heads);
+  if (page_tokens % 16 != 0)
+    return fmt::format("memory.page_tokens is {}; a multiple of 16 is computed", page_tokens);
+  const uint32_t chosen = selectable_pages(spec, page_tokens);
+  if (chosen > kChosenMax)
+    return fmt::format("{} pages are chosen; up to {} are computed", chosen, kChosenMax);
+  if (spec.extra_tokens > 0) return fmt::format("extra_tokens is {}; 0 is computed", spec.extra_tokens);
+  return std::nullopt;
+}
+
+Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemory& memory,
+                                  const LlmSpec& llm) {
+  return RetrievedCache::make(memory, llm, options);
+}
+
+RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options)
+    : memory_(memory),
+      llm_(llm),
+      spec_(options.spec),
+      shape_(spec_, memory.page_tokens),
+      arena_(options.method != RetrievalMethod::kQuest),
+      dense_llm_(llm) {
+  dense_llm_.layers = spec_.layers_dense;
+}
+
+RetrievedCache::~RetrievedCache() = default;
+
+Result<OwnedCache> RetrievedCache::make(const KvMemory& memory, const LlmSpec& llm,
+                                        const RetrievedOptions& options) {
+  KVT_CHECK(!check_retrieved(options.method, options.spec, llm, memory.page_tokens));
+  KVT_CHECK(options.method != RetrievalMethod::kAll && options.spec.layers_dense < llm.layers);
+  std::unique_ptr<RetrievedCache> out(new RetrievedCache(memory, llm, options));
+  Result<std::unique_ptr<OrderedStreams>> order = OrderedStreams::make(llm.layers, options.tests);
+  if (!order) return tl::unexpected<Mistake>(order.error());
+  out->order_ = std::move(*order);
+  if (Result<void> ok = out->allocate(); !ok) return tl::unexpected<Mistake>(ok.error());
+  return OwnedCache(out.release());
+}
+
+Result<void> RetrievedCache::allocate() {
+  const auto take = [](auto made, auto* to) -> Result<void> {
+    if (!made) return tl::unexpected<Mistake>(made.error());
+    *to = std::move(*made);
+    return {};
+  };
+  const uint32_t host = arena_ ? memory_.pages_host : 0, page = memory_.page_tokens;
+  if (auto ok = take(DevicePages::make(llm_, page, memory_.pages_gpu, memory_.pages_host), &pages_); !ok)
+    return ok;
+  if (auto ok = take(RowAttention::make(&llm_, {page, llm_.kv_heads, memory_.pages_gpu, memory_.rows_max}),
+                     &attention_);
+      !ok)
+    return ok;
+  if (spec_.layers_dense > 0) {
+    if (auto ok = take(DevicePages::make(dense_llm_, page, resident() ? host : 0, 0), &resident_); !ok)
+      return ok;
+    const uint32_t pages = resident() ? host : memory_.pages_gpu;
+    if (auto ok = take(RowAttention::make(&llm_, {page, llm_.kv_heads, pages, memory_.rows_max}),
+                       &dense_attention_);
+        !ok)
+      return ok;
+    if (auto ok = take(RowsUpload::make(uint64_t{1} << 20), &dense_upload_); !ok) return ok;
+  }
+  if (arena_ && spec_.host_layout == HostLayout::kNhd) {
+    if (auto ok = take(Buffer::make(Buffer::Kind::kDevice, pages_.part_bytes() * kStagedMax,
+                                    "pages on their way to the host", fmt::format("{} pages", kStagedMax)),
+                       &staging_);
+        !ok)
+      return ok;
+  }
+  const ChoiceShape shape = choice_shape(llm_, spec_, shape_, arena_ ? memory_.pages_gpu : 0);
+  return take(
+      RetrievalMemory::make(
+          llm_, shape, {llm_.layers - spec_.layers_dense, memory_.pages_gpu + memory_.pages_host, arena_}),
+      &choices_);
+}
+
+HostPool RetrievedCache::host_layer(uint32_t layer) const {
+  return {
+      pages_.host_layer(layer),
+      pages_.page_bytes() / sizeof(__nv_bfloat16),
+      spec_.host_layout == HostLayout::kHnd ? kernels::HostPageLayout::kHnd : kernels::HostPageLayout::kNhd,
+      memory_.page_tokens,
+      llm_.kv_heads,
+      llm_.head_dim};
+}
+
+void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+                           const StepStream& on, StepRows* rows) {
+  KVT_CHECK(launch.compressions.empty());
+  order_->compute_on(on.stream);
+  order_->wait(Lane::kCompute, Edge::kOffloaded, 0);
+  choice_rows_.clear();
+  lists_.clear();
+  sealed_.clear();
+  kept_.clear();
+  dense_rows_.clear();
+  take_pages(launch, offset, on.stream);
+  for (const PlanEntry& entry : entries) add_entry(entry, rows);
+}
+
+void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
+  order_->compute_on(on.stream);
+  uint32_t most = 0;
+  for (const ChoiceRow& row : choice_rows_) most = std::max(most, row.candidates);
+  choices_.reserve_states(states_);
+  choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
+  upload_.clear();
+  pack(kept_, &upload_, &at_);
+  upload_.send(on.stream);
+  attention_.plan(rows, pages_.layer(0), on.stream);
+  if (spec_.layers_dense == 0) return;
+  dense_on_device_ = dense_upload_.send(dense_rows_, on.stream);
+  dense_attention_.plan(dense_on_device_, resident() ? resident_.layer(0) : pages_.layer(0), on.stream);
+}
+
+void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
+                         const StepStream& on, StepValues* values) {
+  order_->step_ended();
+  values->recalls.assign(llm_.layers, {});
+  const auto rows = static_cast<uint32_t>(choice_rows_.size());
+  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers && rows > 0; ++layer) {
+    LayerRecall& told = values->recalls[layer];
+    told.heads = rows * llm_.kv_heads;
+    told.chosen = rows * llm_.kv_heads * shape_.selectable;
+    if (!arena_) continue;
+    const ChoiceCounts& counts = choices_.counts_on_host()[chooser(layer)];
+    told.blocking = counts.before, told.background = counts.after, told.corrected = counts.turned;
+  }
+  entering_.clear();
+  for (const PlanEntry& entry : entries) {
+    Call& call = calls_.at(entry.call);
+    if (!arena_ || !entry.samples || call.in_arena) continue;
+    call.in_arena = true;
+    const uint32_t pages = pages_of(entry.context + entry.tokens);
+    KVT_CHECK(call.pages.size() == pages && call.homes.size() == pages);
+    if (pages > shape_.slots) entering_.push_back(&call);
+  }
+  enter_arenas(on.stream);
+  for (const PlanEntry& entry : entries) {
+    Call& call = calls_.at(entry.call);
+    if (!arena_ || !call.in_arena || !entry.samples) continue;
+    const uint32_t held =
+        gpu_pages_held(spec_, memory_.page_tokens, static_cast<uint32_t>(call.homes.size()));
+    if (held < call.pages.size()) call.pages.resize(held);
+  }
+}
+
+void RetrievedCache::told(const Command& command) {
+  const auto* drop = std::get_if<DropCallState>(&command);
+  if (drop == nullptr) return;
+  const auto found = calls_.find(drop->call);
+  if (found == calls_.end()) return;
+  // Its slots are somebody else's from here on.
+  if (arena_) order_->wait_for_recalls();
+  if (drop->reason == DropCallState::Reason::kPreempted) {
+    found->second.preempted = true;
+    return;
+  }
+  if (arena_) free_states_.push_back(found->second.state);
+  calls_.erase(found);
+}
+
+// Summaries travel with their pages.
+void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
+  pages_.copy(source, target, stream);
+  const uint64_t page = choices_.summary_bytes(), layer = choices_.summaries_of_layer_bytes();
+  char* const first = reinterpret_cast<char*>(choices_.summaries(0));
+  for (uint32_t l = 0; l < llm_.layers - spec_.layers_dense; ++l) {
+    char* const own = first + l * layer;
+    must(cudaMemcpyAsync(own + raw(target) * page, own + raw(source) * page, page, cudaMemcpyDeviceToDevice,
+                         stream),
+         "copy of a page's summary", page, [&] { return fmt::format("page {}", raw(source)); });
+  }
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,130 @@
+// RetrievedCache keeps all KV of a call and reads some of it, as cpu::RetrievedCache does: Quest, whose pages
+// stay on the GPU, and ArkVale and FreeKV, whose pages lie on the host and are recalled into the slots of the
+// call's arena (engine/cpu/arena_call.h). What is read, chosen and told is what that header says; here is
+// what differs.
+//
+// Nothing of a choice comes to the host while a step runs. Per layer that chooses, on the compute stream:
+//   append, summaries of pages that are full now, scores, choice (what it changes in the slots becomes two
+//   lists of moves), recall of the list that cannot wait, attention, the query kept for the next step;
+// on the recall stream, behind attention: recall of the other list; on the offload stream, behind summaries:
+// full pages to the host. METHODS 6.4's edges, and where they are:
+//   recall of layer l behind attention of layer l            event attended[l]
+//   layer l of the next step behind that recall              event recalled[l]
+//   pages to the host behind what fills them                 event sealed[l]
+//   whoever may overwrite or recall them behind that         event offloaded, awaited as the next step begins
+// A call that ends, or is preempted, is waited for on the recall stream before its slots are anybody else's.
+
+#ifndef KVTWIN_ENGINE_CUDA_RETRIEVED_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_RETRIEVED_CACHE_H_
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/cpu/arena_call.h"
+#include "engine/cuda/device_lists.h"
+#include "engine/cuda/device_pages.h"
+#include "engine/cuda/kv_cache.h"
+#include "engine/cuda/ordered_streams.h"
+#include "engine/cuda/retrieval_memory.h"
+#include "engine/cuda/retrieved.h"
+#include "kernels/page_moves.h"
+
+namespace kvtwin::cuda {
+
+class RetrievedCache final : public KvCache {
+ public:
+  // As make_retrieved().
+  static Result<OwnedCache> make(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
+  ~RetrievedCache() override;
+
+  void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+             const StepStream& on, StepRows* rows) override;
+  void plan(const DeviceRows& rows, const StepStream& on) override;
+  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+              const StepStream& on) override;
+  void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+           const StepStream& on, StepValues* values) override;
+  void told(const Command& command) override;
+  void copy(PageId source, PageId target, cudaStream_t stream) override;
+  void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+
+ private:
+  struct Call {
+    std::vector<uint32_t> pages;     // of the GPU: by position, then the arena's
+    std::vector<uint32_t> homes;     // host pages, as the address space counts them, by position
+    std::vector<uint32_t> resident;  // numbers of dense layers' pages, by position
+    uint32_t state = 0;              // its number in RetrievalMemory
+    bool in_arena = false;           // its prompt is complete
+    bool preempted = false;
+    bool filled = false;  // its slots were filled when its prompt was complete
+    bool chosen = false;  // a step has chosen pages
+  };
+  // A page that the step at hand fills up.
+  struct Sealed {
+    uint32_t page = 0, owner = 0;
+  };
+  // Where the step's lists lie in an upload.
+  struct Lists {
+    ListAt<ChoiceRow> choices;
+    ListAt<uint32_t> lists;
+    ListAt<SummaryPage> summaries;
+    ListAt<uint32_t> staged;
+    ListAt<QueryKept> kept;
+  };
+
+  RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
+  Result<void> allocate();
+  uint32_t pages_of(uint32_t tokens) const { return div_ceil(tokens, memory_.page_tokens); }
+  bool dense(uint32_t layer) const { return layer < spec_.layers_dense; }
+  bool resident() const { return arena_ && spec_.layers_dense > 0; }
+  uint32_t chooser(uint32_t layer) const { return layer - spec_.layers_dense; }
+  HostPool host_layer(uint32_t layer) const;
+
+  // retrieved_lists.cc: what the rows of a step are
+  void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
+  Call& new_call(CallId id);
+  void add_entry(const PlanEntry& entry, StepRows* rows);
+  void add_dense(const Call& call, const PlanEntry& entry);
+  void add_choice(Call* call, uint32_t row, uint32_t position, StepRows* rows);
+  ChoiceRow choice_of(const Call& call, uint32_t pages);
+  void pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const;
+
+  // retrieved_attend.cc: what one layer starts
+  void seal(uint32_t layer, cudaStream_t stream);
+  void offload(uint32_t layer);
+  void choose(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, cudaStream_t stream);
+  void recall(uint32_t layer, const RecallMove* moves, const uint32_t* count, bool beside);
+  void enter_arenas(cudaStream_t stream);
+  void fill_slots(uint32_t layer, cudaStream_t stream);
+
+  const KvMemory memory_;
+  const LlmSpec llm_;
+  const RetrievalSpec spec_;
+  const cpu::ArenaShape shape_;
+  const bool arena_;
+  LlmSpec dense_llm_;  // the layers that choose nothing
+  DevicePages pages_, resident_;
+  RowAttention attention_, dense_attention_;
+  RetrievalMemory choices_;
+  Buffer staging_;  // a page on its way to the host, NHD
+  std::unique_ptr<OrderedStreams> order_;
+  std::map<CallId, Call> calls_;
+  std::vector<uint32_t> free_states_;
+  uint32_t states_ = 0;
+  // Of the step at hand.
+  std::vector<ChoiceRow> choice_rows_;
+  std::vector<uint32_t> lists_;
+  std::vector<Sealed> sealed_;
+  std::vector<QueryKept> kept_;
+  StepRows dense_rows_;
+  DeviceRows dense_on_device_;
+  RowsUpload dense_upload_;
+  DeviceLists upload_, enter_upload_;
+  Lists at_;
+  std::vector<Call*> entering_;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_RETRIEVED_CACHE_H_

@@ -1,0 +1,173 @@
+// What the rows of a step are, to a RetrievedCache: which slots they write, which they read, and what they
+// choose among.
+
+#include <algorithm>
+
+#include "engine/base/check.h"
+#include "engine/cuda/retrieved_cache.h"
+
+namespace kvtwin::cuda {
+
+RetrievedCache::Call& RetrievedCache::new_call(CallId id) {
+  const auto found = calls_.find(id);
+  uint32_t state = 0;
+  if (found != calls_.end()) {
+    state = found->second.state;
+  } else if (arena_ && !free_states_.empty()) {
+    state = free_states_.back();
+    free_states_.pop_back();
+  } else if (arena_) {
+    state = states_++;
+  }
+  Call& call = calls_[id];
+  call = {};
+  call.state = state;
+  return call;
+}
+
+void RetrievedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
+  if (offset == 0) {
+    for (const PlanEntry& entry : launch.entries) {
+      if (entry.first) new_call(entry.call);
+    }
+    for (const Adoption& adoption : launch.adoptions) {
+      KVT_CHECK(!arena_);
+      for (const PageId page : adoption.pages) calls_.at(adoption.call).pages.push_back(raw(page));
+    }
+  }
+  for (const PageGrant& grant : launch.grants) {
+    if (grant.offset != offset) continue;
+    Call& call = calls_.at(launch.entries[grant.entry].call);
+    const uint32_t page = raw(grant.page);
+    if (page < memory_.pages_gpu) {
+      if (memory_.poison) pages_.poison(grant.page, stream);
+      call.pages.push_back(page);
+      continue;
+    }
+    KVT_CHECK(arena_);
+    call.homes.push_back(page);
+    if (!resident()) continue;
+    const uint32_t number = page - memory_.pages_gpu;
+    if (memory_.poison) resident_.poison(PageId{number}, stream);
+    call.resident.push_back(number);
+  }
+}
+
+void RetrievedCache::add_entry(const PlanEntry& entry, StepRows* rows) {
+  KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
+  Call& call = calls_.at(entry.call);
+  // Placement arena: until the step that completes its prompt has ended, a call has all its pages.
+  const bool may_choose = arena_ ? call.in_arena : entry.kind == EntryKind::kDecode;
+  KVT_CHECK(!call.in_arena || entry.tokens == 1);
+  const uint32_t page_tokens = memory_.page_tokens, end = entry.context + entry.tokens;
+  const auto first = static_cast<uint32_t>(rows->positions.size());
+  for (uint32_t position = entry.context; position < end; ++position) {
+    const uint32_t number = position / page_tokens;
+    const uint32_t page = call.pages.at(call.in_arena ? shape_.slot_of(number) : number);
+    rows->positions.push_back(position);
+    rows->slots.push_back({page * llm_.kv_heads, position % page_tokens});
+    if ((position + 1) % page_tokens == 0) sealed_.push_back({page, arena_ ? call.homes.at(number) : page});
+  }
+  if (arena_) kept_.push_back({first + entry.tokens - 1, call.state});
+  if (spec_.layers_dense > 0) add_dense(call, entry);
+  if (may_choose && call_retrieves(spec_, page_tokens, end)) {
+    KVT_CHECK(entry.tokens == 1);
+    return add_choice(&call, first, entry.context, rows);
+  }
+  const auto table = static_cast<uint32_t>(rows->pages.size());
+  rows->pages.insert(rows->pages.end(), call.pages.begin(), call.pages.begin() + pages_of(end));
+  attention_.add(first, table, entry.context, entry.tokens, rows);
+}
+
+// The same rows as the layers have it that read everything.
+void RetrievedCache::add_dense(const Call& call, const PlanEntry& entry) {
+  const std::vector<uint32_t>& pages = resident() ? call.resident : call.pages;
+  const uint32_t end = entry.context + entry.tokens;
+  const auto first = static_cast<uint32_t>(dense_rows_.positions.size());
+  for (uint32_t position = entry.context; position < end; ++position) {
+    dense_rows_.positions.push_back(position);
+    dense_rows_.slots.push_back(
+        {pages.at(position / memory_.page_tokens) * llm_.kv_heads, position % memory_.page_tokens});
+  }
+  const auto table = static_cast<uint32_t>(dense_rows_.pages.size());
+  dense_rows_.pages.insert(dense_rows_.pages.end(), pages.begin(), pages.begin() + pages_of(end));
+  dense_attention_.add(first, table, entry.context, entry.tokens, &dense_rows_);
+}
+
+// Each KV head has a table of its own: sinks, what is chosen (written on the device, layer by layer), window.
+void RetrievedCache::add_choice(Call* call, uint32_t row, uint32_t position, StepRows* rows) {
+  const uint32_t pages = pages_of(position + 1), length = shape_.sinks + shape_.selectable + shape_.window;
+  const uint32_t tokens = (length - 1) * memory_.page_tokens + position % memory_.page_tokens + 1;
+  ChoiceRow choice = choice_of(*call, pages);
+  choice.row = row;
+  choice.table = static_cast<uint32_t>(rows->pages.size()) + shape_.sinks, choice.table_stride = length;
+  if (arena_ && !call->chosen) {
+    choice.held = call->filled ? Held::kUnsure : Held::kFirst;
+  } else if (arena_) {
+    choice.held = spec_.speculation ? Held::kTrusted : Held::kUnsure;
+  }
+  choice.no_more = call->preempted ? 1 : 0;
+  call->chosen = true;
+  for (uint32_t head = 0; head < llm_.kv_heads; ++head) {
+    const auto table = static_cast<uint32_t>(rows->pages.size());
+    rows->pages.insert(rows->pages.end(), call->pages.begin(), call->pages.begin() + shape_.sinks);
+    rows->pages.resize(rows->pages.size() + shape_.selectable);
+    for (uint32_t page = pages - shape_.window; page < pages; ++page)
+      rows->pages.push_back(call->pages.at(arena_ ? shape_.slot_of(page) : page));
+    const uint32_t group = llm_.query_heads / llm_.kv_heads;
+    rows->decodes.push_back({row * llm_.query_heads + head * group, table, tokens, head});
+  }
+  rows->decode_cells += tokens;
+  choice_rows_.push_back(choice);
+}
+
+// Of its full pages outside of sinks and window. Slots hold nothing yet.
+ChoiceRow RetrievedCache::choice_of(const Call& call, uint32_t pages) {
+  const std::vector<uint32_t>& owners = arena_ ? call.homes : call.pages;
+  const auto list = [&](const std::vector<uint32_t>& from, uint32_t first, uint32_t count) {
+    const auto at = static_cast<uint32_t>(lists_.size());
+    lists_.insert(lists_.end(), from.begin() + first, from.begin() + first + count);
+    return at;
+  };
+  ChoiceRow out;
+  out.state = call.state;
+  out.candidates = pages - shape_.window - shape_.sinks;
+  KVT_CHECK(out.candidates >= shape_.selectable && shape_.sinks + out.candidates <= owners.size());
+  out.owners = list(owners, shape_.sinks, out.candidates);
+  if (arena_) out.slots = list(call.pages, shape_.sinks, shape_.selectable);
+  return out;
+}
+
+void RetrievedCache::pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const {
+  std::vector<SummaryPage> summaries;
+  std::vector<uint32_t> staged;
+  for (const Sealed& page : sealed_) {
+    staged.push_back(page.page);
+    for (uint32_t head = 0; head < llm_.kv_heads; ++head)
+      summaries.push_back(
+          {page.page * llm_.kv_heads + head, memory_.page_tokens, page.owner * llm_.kv_heads + head});
+  }
+  at->choices = upload->add(choice_rows_);
+  at->lists = upload->add(lists_);
+  at->summaries = upload->add(summaries);
+  at->staged = upload->add(staged);
+  at->kept = upload->add(kept);
+}
+
+// All on page 0.
+void RetrievedCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
+  choice_rows_.clear(), lists_.clear(), sealed_.clear(), kept_.clear(), dense_rows_.clear();
+  for (const auto& [own, attention] :
+       {std::pair{rows, &attention_}, std::pair{&dense_rows_, &dense_attention_}}) {
+    if (own == &dense_rows_ && spec_.layers_dense == 0) continue;
+    own->pages.push_back(0);
+    for (uint32_t row = 0; row < size; ++row) {
+      own->positions.push_back(0);
+      own->slots.push_back({0, row % memory_.page_tokens});
+    }
+    attention->add(0, 0, 0, 1, own);
+    if (size > 2) attention->add(1, 0, 0, 2, own);
+  }
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,236 @@
+#include "engine/cuda/step_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/base/prng.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+// Any tokens. What a call samples first is the first token of its output.
+class DrawnTokens final : public cpu::TokenIds {
+ public:
+  explicit DrawnTokens(uint32_t vocab) : vocab_(vocab) {}
+  uint32_t token(CallId call, uint32_t position) const override {
+    return static_cast<uint32_t>(draw({raw(call), position}) % vocab_);
+  }
+  uint32_t prompt_tokens(CallId call) const override { return prompts_.at(call); }
+  uint32_t output_tokens(CallId) const override { return UINT32_MAX / 2; }
+  SessionId session(CallId) const override { return {}; }
+  void begin(CallId call, uint32_t prompt) { prompts_[call] = prompt; }
+  void end(CallId call) { prompts_.erase(call); }
+
+ private:
+  const uint32_t vocab_;
+  std::map<CallId, uint32_t> prompts_;
+};
+
+}  // namespace
+
+struct StepBench::Parts {
+  Parts(const StepBenchConfig& given, const LlmSpec& llm)
+      : config(given),
+        page_bytes(static_cast<double>(llm.kv_bytes_per_token() * given.page_tokens)),
+        tokens(llm.vocab) {}
+
+  void fill();
+  // Steps of these calls from now on, with pages of their own; ends the ones before.
+  void begin(std::span<const BenchCall> calls);
+  double step(uint32_t padded);
+  TransferId start_copy(bool to_gpu, uint32_t pages);
+
+  const StepBenchConfig config;
+  const double page_bytes;  // of all layers
+  DrawnTokens tokens;
+  OperationLog log{true};
+  std::unique_ptr<CudaEngine> engine;
+  uint64_t next_step = 1, next_transfer = 1;
+  uint32_t next_call = 1;
+  std::vector<PlanEntry> entries;
+  std::vector<std::vector<PageId>> pages;  // by entry
+  bool first = false;
+  StepValues values;
+};
+
+StepBench::StepBench(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+StepBench::~StepBench() = default;
+
+Result<std::unique_ptr<StepBench>> StepBench::make(const StepBenchConfig& config, const LlmSpec& llm,
+                                                   const DeviceModel* model) {
+  auto parts = std::make_unique<Parts>(config, llm);
+  CudaEngineConfig own;
+  own.page_tokens = config.page_tokens;
+  own.pages_gpu = config.pages_gpu, own.pages_host = config.pages_host;
+  own.rows_max = config.rows_max, own.samples_max = config.samples_max;
+  own.row_sizes = config.row_sizes;
+  own.copies_beside = true;
+  own.log = config.timed ? &parts->log : nullptr;
+  Result<std::unique_ptr<CudaEngine>> engine = CudaEngine::make(own, model, &parts->tokens);
+  if (!engine) return tl::unexpected<Mistake>(engine.error());
+  parts->engine = std::move(*engine);
+  parts->fill();
+  return std::unique_ptr<StepBench>(new StepBench(std::move(parts)));
+}
+
+uint64_t StepBench::cells_max() const {
+  return uint64_t{parts_->config.pages_gpu - 1} * parts_->config.page_tokens;
+}
+
+// One page of KV as the model makes it, everywhere.
+void StepBench::Parts::fill() {
+  tokens.begin(CallId{0}, config.page_tokens);
+  const PlanEntry entry{CallId{0}, EntryKind::kChunk, true, false, config.page_tokens, 0};
+  const PageGrant grant{0, 0, PageId{0}};
+  engine->step({.tokens = config.page_tokens, .entries = {&entry, 1}, .grants = {&grant, 1}, .adoptions = {}},
+               0, &values);
+  const std::vector<PageId> from(config.pages_gpu - 1);
+  std::vector<PageId> to;
+  for (uint32_t p = 1; p < config.pages_gpu; ++p) to.push_back(PageId{p});
+  const TransferId transfer{next_transfer++};
+  engine->told(StartTransfer{.transfer = transfer, .source = from, .target = to});
+  engine->copy_time(transfer);
+  engine->told(DropCallState{{}, CallId{0}, DropCallState::Reason::kFinished});
+}
+
+void StepBench::Parts::begin(std::span<const BenchCall> calls) {
+  for (const PlanEntry& entry : entries) {
+    engine->told(DropCallState{{}, entry.call, DropCallState::Reason::kFinished});
+    tokens.end(entry.call);
+  }
+  entries.clear(), pages.clear();
+  for (const BenchCall& call : calls) {
+    const EntryKind kind = call.tokens > 1 ? EntryKind::kChunk : EntryKind::kDecode;
+    tokens.begin(CallId{next_call}, call.context + call.tokens);
+    entries.push_back({CallId{next_call++}, kind, true, call.samples, call.tokens, call.context});
+  }
+  first = true;
+  // Page p of every call, then page p + 1: neighbours of a call lie apart, as in a server that has run for
+  // a while. The first page of the pool is where padding rows of the warm-up went.
+  constexpr uint32_t kStepsMax = 64;
+  std::vector<uint32_t> needed;
+  uint32_t most = 0;
+  for (const BenchCall& call : calls) {
+    needed.push_back(div_ceil(call.context + call.tokens + kStepsMax, config.page_tokens));
+    most = std::max(most, needed.back());
+  }
+  pages.resize(calls.size());
+  uint32_t next = 1;
+  for (uint32_t p = 0; p < most; ++p) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      if (p < needed[i]) pages[i].push_back(PageId{next++});
+    }
+  }
+  KVT_CHECK(next <= config.pages_gpu);
+}
+
+double StepBench::Parts::step(uint32_t padded) {
+  std::vector<Adoption> adoptions;
+  uint32_t rows = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    entries[i].first = first;
+    rows += entries[i].tokens;
+    if (first) adoptions.push_back({entries[i].call, pages[i]});
+  }
+  first = false;
+  const LaunchStep launch{.step = StepId{next_step++},
+                          .tokens = rows,
+                          .tokens_padded = std::max(padded, rows),
+                          .entries = entries,
+                          .grants = {},
+                          .adoptions = adoptions};
+  const Clock::time_point start = Clock::now();
+  engine->step(launch, 0, &values);
+  const double took = us_since(start);
+  for (PlanEntry& entry : entries) entry.context += entry.kind == EntryKind::kDecode ? 1 : 0;
+  return took;
+}
+
+StepTimes StepBench::measure(std::span<const BenchCall> calls, uint32_t padded, uint32_t warm,
+                             uint32_t steps) {
+  StepTimes out;
+  parts_->begin(calls);
+  for (uint32_t i = 0; i < warm + steps; ++i) {
+    const StepId id{parts_->next_step};
+    const double took = parts_->step(padded);
+    std::array<double, kOperations> sum{};
+    std::array<uint32_t, kOperations> count{};
+    for (const OperationTime& one : parts_->log.take({}, id)) {
+      const auto kind = static_cast<size_t>(one.operation);
+      sum[kind] += static_cast<double>(one.to.ns - one.from.ns) / 1e3;
+      ++count[kind];
+    }
+    if (i < warm) continue;
+    out.wall.push_back(took);
+    if (!parts_->config.timed) continue;
+    out.issued.push_back(static_cast<double>(parts_->engine->issued().ns) / 1e3);
+    for (size_t kind = 0; kind < kOperations; ++kind) {
+      if (count[kind] > 0) out.operation[kind].push_back(sum[kind] / count[kind]);
+    }
+    out.count = count;
+  }
+  return out;
+}
+
+TransferId StepBench::Parts::start_copy(bool to_gpu, uint32_t count) {
+  KVT_CHECK(count <= config.pages_host && count * 2 < config.pages_gpu);
+  std::vector<PageId> near, far;
+  // Pages that lie apart, behind those that steps read.
+  for (uint32_t i = 0; i < count; ++i) {
+    near.push_back(PageId{config.pages_gpu - 1 - 2 * i - (to_gpu ? 1 : 0)});
+    far.push_back(PageId{config.pages_gpu + (to_gpu ? i : config.pages_host - 1 - i)});
+  }
+  StartTransfer copy;
+  copy.transfer = TransferId{next_transfer++};
+  copy.source_tier = to_gpu ? Tier::kHost : Tier::kGpu, copy.target_tier = to_gpu ? Tier::kGpu : Tier::kHost;
+  copy.source = to_gpu ? far : near, copy.target = to_gpu ? near : far;
+  engine->told(copy);
+  return copy.transfer;
+}
+
+std::vector<double> StepBench::copies(bool to_gpu, uint32_t pages, uint32_t times) {
+  std::vector<double> out;
+  for (uint32_t i = 0; i <= times; ++i) {
+    const TransferId transfer = parts_->start_copy(to_gpu, pages);
+    const double took = static_cast<double>(parts_->engine->copy_time(transfer).ns) / 1e3;
+    if (i > 0) out.push_back(took);  // the first one touches its pages for the first time
+  }
+  return out;
+}
+
+// Copies are kept ahead of the steps: each direction always has one in flight.
+StepBench::Beside StepBench::beside_copies(std::span<const BenchCall> calls, bool in, bool out,
+                                           uint32_t pages, uint32_t steps) {
+  Beside result;
+  Parts& p = *parts_;
+  p.begin(calls);
+  for (uint32_t i = 0; i < 3; ++i) p.step(0);
+  std::vector<TransferId> ins, outs;
+  // As many as the steps may need at 60 GB/s and 20 ms a step are asked for at once.
+  for (uint32_t i = 0; i < steps; ++i) {
+    if (in) ins.push_back(p.start_copy(true, pages));
+    if (out) outs.push_back(p.start_copy(false, pages));
+  }
+  for (uint32_t i = 0; i < steps; ++i) result.steps.wall.push_back(p.step(0));
+  const double bytes = p.page_bytes * pages;
+  const auto rates = [&](const std::vector<TransferId>& copies, std::vector<double>* to) {
+    for (const TransferId copy : copies) {
+      const double us = static_cast<double>(p.engine->copy_time(copy).ns) / 1e3;
+      to->push_back(bytes / us / 1e3);
+    }
+  };
+  rates(ins, &result.in_gb_per_s);
+  rates(outs, &result.out_gb_per_s);
+  return result;
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,361 @@
+#include "kernels/bf16_chunk.cuh"
+#include "kernels/page_choice.h"
+
+namespace kvtwin {
+namespace {
+
+using namespace device;
+using kernels::PagePooling;
+
+constexpr uint32_t kThreads = 256, kWarps = kThreads / 32;
+
+// order_key's upper half (select.h): larger is better, NaN as -inf.
+__device__ uint32_t ordered(float score) {
+  const uint32_t bits = __float_as_uint(score != score ? -INFINITY : score);
+  return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
+}
+
+struct Sum {
+  __device__ static float join(float a, float b) { return a + b; }
+};
+struct Largest {
+  __device__ static float join(float a, float b) { return fmaxf(a, b); }
+};
+
+// What the CTA's threads have in common.
+struct Shared {
+  float parts[kWarps];
+  uint32_t sums[kWarps];
+  uint32_t histogram[256];
+  uint32_t digit, above;  // of the radix pass at hand
+  uint32_t victims, first_move, moves;
+};
+
+// Of all threads, for all threads; in one fixed order.
+template <typename Join>
+__device__ float over_all(Shared& shared, float value) {
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) value = Join::join(value, __shfl_xor_sync(kAllLanes, value, by));
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared.parts[threadIdx.x / 32] = value;
+  __syncthreads();
+  float out = shared.parts[0];
+  for (uint32_t w = 1; w < kWarps; ++w) out = Join::join(out, shared.parts[w]);
+  return out;
+}
+
+// The group's scores become one, where the first one's lie. Each thread has pages of its own.
+__device__ void pool(const ChoiceShape& shape, Shared& shared, float* scores, uint32_t pages) {
+  const uint32_t rows = shape.score_rows();
+  const bool softmax = shape.softmax();
+  if (rows == 1 && !softmax) return;
+  float most[8], by[8];
+#pragma unroll
+  for (uint32_t g = 0; g < 8; ++g) {
+    if (g >= rows || !softmax) continue;
+    const float* const own = scores + size_t{g} * shape.score_stride;
+    float top = -INFINITY, sum = 0;
+    for (uint32_t p = threadIdx.x; p < pages; p += kThreads) top = fmaxf(top, own[p] * shape.scale);
+    top = over_all<Largest>(shared, top);
+    for (uint32_t p = threadIdx.x; p < pages; p += kThreads) sum += expf(own[p] * shape.scale - top);
+    most[g] = top, by[g] = 1 / over_all<Sum>(shared, sum);
+  }
+  const bool largest = shape.pooling == PagePooling::kMaxS || shape.pooling == PagePooling::kMaxQk;
+  for (uint32_t p = threadIdx.x; p < pages; p += kThreads) {
+    float pooled = 0;
+#pragma unroll
+    for (uint32_t g = 0; g < 8; ++g) {
+      if (g >= rows) break;
+      float one = scores[size_t{g} * shape.score_stride + p];
+      if (softmax) one = expf(one * shape.scale - most[g]) * by[g];
+      pooled = g == 0 ? one : largest ? fmaxf(pooled, one) : pooled + one;
+    }
+    scores[p] = largest ? pooled : pooled / static_cast<float>(rows);
+  }
+}
+
+// The sum over the threads before this one; *all: over all of them.
+__device__ uint32_t sum_before(Shared& shared, uint32_t own, uint32_t* all) {
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t sum = own;
+#pragma unroll
+  for (uint32_t by = 1; by < 32; by *= 2) {
+    const uint32_t other = __shfl_up_sync(kAllLanes, sum, by);
+    if (lane >= by) sum += other;
+  }
+  __syncthreads();
+  if (lane == 31) shared.sums[warp] = sum;
+  __syncthreads();
+  uint32_t before = sum - own, total = 0;
+  for (uint32_t w = 0; w < kWarps; ++w) {
+    if (w < warp) before += shared.sums[w];
+    total += shared.sums[w];
+  }
+  *all = total;
+  return before;
+}
+
+// The key of rank `wanted` (from 1) from above, and how many are larger: a digit of eight bits at a time.
+struct Threshold {
+  uint32_t key = 0, larger = 0;
+};
+__device__ Threshold threshold(Shared& shared, const float* scores, uint32_t pages, uint32_t wanted) {
+  Threshold out;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    __syncthreads();
+    shared.histogram[threadIdx.x] = 0;
+    __syncthreads();
+    const uint32_t known = shift == 24 ? 0 : 0xffffffffu << (shift + 8);
+    for (uint32_t p = threadIdx.x; p < pages; p += kThreads) {
+      const uint32_t key = ordered(scores[p]);
+      if (((key ^ out.key) & known) == 0) atomicAdd(&shared.histogram[key >> shift & 255], 1);
+    }
+    __syncthreads();
+    // Digits from above, one a thread: the one in which the rank falls.
+    const uint32_t digit = 255 - threadIdx.x, own = shared.histogram[digit], left = wanted - out.larger;
+    uint32_t all;
+    const uint32_t above = sum_before(shared, own, &all);
+    if (above < left && left <= above + own) shared.digit = digit, shared.above = above;
+    __syncthreads();
+    out.key |= shared.digit << shift, out.larger += shared.above;
+  }
+  return out;
+}
+
+// chosen[0, count): the best pages, ascending; of equal scores the later pages.
+__device__ void choose(Shared& shared, const float* scores, uint32_t pages, uint32_t count,
+                       uint32_t* chosen) {
+  const Threshold least = threshold(shared, scores, pages, count);
+  const uint32_t each = (pages + kThreads - 1) / kThreads;
+  const uint32_t first = min(threadIdx.x * each, pages), end = min(first + each, pages);
+  uint32_t larger = 0, equal = 0, all_larger, all_equal;
+  for (uint32_t p = first; p < end; ++p) {
+    const uint32_t key = ordered(scores[p]);
+    larger += key > least.key, equal += key == least.key;
+  }
+  larger = sum_before(shared, larger, &all_larger), equal = sum_before(shared, equal, &all_equal);
+  const uint32_t left_out = all_equal - (count - least.larger);  // of the equal ones, the first
+  for (uint32_t p = first; p < end; ++p) {
+    const uint32_t key = ordered(scores[p]);
+    if (key < least.key) continue;
+    if (key > least.key || equal >= left_out) chosen[larger + (equal > left_out ? equal - left_out : 0)] = p;
+    larger += key > least.key, equal += key == least.key;
+  }
+  __syncthreads();
+}
+
+__device__ bool holds(const uint32_t* ascending, uint32_t count, uint32_t page) {
+  uint32_t low = 0, high = count;
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    if (ascending[middle] < page) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < count && ascending[low] == page;
+}
+
+// group_cosine_ref < tau. A warp per query head; the sum over them in their order.
+__device__ bool turned(const ChoiceShape& shape, Shared& shared, const __nv_bfloat16* q,
+                       const __nv_bfloat16* before) {
+  const uint32_t lane = threadIdx.x % 32, g = threadIdx.x / 32;
+  __syncthreads();
+  if (g < shape.group) {
+    float both = 0, mine = 0, other = 0;
+    for (uint32_t i = lane; i < shape.head_dim; i += 32) {
+      const float a = __bfloat162float(q[size_t{g} * shape.head_dim + i]);
+      const float b = __bfloat162float(before[size_t{g} * shape.head_dim + i]);
+      both = fmaf(a, b, both), mine = fmaf(a, a, mine), other = fmaf(b, b, other);
+    }
+#pragma unroll
+    for (int by = 16; by > 0; by /= 2) {
+      both += __shfl_xor_sync(kAllLanes, both, by);
+      mine += __shfl_xor_sync(kAllLanes, mine, by);
+      other += __shfl_xor_sync(kAllLanes, other, by);
+    }
+    const float norms = sqrtf(mine) * sqrtf(other);
+    if (lane == 0) shared.parts[g] = norms > 0 ? fminf(fmaxf(both / norms, -1.f), 1.f) : 0;
+  }
+  __syncthreads();
+  float sum = 0;
+  for (uint32_t i = 0; i < shape.group; ++i) sum += shared.parts[i];
+  const float cosine = fminf(fmaxf(sum / static_cast<float>(shape.group), -1.f), 1.f);
+  return shape.tau > -1 && static_cast<double>(cosine) < shape.tau;
+}
+
+// Lists of one KV head in shared memory, [chosen] each.
+struct HeadLists {
+  uint64_t* keys;  // of victims
+  uint32_t *chosen, *held, *victims, *order;
+
+  __device__ HeadLists(uint64_t* space, uint32_t count) : keys(space) {
+    chosen = reinterpret_cast<uint32_t*>(space + count);
+    held = chosen + count, victims = held + count, order = victims + count;
+  }
+};
+constexpr size_t kListBytes = sizeof(uint64_t) + 4 * sizeof(uint32_t);  // of all, per page
+
+// What a slot's page is worth now (page_score.h, replace_slots_ref): pages without a score go first.
+__device__ uint64_t worth(const float* scores, uint32_t candidates, uint32_t page) {
+  return page < candidates ? uint64_t{ordered(scores[page])} << 32 | page : 0;
+}
+
+// held becomes what is chosen: the i-th missing page takes the slot of the i-th worst victim. Ranks are found
+// by counting: lists are short. Returns how many were missing.
+__device__ uint32_t replace(Shared& shared, const HeadLists& lists, uint32_t count, const float* scores,
+                            uint32_t candidates) {
+  if (threadIdx.x == 0) shared.victims = 0;
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
+    const uint32_t page = lists.held[i];
+    if (holds(lists.chosen, count, page)) continue;
+    const uint32_t at = atomicAdd(&shared.victims, 1);
+    lists.victims[at] = i, lists.keys[at] = worth(scores, candidates, page);
+  }
+  __syncthreads();
+  const uint32_t victims = shared.victims;
+  for (uint32_t v = threadIdx.x; v < victims; v += kThreads) {
+    uint32_t worse = 0;
+    for (uint32_t k = 0; k < victims; ++k)
+      worse += lists.keys[k] < lists.keys[v] ||
+               (lists.keys[k] == lists.keys[v] && lists.victims[k] < lists.victims[v]);
+    lists.order[worse] = lists.victims[v];
+  }
+  __syncthreads();
+  // As many are missing as can go. A missing page's rank among them: chosen ascends, threads take neighbours.
+  const uint32_t each = (count + kThreads - 1) / kThreads;
+  const uint32_t first = min(threadIdx.x * each, count), end = min(first + each, count);
+  const auto absent = [&](uint32_t i) {
+    for (uint32_t k = 0; k < count; ++k) {
+      if (lists.held[k] == lists.chosen[i]) return false;
+    }
+    return true;
+  };
+  uint32_t own = 0, missing;
+  for (uint32_t i = first; i < end; ++i) own += absent(i);
+  uint32_t rank = sum_before(shared, own, &missing);
+  uint32_t mine[kChosenMax / kThreads];
+  for (uint32_t i = first; i < end; ++i) mine[i - first] = absent(i) ? rank++ : count;
+  __syncthreads();
+  for (uint32_t i = first; i < end; ++i) {
+    if (mine[i - first] < count) lists.held[lists.order[mine[i - first]]] = lists.chosen[i];
+  }
+  __syncthreads();
+  return missing;
+}
+
+// Read tables are in order of position: a page's rank among those held.
+__device__ void write_table(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row,
+                            const uint32_t* held, uint32_t head) {
+  uint32_t* const table = args.tables + row.table + size_t{head} * row.table_stride;
+  for (uint32_t i = threadIdx.x; i < shape.chosen; i += kThreads) {
+    uint32_t rank = 0;
+    for (uint32_t k = 0; k < shape.chosen; ++k) rank += held[k] < held[i];
+    table[rank] = args.lists[row.slots + i];
+  }
+}
+
+// What changed in the slots moves; kept is what they held. REQUIRES: a thread looks at slots of its own.
+__device__ void move(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row, Shared& shared,
+                     const uint32_t* held, uint32_t* kept, uint32_t head, uint32_t missing, bool after) {
+  const bool skipped = after && row.no_more != 0;
+  if (threadIdx.x == 0) {
+    if (after) atomicAdd(&args.counts->after, missing);
+    if (!skipped)
+      shared.first_move = atomicAdd(after ? &args.counts->moves_after : &args.counts->before, missing);
+    shared.moves = 0;
+  }
+  __syncthreads();
+  RecallMove* const moves = after ? args.after : args.before;
+  for (uint32_t i = threadIdx.x; i < shape.chosen; i += kThreads) {
+    const uint32_t page = held[i];
+    if (page == kept[i]) continue;
+    kept[i] = page;
+    if (skipped) continue;
+    moves[shared.first_move + atomicAdd(&shared.moves, 1)] = {
+        args.lists[row.owners + page] - shape.first_host, head,
+        args.lists[row.slots + i] * shape.kv_heads + head};
+  }
+}
+
+// One KV head of one row whose pages move. chosen is there.
+__device__ void choose_slots(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row,
+                             Shared& shared, const HeadLists& lists, const float* scores, uint32_t head) {
+  constexpr uint32_t kNobody = 0xffffffffu;
+  const uint32_t count = shape.chosen;
+  const size_t state = size_t{row.state} * shape.kv_heads + head,
+               width = size_t{shape.group} * shape.head_dim;
+  uint32_t* const kept = args.held + state * count;
+  for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
+    lists.held[i] = row.held == Held::kNothing ? kNobody : row.held == Held::kFirst ? i : kept[i];
+    kept[i] = lists.held[i];
+  }
+  bool after = false;
+  if (row.held == Held::kTrusted) {
+    after = !turned(shape, shared, args.q + (size_t{row.row} * shape.kv_heads + head) * width,
+                    args.q_before + state * width);
+    if (!after && threadIdx.x == 0) atomicAdd(&args.counts->turned, 1);
+  }
+  __syncthreads();
+  if (after) write_table(shape, args, row, lists.held, head);
+  __syncthreads();
+  uint32_t missing = count;
+  if (row.held == Held::kNothing) {
+    for (uint32_t i = threadIdx.x; i < count; i += kThreads) lists.held[i] = lists.chosen[i];
+    __syncthreads();
+  } else {
+    missing = replace(shared, lists, count, scores, row.candidates);
+  }
+  if (!after) write_table(shape, args, row, lists.held, head);
+  move(shape, args, row, shared, lists.held, kept, head, missing, after);
+}
+
+// A CTA per KV head of a row.
+__global__ void __launch_bounds__(kThreads)
+    choose_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
+  extern __shared__ __align__(8) uint64_t space[];
+  __shared__ Shared shared;
+  const uint32_t head = blockIdx.x;
+  const ChoiceRow row = args.rows[blockIdx.y];
+  const HeadLists lists(space, shape.chosen);
+  float* const scores =
+      args.scores + (size_t{blockIdx.y} * shape.kv_heads + head) * shape.score_rows() * shape.score_stride;
+  pool(shape, shared, scores, row.candidates);
+  __syncthreads();
+  choose(shared, scores, row.candidates, shape.chosen, lists.chosen);
+  if (row.held != Held::kInPlace) return choose_slots(shape, args, row, shared, lists, scores, head);
+  uint32_t* const table = args.tables + row.table + size_t{head} * row.table_stride;
+  for (uint32_t i = threadIdx.x; i < shape.chosen; i += kThreads)
+    table[i] = args.lists[row.owners + lists.chosen[i]];
+}
+
+__global__ void keep_kernel(const QueryKept* rows, uint32_t numbers, const __nv_bfloat16* q,
+                            __nv_bfloat16* q_before) {
+  const QueryKept one = rows[blockIdx.x];
+  const auto* const from = reinterpret_cast<const uint4*>(q + size_t{one.row} * numbers);
+  auto* const to = reinterpret_cast<uint4*>(q_before + size_t{one.state} * numbers);
+  for (uint32_t i = threadIdx.x; i < numbers / 8; i += kThreads) to[i] = from[i];
+}
+
+}  // namespace
+
+cudaError_t choose_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream) {
+  const bool heads = shape.kv_heads > 0 && shape.group > 0 && shape.group <= 8;
+  if (!heads || shape.chosen == 0 || shape.chosen > kChosenMax) return cudaErrorInvalidValue;
+  if (args.count == 0) return cudaSuccess;
+  const size_t bytes = shape.chosen * kListBytes;
+  choose_kernel<<<dim3(shape.kv_heads, args.count), kThreads, bytes, stream>>>(shape, args);
+  return cudaGetLastError();
+}
+
+cudaError_t keep_queries(const QueryKept* rows, uint32_t count, uint32_t numbers, const __nv_bfloat16* q,
+                         __nv_bfloat16* q_before, cudaStream_t stream) {
+  if (numbers % 8 != 0) return cudaErrorInvalidValue;
+  if (count == 0) return cudaSuccess;
+  keep_kernel<<<count, kThreads, 0, stream>>>(rows, numbers, q, q_before);
+  return cudaGetLastError();
+}
+
+}  // namespace kvtwin

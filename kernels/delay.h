@@ -1,0 +1,17 @@
+// Keeps a stream waiting on the device: for tests of the order between streams. One thread.
+
+#ifndef KVTWIN_KERNELS_DELAY_H_
+#define KVTWIN_KERNELS_DELAY_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace kvtwin {
+
+// What is started on `stream` behind this begins at least `nanoseconds` later. At most a second.
+cudaError_t delay(uint64_t nanoseconds, cudaStream_t stream);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_KERNELS_DELAY_H_

@@ -1,0 +1,232 @@
+#include "models/measured_cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvtwin {
+namespace {
+
+// Starting and ending the kernel, in units of ChunkTiles.
+constexpr double kChunkFixed = 2;
+
+Measured blend(const Measured& a, const Measured& b, double weight) {
+  const auto one = [weight](double from, double to) { return std::max(0.0, from + (to - from) * weight); };
+  return {one(a.us, b.us), one(a.p10, b.p10), one(a.p90, b.p90)};
+}
+
+Measured times(const Measured& m, double factor) { return {m.us * factor, m.p10 * factor, m.p90 * factor}; }
+
+// Times become times per unit of ChunkTiles.
+MeasuredTable per_unit(MeasuredTable table, ChunkTiles* tiles) {
+  for (size_t i = 0; i < table.rows.size(); ++i) {
+    const ChunkShape chunk{table.rows[i], table.context.empty() ? 0 : table.context[i], 0};
+    table.at[i] = times(table.at[i], 1 / (tiles->makespan({&chunk, 1}) + kChunkFixed));
+  }
+  return table;
+}
+
+}  // namespace
+
+ChunkShape merged(std::span<const ChunkShape> chunks) {
+  ChunkShape all;
+  double cells = 0;
+  for (const ChunkShape& chunk : chunks) {
+    all.tokens += chunk.tokens;
+    cells += static_cast<double>(chunk.tokens) * chunk.context;
+  }
+  if (all.tokens > 0) all.context = static_cast<uint32_t>(cells / all.tokens + 0.5);
+  return all;
+}
+
+MeasuredShapes::MeasuredShapes(const LlmSpec& llm)
+    : hidden(std::to_string(llm.hidden)),
+      intermediate(std::to_string(llm.intermediate)),
+      vocab(std::to_string(llm.vocab)),
+      heads(fmt::format("{}/{}x{}", llm.query_heads, llm.kv_heads, llm.head_dim)),
+      qkv(fmt::format("{}x{}", (llm.query_heads + 2 * llm.kv_heads) * llm.head_dim, llm.hidden)),
+      attention_out(fmt::format("{}x{}", llm.hidden, llm.query_heads * llm.head_dim)),
+      gate_up(fmt::format("{}x{}", 2 * llm.intermediate, llm.hidden)),
+      down(fmt::format("{}x{}", llm.hidden, llm.intermediate)),
+      logits(fmt::format("{}x{}", llm.vocab, llm.hidden)),
+      model(llm.name) {}
+
+MeasuredCurves::MeasuredCurves(const MeasuredTable& table) {
+  std::vector<uint32_t> rows, contexts;
+  std::vector<Measured> at;
+  for (size_t i = 0; i < table.rows.size(); ++i) {
+    if (rows.empty() || rows.back() != table.rows[i]) {
+      if (!rows.empty()) curves_.push_back({Axis(contexts), std::move(at)});
+      rows.push_back(table.rows[i]), contexts.clear(), at.clear();
+    }
+    contexts.push_back(table.context.empty() ? 0 : table.context[i]);
+    at.push_back(table.at[i]);
+  }
+  curves_.push_back({Axis(contexts), std::move(at)});
+  rows_ = Axis(rows);
+}
+
+Reading MeasuredCurves::at(double rows, double context) const {
+  const Bracket r = rows_.bracket(rows);
+  Evidence evidence = r.evidence;
+  const auto on = [&](uint32_t i) {
+    const Curve& curve = curves_[i];
+    if (curve.at.size() == 1 && curve.axis.at(0) == 0) return curve.at[0];
+    const Bracket c = curve.axis.bracket(context);
+    evidence = worse(evidence, c.evidence);
+    return c.weight == 0 ? curve.at[c.low] : blend(curve.at[c.low], curve.at[c.high], c.weight);
+  };
+  const Measured low = on(r.low);
+  const Measured value = r.weight == 0 ? low : blend(low, on(r.high), r.weight);
+  return {value, evidence};
+}
+
+MeasuredCost::MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& host)
+    : PartwiseCost(host),
+      tiles_(llm.kv_heads, std::max(1u, llm.query_heads / llm.kv_heads), sms),
+      layers_(llm.layers) {}
+
+Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& device, const LlmSpec& llm,
+                                                         const HostTime& host, const std::string& where) {
+  if (llm.moe_layers() > 0)
+    return mistake(where, fmt::format("has no expert kernels, but {} is a mixture of experts", llm.name),
+                   "leave the profile out to use the roofline");
+  auto out = std::unique_ptr<MeasuredCost>(new MeasuredCost(llm, device.sm_count, host));
+  const MeasuredShapes s(llm);
+  const struct {
+    const char* operation;
+    const std::string& shape;
+    MeasuredCurves* to;
+  } wanted[] = {{"embed", s.hidden, &out->embed_},
+                {"norm", s.hidden, &out->norm_},
+                {"qkv", s.qkv, &out->qkv_},
+                {"append", s.heads, &out->append_},
+                {"attention out", s.attention_out, &out->attention_out_},
+                {"gate up", s.gate_up, &out->gate_up_},
+                {"activation", s.intermediate, &out->activation_},
+                {"down", s.down, &out->down_},
+                {"logits", s.logits, &out->logits_},
+                {"sample", s.vocab, &out->sample_},
+                {"decode attention", s.heads, &out->decode_},
+                {"chunk attention", s.heads, &out->chunk_},
+                {"decode host", s.model, &out->decode_host_},
+                {"chunk host", s.model, &out->chunk_host_}};
+  for (const auto& one : wanted) {
+    const MeasuredTable* const table = device.table(one.operation, one.shape);
+    if (table == nullptr)
+      return mistake(where,
+                     fmt::format("{} of {} was not measured, which {} needs (it was measured for {})",
+                                 one.operation, one.shape, llm.name, device.model),
+                     fmt::format("kvtwin calibrate device --model={}; or leave the profile out to use the "
+                                 "roofline",
+                                 llm.name));
+    *one.to = MeasuredCurves(one.to == &out->chunk_ ? per_unit(*table, &out->tiles_) : *table);
+    if (one.to == &out->decode_host_) out->decode_host_least_ = table->at.front();
+  }
+  std::vector<double> errors;
+  for (const HeldOutStep& step : device.held_out) errors.push_back(std::abs(step.error()));
+  if (!errors.empty()) out->interpolation_ = measured_of(errors).p90;
+  return out;
+}
+
+std::vector<MeasuredCost::Op> MeasuredCost::dense(uint32_t tokens) const {
+  const PartPlace layer = PartPlace::kLayer;
+  return {{"embed", PartKind::kEmbedding, PartPlace::kBefore, 1, embed_.at(tokens)},
+          {"norm", PartKind::kNorm, layer, 2 * layers_, norm_.at(tokens)},
+          {"qkv", PartKind::kGemm, layer, layers_, qkv_.at(tokens)},
+          {"append", PartKind::kRope, layer, layers_, append_.at(tokens)},
+          {"attention out", PartKind::kGemm, layer, layers_, attention_out_.at(tokens)},
+          {"gate up", PartKind::kGemm, layer, layers_, gate_up_.at(tokens)},
+          {"activation", PartKind::kActivation, layer, layers_, activation_.at(tokens)},
+          {"down", PartKind::kGemm, layer, layers_, down_.at(tokens)}};
+}
+
+// A step in which nobody samples runs no output head.
+std::vector<MeasuredCost::Op> MeasuredCost::head(uint32_t rows) const {
+  if (rows == 0) return {};
+  return {{"final norm", PartKind::kNorm, PartPlace::kAfter, 1, norm_.at(rows)},
+          {"logits", PartKind::kLmHead, PartPlace::kAfter, 1, logits_.at(rows)},
+          {"sample", PartKind::kSample, PartPlace::kAfter, 1, sample_.at(rows)}};
+}
+
+Reading MeasuredCost::chunk_attention(const StepShape& shape) {
+  const ChunkShape all = merged(shape.chunks);
+  Reading unit = chunk_.at(all.tokens, all.context);
+  unit.time = times(unit.time, tiles_.makespan(shape.chunks) + kChunkFixed);
+  // That chunks share the SMs in this way is a rule, not a measurement.
+  if (shape.chunks.size() > 1) unit.evidence = worse(unit.evidence, Evidence::kInterpolated);
+  return unit;
+}
+
+// Beside chunks, decodes cost what they add to the smallest batch.
+Reading MeasuredCost::host(const StepShape& shape) const {
+  if (shape.chunks.empty()) return decode_host_.at(shape.decodes);
+  Reading out = chunk_host_.at(merged(shape.chunks).tokens);
+  if (shape.decodes == 0) return out;
+  const Reading beside = decode_host_.at(shape.decodes);
+  out.evidence = worse(out.evidence, beside.evidence);
+  out.time.us += std::max(0.0, beside.time.us - decode_host_least_.us);
+  out.time.p10 += std::max(0.0, beside.time.p10 - decode_host_least_.p10);
+  out.time.p90 += std::max(0.0, beside.time.p90 - decode_host_least_.p90);
+  return out;
+}
+
+size_t MeasuredCost::attention(const StepShape& shape, std::array<Op, kAttentionOpsMax>* out) {
+  size_t count = 0;
+  if (shape.decodes > 0) {
+    const auto cells = static_cast<double>(shape.decode_context_sum);
+    (*out)[count++] = {"decode attention", PartKind::kAttention, PartPlace::kLayer, layers_,
+                       decode_.at(shape.decodes, cells)};
+  }
+  if (!shape.chunks.empty())
+    (*out)[count++] = {"chunk attention", PartKind::kAttention, PartPlace::kLayer, layers_,
+                       chunk_attention(shape)};
+  if (count > 0) (*out)[count++] = {"host", PartKind::kHost, PartPlace::kAfter, 1, host(shape)};
+  return count;
+}
+
+std::vector<StepPart> MeasuredCost::dense_ops(uint32_t tokens) const {
+  std::vector<StepPart> out;
+  for (const Op& op : dense(tokens))
+    out.push_back(
+        {op.name, op.kind, op.place, op.times, ticks_from_us(op.reading.time.us), op.reading.evidence});
+  return out;
+}
+
+std::vector<StepPart> MeasuredCost::head_ops(uint32_t rows) const {
+  std::vector<StepPart> out;
+  for (const Op& op : head(rows))
+    out.push_back(
+        {op.name, op.kind, op.place, op.times, ticks_from_us(op.reading.time.us), op.reading.evidence});
+  return out;
+}
+
+size_t MeasuredCost::attention_ops(const StepShape& shape, AttentionOps* out) {
+  std::array<Op, kAttentionOpsMax> ops{};
+  const size_t count = attention(shape, &ops);
+  for (size_t i = 0; i < count; ++i)
+    (*out)[i] = {ops[i].name,
+                 ops[i].kind,
+                 ops[i].place,
+                 ops[i].times,
+                 ticks_from_us(ops[i].reading.time.us),
+                 ops[i].reading.evidence};
+  return count;
+}
+
+StepRange MeasuredCost::range(const StepShape& shape) {
+  double low = 0, high = 0;
+  const auto add = [&](const Op& op) {
+    low += op.times * op.reading.time.p10, high += op.times * op.reading.time.p90;
+  };
+  for (const Op& op : dense(std::max(shape.tokens, shape.tokens_padded))) add(op);
+  for (const Op& op : head(shape.logits_rows)) add(op);
+  std::array<Op, kAttentionOpsMax> ops{};
+  const size_t count = attention(shape, &ops);
+  for (size_t i = 0; i < count; ++i) add(ops[i]);
+  return {ticks_from_us(low * (1 - std::min(1.0, interpolation_))),
+          ticks_from_us(high * (1 + interpolation_))};
+}
+
+}  // namespace kvtwin

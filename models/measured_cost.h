@@ -1,0 +1,110 @@
+// MeasuredCost prices steps from what `kvtwin calibrate device` measured of our own CUDA engine.
+//
+//   step = embed + layers * (2 norms + qkv + append + decode attention + chunk attention + attention out +
+//          gate up + activation + down) + logits + sample + host
+//
+// | table             | shape                        | rows             | context                       |
+// |-------------------|------------------------------|------------------|-------------------------------|
+// | qkv, ... logits   | outputs x inputs             | padded tokens    | -   (logits: rows that sample) |
+// | embed, norm       | hidden                       | padded tokens    | -                             |
+// | activation        | intermediate                 | padded tokens    | -                             |
+// | append            | query heads/KV heads x head  | padded tokens    | -                             |
+// | sample            | vocabulary                   | rows that sample | -                             |
+// | decode attention  | query heads/KV heads x head  | calls            | cells read, over all calls    |
+// | chunk attention   | query heads/KV heads x head  | tokens           | cells before them             |
+// | decode host       | the model's name             | calls            | -                             |
+// | chunk host        | the model's name             | tokens           | -                             |
+//
+// Times are of one operation of one layer. Linear between measured sizes. Decode attention is cut into even
+// shares whatever the lengths (kernels/attention_decode.h), so its cells count and not their distribution.
+// Several chunks share the SMs: what one unit of ChunkTiles takes is read from the table at their total size.
+// "host" is what a step takes beside the operations: work lists, their upload, starting the first kernel,
+// the wait for tokens. It is charged to the device, because the engine starts no step before the last ended.
+
+#ifndef KVTWIN_MODELS_MEASURED_COST_H_
+#define KVTWIN_MODELS_MEASURED_COST_H_
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "models/chunk_tiles.h"
+#include "models/interpolate.h"
+#include "models/llm.h"
+#include "models/measured_device.h"
+#include "models/partwise_cost.h"
+
+namespace kvtwin {
+
+// The sizes of a model's operations, as tables name them.
+struct MeasuredShapes {
+  explicit MeasuredShapes(const LlmSpec& llm);
+  std::string hidden, intermediate, vocab, heads, qkv, attention_out, gate_up, down, logits, model;
+};
+
+// Between measured points: a value with its spread.
+struct Reading {
+  Measured time;
+  Evidence evidence = Evidence::kMeasured;
+};
+
+// A table of one size, or of two: for each number of rows a curve over contexts.
+class MeasuredCurves {
+ public:
+  MeasuredCurves() = default;
+  explicit MeasuredCurves(const MeasuredTable& table);
+  // Beyond the last point the last segment continues; before the first, the first point holds.
+  Reading at(double rows, double context = 0) const;
+
+ private:
+  struct Curve {
+    Axis axis;
+    std::vector<Measured> at;
+  };
+  Axis rows_;
+  std::vector<Curve> curves_;  // by rows
+};
+
+class MeasuredCost final : public PartwiseCost {
+ public:
+  // `where` is for messages. Wrong: the model has shapes that were not measured, or is not dense.
+  static Result<std::unique_ptr<MeasuredCost>> make(const MeasuredDevice& device, const LlmSpec& llm,
+                                                    const HostTime& host, const std::string& where);
+  StepRange range(const StepShape& shape) override;
+
+ private:
+  struct Op {
+    const char* name;
+    PartKind kind;
+    PartPlace place;
+    uint32_t times;
+    Reading reading;
+  };
+  MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& host);
+
+  std::vector<StepPart> dense_ops(uint32_t tokens) const override;
+  std::vector<StepPart> head_ops(uint32_t rows) const override;
+  size_t attention_ops(const StepShape& shape, AttentionOps* out) override;
+
+  std::vector<Op> dense(uint32_t tokens) const;
+  std::vector<Op> head(uint32_t rows) const;
+  size_t attention(const StepShape& shape, std::array<Op, kAttentionOpsMax>* out);
+  Reading chunk_attention(const StepShape& shape);
+  Reading host(const StepShape& shape) const;
+
+  MeasuredCurves embed_, norm_, qkv_, append_, attention_out_, gate_up_, activation_, down_, logits_, sample_;
+  MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;  // chunk_: of one unit of ChunkTiles
+  Measured decode_host_least_;                                // of the smallest batch
+  ChunkTiles tiles_;
+  const uint32_t layers_;
+  double interpolation_ = 0;  // relative error of nine of ten held-out steps
+};
+
+// Chunks of one step as one: all their tokens, and the context they read on average.
+ChunkShape merged(std::span<const ChunkShape> chunks);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_MEASURED_COST_H_

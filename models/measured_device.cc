@@ -1,0 +1,191 @@
+#include "models/measured_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "models/textproto.h"
+#include "traces/proto/model.pb.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr double kUsMax = 1e9;  // a quarter of an hour: certainly no step
+
+Mistake of_table(const std::string& where, const v1::MeasuredTable& in, const std::string& what,
+                 const std::string& right) {
+  return {where, fmt::format("table {} of {}: {}", in.operation(), in.shape(), what), right};
+}
+
+Result<MeasuredTable> table_from(const v1::MeasuredTable& in, const std::string& where) {
+  const int n = in.rows_size();
+  const auto wrong = [&](const std::string& what, const std::string& right) {
+    return tl::unexpected<Mistake>(of_table(where, in, what, right));
+  };
+  if (in.operation().empty() || n == 0) return wrong("is empty", "an operation and at least one size");
+  if (in.us_size() != n || in.us_p10_size() != n || in.us_p90_size() != n ||
+      (in.context_size() != 0 && in.context_size() != n)) {
+    return wrong(fmt::format("has {} rows, {} contexts and {}, {}, {} times", n, in.context_size(),
+                             in.us_size(), in.us_p10_size(), in.us_p90_size()),
+                 "lists of equal length");
+  }
+  MeasuredTable out{in.operation(), in.shape(), {}, {}, {}};
+  for (int i = 0; i < n; ++i) {
+    const Measured one{in.us(i), in.us_p10(i), in.us_p90(i)};
+    if (!(one.p10 >= 0 && one.p10 <= one.us && one.us <= one.p90 && one.p90 <= kUsMax))
+      return wrong(fmt::format("time {} is {} us, {} to {}", i, one.us, one.p10, one.p90),
+                   "0 or more, the median between the percentiles");
+    const uint32_t context = in.context_size() > 0 ? in.context(i) : 0;
+    if (i > 0) {
+      const uint32_t before = in.context_size() > 0 ? in.context(i - 1) : 0;
+      if (std::pair(in.rows(i - 1), before) >= std::pair(in.rows(i), context))
+        return wrong(fmt::format("size {} is {}, {} and does not ascend", i, in.rows(i), context),
+                     "sizes that ascend");
+    }
+    out.rows.push_back(in.rows(i));
+    if (in.context_size() > 0) out.context.push_back(context);
+    out.at.push_back(one);
+  }
+  return out;
+}
+
+template <typename List, typename Text>
+void add_list(const char* name, const List& list, const Text& text, std::string* out) {
+  *out += fmt::format("  {}: [", name);
+  for (size_t i = 0; i < list.size(); ++i) *out += (i > 0 ? ", " : "") + text(list[i]);
+  *out += "]\n";
+}
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out + "\"";
+}
+
+void add_table(const MeasuredTable& table, std::string* out) {
+  *out += fmt::format("table {{ operation: {} shape: {}\n", quoted(table.operation), quoted(table.shape));
+  const auto count = [](uint32_t value) { return std::to_string(value); };
+  add_list("rows", table.rows, count, out);
+  if (!table.context.empty()) add_list("context", table.context, count, out);
+  const auto us = [](double value) { return fmt::format("{:.3f}", value); };
+  add_list(
+      "us", table.at, [&](const Measured& one) { return us(one.us); }, out);
+  add_list(
+      "us_p10", table.at, [&](const Measured& one) { return us(one.p10); }, out);
+  add_list(
+      "us_p90", table.at, [&](const Measured& one) { return us(one.p90); }, out);
+  *out += "}\n";
+}
+
+}  // namespace
+
+Measured measured_of(std::vector<double> us) {
+  KVT_CHECK(!us.empty());
+  std::sort(us.begin(), us.end());
+  const auto rank = [&](double p) {
+    const auto place = static_cast<size_t>(std::ceil(p * static_cast<double>(us.size())));
+    return us[std::clamp<size_t>(place, 1, us.size()) - 1];
+  };
+  return {rank(0.5), rank(0.1), rank(0.9)};
+}
+
+const MeasuredTable* MeasuredDevice::table(std::string_view operation, std::string_view shape) const {
+  for (const MeasuredTable& one : tables) {
+    if (one.operation == operation && one.shape == shape) return &one;
+  }
+  return nullptr;
+}
+
+const MeasuredFigure* MeasuredDevice::figure(std::string_view name) const {
+  for (const MeasuredFigure& one : figures) {
+    if (one.name == name) return &one;
+  }
+  return nullptr;
+}
+
+std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_bytes) {
+  CopyRates out;
+  double ns_per_byte = 0;
+  const std::pair<const char*, double*> directions[] = {{"copy in", &out.in_overhead_ns},
+                                                        {"copy out", &out.out_overhead_ns}};
+  for (const auto& [name, overhead] : directions) {
+    const MeasuredTable* const table = device.table(name, std::to_string(page_bytes));
+    if (table == nullptr || table->rows.size() < 2) return {};
+    // Many pages give the rate, few of them what a copy costs beside it.
+    const double pages = table->rows.back() - table->rows.front();
+    const double each = 1e3 * (table->at.back().us - table->at.front().us) / pages;
+    if (!(each > 0)) return {};
+    *overhead = std::max(0.0, 1e3 * table->at.front().us - table->rows.front() * each);
+    ns_per_byte += each / static_cast<double>(page_bytes) / 2;
+  }
+  out.bytes_per_s = 1e9 / ns_per_byte;
+  return out;
+}
+
+Result<MeasuredDevice> load_measured_device(const std::string& path) {
+  const Result<std::string> text = read_text_file(path);
+  if (!text) return tl::unexpected<Mistake>(text.error());
+  return parse_measured_device(*text, path);
+}
+
+Result<MeasuredDevice> parse_measured_device(std::string_view text, const std::string& where) {
+  v1::MeasuredDevice in;
+  if (auto r = parse_textproto(text, where, &in); !r) return tl::unexpected<Mistake>(r.error());
+  MeasuredDevice out;
+  out.gpu = in.gpu(), out.driver = in.driver(), out.cuda = in.cuda(), out.build = in.build();
+  out.date = in.date(), out.model = in.model(), out.page_tokens = in.page_tokens();
+  out.sm_count = in.sm_count(), out.sm_mhz_min = in.sm_mhz_min(), out.sm_mhz_max = in.sm_mhz_max();
+  out.memory_mhz = in.memory_mhz();
+  if (out.sm_count < 1 || out.sm_count > 100'000)
+    return mistake(where, fmt::format("sm_count is {}", out.sm_count), "1 to 100,000 is right");
+  for (const v1::MeasuredTable& one : in.table()) {
+    Result<MeasuredTable> table = table_from(one, where);
+    if (!table) return tl::unexpected<Mistake>(table.error());
+    if (out.table(table->operation, table->shape) != nullptr)
+      return tl::unexpected<Mistake>(of_table(where, one, "is there twice", "one table of each"));
+    out.tables.push_back(std::move(*table));
+  }
+  for (const v1::MeasuredFigure& one : in.figure()) {
+    if (!std::isfinite(one.value()) || !std::isfinite(one.p10()) || !std::isfinite(one.p90()))
+      return mistake(where, fmt::format("figure {} is {}", one.name(), one.value()), "a finite number");
+    out.figures.push_back({one.name(), one.unit(), one.value(), one.p10(), one.p90()});
+  }
+  for (const v1::HeldOutStep& one : in.held_out()) {
+    if (!(one.measured_us() > 0 && one.measured_us() <= kUsMax && one.predicted_us() >= 0 &&
+          one.predicted_us() <= kUsMax))
+      return mistake(
+          where,
+          fmt::format("held_out {}: {} us beside {}", one.step(), one.measured_us(), one.predicted_us()),
+          "times of a step");
+    out.held_out.push_back({one.step(), one.measured_us(), one.predicted_us()});
+  }
+  return out;
+}
+
+std::string measured_device_textproto(const MeasuredDevice& device) {
+  std::string out =
+      "# proto-file: traces/proto/model.proto\n# proto-message: kvtwin.v1.MeasuredDevice\n"
+      "# Written by kvtwin calibrate device.\n";
+  out += fmt::format("gpu: {}\ndriver: {}\ncuda: {}\nsm_count: {}\n", quoted(device.gpu),
+                     quoted(device.driver), quoted(device.cuda), device.sm_count);
+  out += fmt::format("sm_mhz_min: {}\nsm_mhz_max: {}\nmemory_mhz: {}\n", device.sm_mhz_min, device.sm_mhz_max,
+                     device.memory_mhz);
+  out += fmt::format("build: {}\ndate: {}\nmodel: {}\npage_tokens: {}\n", quoted(device.build),
+                     quoted(device.date), quoted(device.model), device.page_tokens);
+  for (const MeasuredTable& table : device.tables) add_table(table, &out);
+  for (const MeasuredFigure& one : device.figures)
+    out += fmt::format("figure {{ name: {} unit: {} value: {:.4f} p10: {:.4f} p90: {:.4f} }}\n",
+                       quoted(one.name), quoted(one.unit), one.value, one.p10, one.p90);
+  for (const HeldOutStep& one : device.held_out)
+    out += fmt::format("held_out {{ step: {} measured_us: {:.3f} predicted_us: {:.3f} }}\n", quoted(one.step),
+                       one.measured_us, one.predicted_us);
+  return out;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,68 @@
+// MeasuredDevice: what one GPU was measured to take, operation by operation (kvtwin calibrate device). Read
+// from and written to a textproto; measured_cost.h says what the tables are of and prices steps with them.
+
+#ifndef KVTWIN_MODELS_MEASURED_DEVICE_H_
+#define KVTWIN_MODELS_MEASURED_DEVICE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+
+namespace kvtwin {
+
+// Median and percentiles of repeats, in us.
+struct Measured {
+  double us = 0, p10 = 0, p90 = 0;
+};
+// REQUIRES: not empty. Percentiles are nearest-rank.
+Measured measured_of(std::vector<double> us);
+
+struct MeasuredTable {
+  std::string operation, shape;
+  std::vector<uint32_t> rows;     // ascending, with `context`
+  std::vector<uint32_t> context;  // as long as rows; empty: the operation has one size only
+  std::vector<Measured> at;       // as long as rows
+};
+
+struct MeasuredFigure {
+  std::string name, unit;
+  double value = 0, p10 = 0, p90 = 0;
+};
+
+struct HeldOutStep {
+  std::string step;
+  double measured_us = 0, predicted_us = 0;
+  double error() const { return predicted_us / measured_us - 1; }
+};
+
+struct MeasuredDevice {
+  std::string gpu, driver, cuda, build, date, model;
+  uint32_t sm_count = 0, sm_mhz_min = 0, sm_mhz_max = 0, memory_mhz = 0, page_tokens = 0;
+  std::vector<MeasuredTable> tables;
+  std::vector<MeasuredFigure> figures;
+  std::vector<HeldOutStep> held_out;
+
+  // Null: not measured.
+  const MeasuredTable* table(std::string_view operation, std::string_view shape) const;
+  const MeasuredFigure* figure(std::string_view name) const;
+};
+
+// Copies of pages between tiers: so long for each copy, and the rate of its bytes.
+struct CopyRates {
+  double in_overhead_ns = 0, out_overhead_ns = 0, bytes_per_s = 0;
+};
+// From the tables "copy in" and "copy out" of pages of so many bytes. Empty: they were not measured.
+std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_bytes);
+
+// `where` is for messages. Refuses tables that do not ascend, differ in length, or are negative.
+Result<MeasuredDevice> parse_measured_device(std::string_view text, const std::string& where);
+Result<MeasuredDevice> load_measured_device(const std::string& path);
+std::string measured_device_textproto(const MeasuredDevice& device);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_MEASURED_DEVICE_H_

@@ -1,0 +1,116 @@
+// kvtwin calibrate device: what this GPU takes, as a file that cost.profile of a scenario names.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <memory>
+#include <string>
+
+#include "models/catalog.h"
+#include "models/measured_device.h"
+#include "scenarios/cli/cli.h"
+#ifdef KVTWIN_HAVE_CUDA
+#include "engine/cuda/calibrate_device.h"
+#endif
+
+namespace kvtwin {
+namespace {
+
+struct DeviceArguments {
+  std::string out, model = "llama-3.1-8b", commit;
+  uint32_t page_tokens = 16;
+  bool quick = false, quiet = false;
+};
+
+#ifdef KVTWIN_HAVE_CUDA
+
+std::string today() {
+  char text[32] = {};
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  std::strftime(text, sizeof text, "%Y-%m-%d", gmtime_r(&now, &parts));
+  return text;
+}
+
+std::string summary_of(const MeasuredDevice& device) {
+  std::string out =
+      fmt::format("{}, driver {}, CUDA {}, SM clock {} to {} MHz, {}\n", device.gpu, device.driver,
+                  device.cuda, device.sm_mhz_min, device.sm_mhz_max, device.model);
+  size_t points = 0;
+  for (const MeasuredTable& table : device.tables) points += table.rows.size();
+  out += fmt::format("{} tables of {} sizes\n\n  {:<50}{:>12}{:>10}{:>10}  unit\n", device.tables.size(),
+                     points, "", "median", "p10", "p90");
+  for (const MeasuredFigure& one : device.figures)
+    out += fmt::format("  {:<50}{:>12.2f}{:>10.2f}{:>10.2f}  {}\n", one.name, one.value, one.p10, one.p90,
+                       one.unit);
+  out += fmt::format("\n  {:<50}{:>12}{:>12}{:>9}\n", "held-out step", "measured us", "predicted", "error");
+  std::vector<double> errors;
+  for (const HeldOutStep& step : device.held_out) {
+    out += fmt::format("  {:<50}{:>12.1f}{:>12.1f}{:>8.2f}%\n", step.step, step.measured_us,
+                       step.predicted_us, 100 * step.error());
+    errors.push_back(100 * std::abs(step.error()));
+  }
+  if (errors.empty()) return out;
+  const Measured spread = measured_of(errors);
+  return out + fmt::format("  interpolation error: median {:.2f} %, nine of ten within {:.2f} %\n", spread.us,
+                           spread.p90);
+}
+
+int run_device(const DeviceArguments& arguments) {
+  if (arguments.page_tokens < 16 || arguments.page_tokens > 1024 || arguments.page_tokens % 16 != 0)
+    return complain(
+        {"--page-tokens", fmt::format("is {}", arguments.page_tokens), "16 to 1,024, a multiple of 16"});
+  Result<LlmSpec> llm = Catalog().llm(arguments.model);
+  if (!llm) return complain(llm.error());
+  cuda::CalibrationRequest request;
+  request.llm = *llm, request.page_tokens = arguments.page_tokens, request.quick = arguments.quick;
+  request.build =
+      arguments.commit.empty() ? KVTWIN_VERSION : fmt::format("{}+{}", KVTWIN_VERSION, arguments.commit);
+  request.date = today();
+  if (!arguments.quiet) request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+  const Result<MeasuredDevice> device = cuda::calibrate_device(request);
+  if (!device) return complain(device.error(), kExitNoBackend);
+  const std::string text = measured_device_textproto(*device);
+  if (arguments.out.empty()) {
+    fmt::print("{}", text);
+    return kExitDone;
+  }
+  if (Result<void> ok = write_text(arguments.out, text); !ok) return complain(ok.error(), kExitEnvironment);
+  fmt::print("{}\nwritten: {}   (cost.profile of a scenario)\n", summary_of(*device), arguments.out);
+  return kExitDone;
+}
+
+#else
+
+int run_device(const DeviceArguments&) {
+  return complain({"kvtwin calibrate device", "this build has no CUDA world",
+                   "configure with nvcc on PATH and -DKVTWIN_CUDA=ON, on a machine with the GPU"},
+                  kExitNoBackend);
+}
+
+#endif
+
+}  // namespace
+
+void add_calibrate_device_command(CLI::App* calibrate, int* status) {
+  CLI::App* const command = calibrate->add_subcommand(
+      "device",
+      "Example: kvtwin calibrate device --out=models/measured/h200.textproto\n\n"
+      "Measures this GPU: the operations of our engine's steps over rows, contexts and batches, copies of "
+      "pages, "
+      "what launches cost;\nwith their spread, and whole steps of other shapes beside what the tables say.");
+  command->set_help_flag();
+  const auto arguments = std::make_shared<DeviceArguments>();
+  command->add_option("--out", arguments->out, "file to write (default: standard output)");
+  command->add_option("--model", arguments->model, "of the catalog: whose shapes, with random weights");
+  command->add_option("--page-tokens", arguments->page_tokens, "tokens of a page");
+  command->add_option("--commit", arguments->commit, "of the source that was built, for the record");
+  command->add_flag("--quick", arguments->quick, "few sizes: does it work?");
+  command->add_flag("--quiet", arguments->quiet, "no progress on stderr");
+  command->callback([=] { *status = run_device(*arguments); });
+}
+
+}  // namespace kvtwin

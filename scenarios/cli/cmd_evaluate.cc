@@ -1,0 +1,106 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scenarios/cli/cli.h"
+#include "scenarios/evaluate/evaluate.h"
+#include "traces/make_task.h"
+
+namespace kvtwin {
+namespace {
+
+struct EvaluateArguments {
+  EvaluateRequest request;
+  std::string tasks = "multi_key,question_first,old_result,long_list", budgets = "32,64,128",
+              format = "table", shard = "0/1";
+  bool quiet = false;
+};
+
+bool whole(const std::string& word, uint32_t* to) {
+  if (word.empty() || word.size() > 7 || word.find_first_not_of("0123456789") != std::string::npos)
+    return false;
+  *to = static_cast<uint32_t>(std::stoul(word));
+  return true;
+}
+
+Result<void> check(EvaluateArguments* arguments) {
+  EvaluateRequest& request = arguments->request;
+  std::vector<std::string> known;
+  for (const TaskInfo& one : tasks()) known.push_back(one.name);
+  request.tasks = split_list(arguments->tasks);
+  for (const std::string& task : request.tasks) {
+    if (std::find(known.begin(), known.end(), task) == known.end())
+      return mistake("--tasks", fmt::format("there is no task \"{}\"", task.substr(0, 40)),
+                     fmt::format("one of: {}", fmt::join(known, ", ")));
+  }
+  for (const std::string& word : split_list(arguments->budgets)) {
+    request.budgets.push_back(0);
+    if (!whole(word, &request.budgets.back()) || request.budgets.back() == 0)
+      return mistake("--budgets", fmt::format("\"{}\" is no budget", word.substr(0, 40)),
+                     "cells of one head");
+  }
+  if (request.questions < 1 || request.questions > 100'000)
+    return mistake("--questions", fmt::format("is {}", request.questions), "1 to 100,000");
+  const size_t slash = arguments->shard.find('/');
+  if (slash == std::string::npos || !whole(arguments->shard.substr(0, slash), &request.shard) ||
+      !whole(arguments->shard.substr(slash + 1), &request.shards) || request.shard >= request.shards)
+    return mistake("--shard", fmt::format("is \"{}\"", arguments->shard.substr(0, 40)),
+                   "I/N with I below N, as 0/4");
+  if (request.out.empty()) return mistake("--out", "is missing", "the folder of the cells");
+  return {};
+}
+
+int run_evaluate(EvaluateArguments arguments) {
+  const Result<OutputFormat> format = parse_format(arguments.format);
+  if (!format) return complain(format.error());
+  if (Result<void> ok = check(&arguments); !ok) return complain(ok.error());
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last = Clock::now();
+  const auto told = [&](const QualityRow& row) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - last).count();
+    last = Clock::now();
+    if (arguments.quiet) return;
+    if (!row.refused.empty()) {
+      fmt::print(stderr, "{} {} {}: refused: {}\n", row.policy, row.budget, row.task, row.refused);
+      return;
+    }
+    fmt::print(stderr, "{} {} {}: {} of {} right, {:.1f} s, {:.0f} tokens/s\n", row.policy, row.budget,
+               row.task, row.answers.right, row.answers.questions, seconds,
+               static_cast<double>(row.tokens_computed) / std::max(seconds, 1e-9));
+  };
+  const Result<std::vector<QualityRow>> rows = evaluate(arguments.request, told);
+  if (!rows) return complain(rows.error());
+  fmt::print("{}", quality_text(*rows, *format));
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_evaluate_command(CLI::App& app, int* status) {
+  CLI::App* const command = app.add_subcommand("evaluate", "does the kept KV still answer");
+  command->set_help_flag();
+  const auto arguments = std::make_shared<EvaluateArguments>();
+  EvaluateRequest& request = arguments->request;
+  command->add_option("SCENARIO", request.scenarios)->required();
+  command->add_option("--tasks", arguments->tasks);
+  command->add_option("--budgets", arguments->budgets);
+  command->add_option("--questions", request.questions);
+  command->add_option("--tokens", request.tokens);
+  command->add_option("--per-session", request.per_session);
+  command->add_option("--seed", request.seed);
+  command->add_option("--out", request.out);
+  command->add_option("--shard", arguments->shard);
+  command->add_option("--format", arguments->format);
+  command->add_option("--set", request.sets)->expected(1)->allow_extra_args(false)->take_all();
+  command->add_flag("--quiet", arguments->quiet);
+  command->callback([arguments, status] { *status = run_evaluate(*arguments); });
+}
+
+}  // namespace kvtwin

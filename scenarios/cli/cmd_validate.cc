@@ -1,0 +1,125 @@
+// kvtwin validate: a scenario as it really ran, beside what the simulator says of it.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/textproto.h"
+#include "scenarios/cli/cli.h"
+#include "scenarios/compose.h"
+#include "scenarios/validate/run_validation.h"
+
+namespace kvtwin {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ValidateArguments {
+  ValidateRequest request;
+  std::string recorded, out, known, baseline, details, format = "table";
+  bool quiet = false;
+};
+
+// A folder of our own that goes when we do.
+class WorkFolder {
+ public:
+  WorkFolder() : path_(fs::temp_directory_path() / fmt::format("kvtwin-validate-{}", getpid())) {
+    std::error_code ignored;
+    fs::create_directories(path_, ignored);
+  }
+  ~WorkFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  const fs::path path_;
+};
+
+Result<void> complete(ValidateArguments* arguments) {
+  ValidateRequest& request = arguments->request;
+  if (arguments->recorded.empty() == arguments->out.empty())
+    return mistake("kvtwin validate", "neither or both of --recorded and --out are given",
+                   "--out=DIR runs the scenarios here and keeps what happened; --recorded=DIR reads that");
+  if (request.repeats < 1 || request.repeats > 100)
+    return mistake("--repeats", fmt::format("is {}", request.repeats), "1 to 100");
+  if (request.world != "cuda" && request.world != "cpu")
+    return mistake("--world", fmt::format("is \"{}\"", request.world), "cuda or cpu: what really runs");
+  request.record = arguments->recorded.empty();
+  request.recordings = request.record ? arguments->out : arguments->recorded;
+  if (arguments->known.empty()) return {};
+  const Result<std::string> text = read_text_file(arguments->known);
+  if (!text) return tl::unexpected<Mistake>(text.error());
+  Result<std::vector<KnownDeviation>> known = parse_known_deviations(*text, arguments->known);
+  if (!known) return tl::unexpected<Mistake>(known.error());
+  request.known = std::move(*known);
+  return {};
+}
+
+int run_validate(ValidateArguments arguments) {
+  const Result<OutputFormat> format = parse_format(arguments.format);
+  if (!format) return complain(format.error());
+  if (*format != OutputFormat::kTable && *format != OutputFormat::kJson)
+    return complain(
+        {"--format", fmt::format("{} is not written by validate", arguments.format), "table or json"});
+  if (Result<void> ok = complete(&arguments); !ok) return complain(ok.error());
+  if (!can_simulate())
+    return complain({"kvtwin validate", "this build has no simulated world",
+                     "install libsimgrid-dev and configure again"},
+                    kExitNoBackend);
+  const WorkFolder work;
+  arguments.request.work = work.path();
+  if (!arguments.quiet)
+    arguments.request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+  const Result<Validation> validation = run_validation(arguments.request);
+  if (!validation) return complain(validation.error());
+  const std::string json = validation_json(*validation);
+  if (!arguments.out.empty()) {
+    if (Result<void> ok = write_text(arguments.out + "/validation.json", json); !ok)
+      return complain(ok.error(), kExitEnvironment);
+  }
+  if (!arguments.details.empty()) {
+    if (Result<void> ok = write_text(arguments.details, validation->details); !ok)
+      return complain(ok.error(), kExitEnvironment);
+  }
+  fmt::print("{}", *format == OutputFormat::kJson ? json : validation_table(*validation));
+  if (arguments.baseline.empty()) return validation->good() ? kExitDone : kExitNo;
+  const Result<std::string> before = read_text_file(arguments.baseline);
+  if (!before) return complain(before.error());
+  const Result<std::vector<std::string>> worse = worse_than(*validation, *before, arguments.baseline);
+  if (!worse) return complain(worse.error());
+  for (const std::string& text : *worse) fmt::print(stderr, "worse than {}: {}\n", arguments.baseline, text);
+  bool same = true;
+  for (const ScenarioValidation& one : validation->scenarios) {
+    for (const ReplayedRun& run : one.replayed) same = same && run.same;
+  }
+  return worse->empty() && same ? kExitDone : kExitNo;
+}
+
+}  // namespace
+
+void add_validate_command(CLI::App& app, int* status) {
+  CLI::App* const command = app.add_subcommand("validate", "a scenario really run, beside its simulation");
+  command->set_help_flag();
+  const auto arguments = std::make_shared<ValidateArguments>();
+  command->add_option("SCENARIO", arguments->request.scenarios)->required();
+  command->add_option("--recorded", arguments->recorded);
+  command->add_option("--out", arguments->out);
+  command->add_option("--repeats", arguments->request.repeats);
+  command->add_option("--world", arguments->request.world);
+  command->add_option("--set", arguments->request.sets)->expected(1)->allow_extra_args(false)->take_all();
+  command->add_option("--known", arguments->known);
+  command->add_option("--baseline", arguments->baseline);
+  command->add_option("--details", arguments->details);
+  command->add_option("--format", arguments->format);
+  command->add_flag("--quiet", arguments->quiet);
+  command->callback([arguments, status] { *status = run_validate(*arguments); });
+}
+
+}  // namespace kvtwin

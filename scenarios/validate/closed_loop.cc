@@ -1,0 +1,90 @@
+// Figures of whole runs, simulated beside real.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "scenarios/validate/validation.h"
+
+namespace kvtwin {
+namespace {
+
+struct Figure {
+  const char* name;
+  const char* unit;
+  double tolerance;  // percent of the real value, or `absolute` in the figure's unit: issue D's table
+  bool absolute;
+  std::function<double(const v1::RunResult&)> of;
+};
+
+double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+
+const std::vector<Figure>& figures() {
+  using R = v1::RunResult;
+  static const std::vector<Figure> kFigures = {
+      {"throughput", "tokens/s", 3, false, [](const R& r) { return r.rates().output_tokens_per_s(); }},
+      {"tpot mean", "ms", 3, false, [](const R& r) { return r.latencies().tpot().mean_ns() / 1e6; }},
+      {"ttft mean", "ms", 6, false, [](const R& r) { return r.latencies().ttft().mean_ns() / 1e6; }},
+      {"ttft p99", "ms", 12, false, [](const R& r) { return r.latencies().ttft().p99_ns() / 1e6; }},
+      {"preemptions", "", 5, false, [](const R& r) { return static_cast<double>(r.calls().preemptions()); }},
+      {"computed again", "tokens", 5, false,
+       [](const R& r) { return static_cast<double>(r.reuse().recomputed_tokens()); }},
+      {"prefix reuse", "tokens", 5, false,
+       [](const R& r) { return static_cast<double>(r.reuse().first_admission_tokens()); }},
+      {"peak pages", "% of pool", 2, true,
+       [](const R& r) {
+         return percent(static_cast<double>(r.pages().held_peak()), static_cast<double>(r.pages().gpu()));
+       }},
+      {"mean pages", "% of pool", 2, true,
+       [](const R& r) { return percent(r.pages().held_mean(), static_cast<double>(r.pages().gpu())); }},
+      {"tail fragmentation", "%", 2, true, [](const R& r) { return 100 * r.pages().tail_fragmentation(); }},
+      {"group fragmentation", "%", 2, true, [](const R& r) { return 100 * r.pages().group_fragmentation(); }},
+      {"bytes to the gpu", "GB", 5, false,
+       [](const R& r) { return static_cast<double>(r.transfers().bytes_in()) / 1e9; }},
+      {"bytes to the host", "GB", 5, false,
+       [](const R& r) { return static_cast<double>(r.transfers().bytes_out()) / 1e9; }},
+      {"exposed transfers", "ms", 10, false,
+       [](const R& r) { return static_cast<double>(r.transfers().exposed_ns()) / 1e6; }},
+  };
+  return kFigures;
+}
+
+// What is nothing on both sides says nothing.
+bool matters(const ComparedFigure& one) { return one.simulated != 0 || one.real_max != 0; }
+
+}  // namespace
+
+std::vector<ComparedFigure> compare_closed_loop(const v1::RunResult& simulated,
+                                                const std::vector<Recording>& real) {
+  std::vector<ComparedFigure> out;
+  for (const Figure& figure : figures()) {
+    ComparedFigure one;
+    one.name = figure.name, one.unit = figure.unit, one.absolute = figure.absolute;
+    one.tolerance = figure.tolerance, one.simulated = figure.of(simulated);
+    one.real_min = HUGE_VAL, one.real_max = -HUGE_VAL;
+    for (const Recording& recording : real) {
+      const double value = figure.of(recording.result);
+      one.real += value / static_cast<double>(real.size());
+      one.real_min = std::min(one.real_min, value), one.real_max = std::max(one.real_max, value);
+    }
+    if (!matters(one)) continue;
+    const double off = one.simulated - one.real;
+    one.difference = one.absolute ? off : one.real > 0 ? 100 * off / one.real : HUGE_VAL;
+    const bool between = one.simulated >= one.real_min && one.simulated <= one.real_max;
+    one.verdict = std::abs(one.difference) <= one.tolerance ? Verdict::kWithin
+                  : between                                 ? Verdict::kSpread
+                                                            : Verdict::kOutside;
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+const char* name_of(Verdict verdict) {
+  constexpr const char* kNames[] = {"within", "spread", "known", "outside"};
+  return kNames[static_cast<size_t>(verdict)];
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,78 @@
+// OpenLoop prices every step and every copy of a recorded run and puts what it took beside it: the error of
+// the cost model alone, without what it would do to later decisions.
+//
+// It watches a replay (engine/recorder_replay.h), which launches what was launched then. A step took from the
+// end of the one before, or from its launch if that came later, to its own end; a copy likewise, from the end
+// of the one before in its direction.
+
+#ifndef KVTWIN_SCENARIOS_VALIDATE_OPEN_LOOP_H_
+#define KVTWIN_SCENARIOS_VALIDATE_OPEN_LOOP_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "engine/recorder_log.h"
+#include "models/cost_model.h"
+
+namespace kvtwin {
+
+// In us.
+struct PricedStep {
+  double measured = 0, predicted = 0;
+  double low = 0, high = 0;  // where the model expects it
+  bool chunks = false;       // prompts are computed in it
+  uint64_t step = 0;
+  uint32_t decodes = 0, chunk_tokens = 0, padded = 0, samples = 0;
+  uint64_t decode_cells = 0, chunk_context = 0;  // read by all decodes; before all chunks, together
+  Evidence evidence = Evidence::kMeasured;       // the worst
+  double error() const { return predicted / measured - 1; }
+};
+
+struct PricedCopy {
+  double measured = 0, predicted = 0;
+  bool to_gpu = false;
+  uint64_t pages = 0;
+  Instant ended{};
+  double error() const { return predicted / measured - 1; }
+};
+
+// What the simulated node takes for a copy: a time of its own and its bytes at the link's rate.
+struct CopyPrice {
+  double in_overhead_us = 0, out_overhead_us = 0;
+  double bytes_per_us = 1;
+  double page_bytes = 0;
+};
+
+class OpenLoop final : public Observer {
+ public:
+  // `log` and `cost` must outlive this.
+  OpenLoop(const Log* log, CostModel* cost, const CopyPrice& copies);
+
+  void saw_command(Instant now, const Command& command) override;
+
+  // Once the replay has ended: what the log has no end of is left out.
+  std::vector<PricedStep> steps() const;
+  const std::vector<PricedCopy>& copies() const { return copies_; }
+
+ private:
+  struct Launched {
+    Instant at{};
+    PricedStep priced;
+  };
+  void price(Instant now, const LaunchStep& launch);
+  void price(Instant now, const StartTransfer& transfer);
+
+  const Log& log_;
+  CostModel& cost_;
+  const CopyPrice copy_price_;
+  std::vector<ChunkShape> chunks_;
+  std::vector<std::map<uint64_t, Launched>> launched_;  // by engine, by step: what was launched last
+  std::vector<std::array<Instant, 2>> copies_until_;    // by engine and direction
+  std::vector<PricedCopy> copies_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_VALIDATE_OPEN_LOOP_H_

@@ -1,0 +1,103 @@
+// validate(): how far a simulation of a scenario can be trusted, from real runs of it (DESIGN 9).
+//
+//   same decisions   the policy, replayed on a real run's log, decides as it did then (yes or no)
+//   open loop        each recorded step and copy, priced, beside what it took: the model's error alone
+//   closed loop      the scenario simulated from scratch, beside the real runs: what users ask for. Each
+//   figure
+//                    stands beside the spread of the real repeats, which no prediction can beat
+//
+// A recording is DIR/SCENARIO/REPEAT/ with log.binpb (engine/recorder.h) and run.binpb (its result). Figures
+// and tolerances: closed_loop.cc, where each has its source.
+
+#ifndef KVTWIN_SCENARIOS_VALIDATE_VALIDATION_H_
+#define KVTWIN_SCENARIOS_VALIDATE_VALIDATION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "scenarios/validate/open_loop.h"
+#include "traces/proto/run.pb.h"
+
+namespace kvtwin {
+
+// Of signed relative errors, in percent. All 0 if count is 0.
+struct ErrorStatistics {
+  uint64_t count = 0;
+  double median = 0, p95 = 0;  // of their sizes, nearest-rank
+  double mean = 0;             // signed
+};
+ErrorStatistics statistics_of(std::vector<double> errors);
+
+enum class Verdict : uint8_t {
+  kWithin,  // the tolerance
+  kSpread,  // beyond it, but between the real repeats
+  kKnown,   // beyond it, and listed among known deviations
+  kOutside,
+};
+const char* name_of(Verdict verdict);
+
+struct ComparedFigure {
+  std::string name, unit;
+  double simulated = 0;
+  double real = 0, real_min = 0, real_max = 0;  // mean and range of the repeats
+  bool absolute = false;                        // difference and tolerance are in the figure's own unit
+  double difference = 0, tolerance = 0;         // else in percent of `real`
+  Verdict verdict = Verdict::kWithin;
+  std::string known;  // why, where it is known
+};
+
+struct ReplayedRun {
+  std::string repeat;
+  bool same = false;
+  uint64_t steps = 0, decisions = 0;
+  std::string difference;  // the first one
+};
+
+struct ScenarioValidation {
+  std::string name;
+  std::vector<ReplayedRun> replayed;
+  ErrorStatistics steps, decode_steps, chunk_steps, copies;
+  double total = 0;         // predicted time of all steps beside theirs, signed, in percent
+  double in_range = 0;      // percent of steps within the model's interval
+  double extrapolated = 0;  // percent of steps that lie outside the tables in part
+  std::vector<ComparedFigure> figures;
+  bool good() const;
+};
+
+struct KnownDeviation {
+  std::string scenario, figure, because, until;  // `scenario` "*": all
+};
+
+struct Validation {
+  std::string profile;  // as the scenarios name it
+  std::vector<ScenarioValidation> scenarios;
+  ErrorStatistics steps, copies;  // over all of them
+  std::string details{};          // every priced step and copy, as CSV: for looking into errors
+  bool good() const;
+};
+
+// A real run that was recorded.
+struct Recording {
+  std::string repeat;
+  Log log;
+  v1::RunResult result;
+};
+
+// `open`: of all repeats, after replaying them. `simulated`: the same scenario's result.
+std::vector<ComparedFigure> compare_closed_loop(const v1::RunResult& simulated,
+                                                const std::vector<Recording>& real);
+// Marks what is known, and adds the figures of the open loop with their tolerances.
+void judge(const std::vector<KnownDeviation>& known, ScenarioValidation* one);
+
+std::string validation_table(const Validation& validation);
+std::string validation_json(const Validation& validation);
+// Medians and differences that are worse than in `baseline` (a validation.json) by more than a tenth and a
+// twentieth of a percent; sentences. Mistake: it is no such file, or of other scenarios.
+Result<std::vector<std::string>> worse_than(const Validation& validation, const std::string& baseline,
+                                            const std::string& where);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_VALIDATE_VALIDATION_H_

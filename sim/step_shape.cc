@@ -1,0 +1,51 @@
+#include "sim/step_shape.h"
+
+#include <algorithm>
+
+namespace kvtwin::sim {
+
+CompressionShape shape_of(const Compression& compression, std::span<const PlanEntry> entries) {
+  const PlanEntry& entry = entries[compression.entry];
+  CompressionShape shape;
+  const uint32_t computed = compression.before ? 0 : entry.tokens;
+  shape.tokens = entry.context + computed;
+  shape.held = entry.live() + computed;
+  // What is ranked behind earlier compressions was never cut.
+  shape.ranked = compression.begin > 0 ? compression.end - compression.begin : shape.held;
+  if (compression.keep.empty()) return shape;
+  uint64_t kept = 0;
+  for (const uint32_t of_group : compression.keep) kept += of_group;
+  kept /= compression.keep.size();
+  for (const Compression::Forced& forced : compression.forced) kept += forced.end - forced.begin;
+  shape.kept = static_cast<uint32_t>(std::min<uint64_t>(kept, shape.ranked));
+  return shape;
+}
+
+StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
+  StepShape shape;
+  chunks->clear();
+  for (const PlanEntry& entry : command.entries) {
+    shape.logits_rows += entry.samples ? 1 : 0;
+    switch (entry.kind) {
+      case EntryKind::kDecode:
+        ++shape.decodes;
+        shape.decode_context_sum += entry.live();
+        shape.decode_context_max = std::max(shape.decode_context_max, entry.live());
+        shape.decode_narrow_sum += entry.narrow;
+        break;
+      case EntryKind::kChunk:
+      case EntryKind::kProbe:  // computes like a chunk and keeps nothing
+        chunks->push_back({entry.tokens, entry.live(), entry.narrow});
+        break;
+      case EntryKind::kMaintain:  // moves pages on the device: no policy asks for it yet, and no price exists
+        break;
+    }
+  }
+  for (const CellAgeing& ageing : command.ageings) shape.requantised += ageing.count;
+  shape.tokens = command.tokens;
+  shape.tokens_padded = command.tokens_padded;
+  shape.chunks = *chunks;
+  return shape;
+}
+
+}  // namespace kvtwin::sim

@@ -1,0 +1,21 @@
+// What a launched step is to a cost model.
+
+#ifndef KVTWIN_SIM_STEP_SHAPE_H_
+#define KVTWIN_SIM_STEP_SHAPE_H_
+
+#include <span>
+#include <vector>
+
+#include "engine/policy/commands.h"
+#include "models/cost_model.h"
+
+namespace kvtwin::sim {
+
+CompressionShape shape_of(const Compression& compression, std::span<const PlanEntry> entries);
+// Of the launch's first single step, without its compressions. Its chunks lie in *chunks, which must outlive
+// the shape.
+StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks);
+
+}  // namespace kvtwin::sim
+
+#endif  // KVTWIN_SIM_STEP_SHAPE_H_

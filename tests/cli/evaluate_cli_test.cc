@@ -1,0 +1,141 @@
+// kvtwin evaluate: the shipped model still answers as it did, and what a table of answers must hold.
+//
+// tests/golden/quality/answers.csv has what each cell below gave when it was written. New numbers may differ
+// from it by what their intervals allow: kvtwin evaluate with kCells, then copy quality.csv, if a change is
+// meant.
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::string kQuality = KVTWIN_SOURCE_DIR "/scenarios/quality/";
+
+std::vector<std::string> evaluate(const std::vector<std::string>& policies,
+                                  const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"evaluate"};
+  for (const std::string& policy : policies) words.push_back(kQuality + policy + ".textproto");
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+const std::vector<std::string> kCells = {"--tasks=multi_key,old_result", "--budgets=64", "--questions=24",
+                                         "--per-session=6"};
+const std::vector<std::string> kPolicies = {"full", "random", "snapkv", "int4"};
+
+// Rows of a CSV by "policy task", fields by name. No cell of ours has a comma where it is not refused.
+using Rows = std::map<std::string, std::map<std::string, std::string>>;
+Rows rows_of(const std::string& csv) {
+  std::istringstream lines(csv);
+  std::string line, word;
+  std::vector<std::string> names;
+  Rows out;
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    std::vector<std::string> values;
+    while (std::getline(words, word, ',')) values.push_back(word);
+    if (names.empty()) {
+      names = values;
+      continue;
+    }
+    std::map<std::string, std::string> row;
+    for (size_t i = 0; i < values.size(); ++i) row[names.at(i)] = values[i];
+    out[row.at("policy") + " " + row.at("task")] = row;
+  }
+  return out;
+}
+double number(const Rows& rows, const std::string& cell, const std::string& name) {
+  CAPTURE(cell);
+  return std::stod(rows.at(cell).at(name));
+}
+
+TEST_CASE(
+    "kvtwin evaluate: stored accuracies lie within the intervals; full answers, random and chance do not") {
+  const Folder folder;
+  std::vector<std::string> words = evaluate(kPolicies, kCells);
+  words.push_back("--out=" + folder.file("q"));
+  const Outcome done = run_kvtwin(folder, words);
+  REQUIRE_MESSAGE(done.status == 0, done.err);
+  CHECK(done.err_lines() == 8);
+  const Rows rows = rows_of(folder.read("q/quality.csv"));
+  const Rows stored = rows_of(Folder::read_any(KVTWIN_SOURCE_DIR "/tests/golden/quality/answers.csv"));
+  REQUIRE(rows.size() == 8);
+  REQUIRE(stored.size() == 8);
+  for (const auto& [cell, row] : rows) {
+    CAPTURE(cell);
+    CHECK(row.at("refused").empty());
+    CHECK(row.at("answered") == row.at("questions"));
+    CHECK(number(stored, cell, "accuracy") >= number(rows, cell, "accuracy_low"));
+    CHECK(number(stored, cell, "accuracy") <= number(rows, cell, "accuracy_high"));
+    // Two of 64 symbols: nobody is right by chance.
+    CHECK(number(rows, cell, "right_permuted") <= 2);
+  }
+  for (const std::string task : {"multi_key", "old_result"}) {
+    CHECK(number(rows, "full " + task, "accuracy") >= 0.9);
+    CHECK(number(rows, "random " + task, "accuracy_high") < number(rows, "full " + task, "accuracy_low"));
+    CHECK(number(rows, "random " + task, "token_loss_above_full") > 1);
+    CHECK(number(rows, "random " + task, "kv_share") < 0.5);
+    CHECK(number(rows, "full " + task, "kv_share") == 1);
+  }
+  CHECK(number(rows, "snapkv multi_key", "accuracy_low") > number(rows, "random multi_key", "accuracy_high"));
+
+  SUBCASE("what is there is not computed again") {
+    const Outcome again = run_kvtwin(folder, words);
+    CHECK(again.status == 0);
+    CHECK(again.err.empty());
+    CHECK(again.out == done.out);
+  }
+}
+
+TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
+  const Folder folder;
+  const std::vector<std::string> cells = {"--tasks=needle,tool_schema", "--budgets=32,64", "--questions=4",
+                                          "--tokens=128", "--quiet"};
+  const auto run = [&](const std::string& out, const std::string& shard) {
+    std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
+    words.push_back("--out=" + folder.file(out));
+    words.push_back("--shard=" + shard);
+    const Outcome outcome = run_kvtwin(folder, words);
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    return outcome.out;
+  };
+  run("parts", "1/2");
+  const std::string parts = run("parts", "0/2");
+  CHECK(run("whole", "0/1") == parts);
+  CHECK(folder.read("whole/quality.csv") == folder.read("parts/quality.csv"));
+  CHECK(folder.read("whole/quality.json") == folder.read("parts/quality.json"));
+}
+
+TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is a row") {
+  const Folder folder;
+  const std::string out = "--out=" + folder.file("q");
+  const auto says = [&](const std::vector<std::string>& more, const std::string& what) {
+    const Outcome outcome = run_kvtwin(folder, evaluate({"full"}, more));
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said(what), outcome.err);
+  };
+  says({out, "--tasks=nedle"}, "no task \"nedle\"");
+  says({out, "--budgets=none"}, "\"none\" is no budget");
+  says({out, "--shard=2/2"}, "I below N");
+  says({"--tasks=needle"}, "--out: is missing");
+  says({out, "--tokens=20"}, "96 to 8192");
+  const Outcome refused = run_kvtwin(
+      folder, evaluate({"full", "snapkv"}, {out, "--tasks=needle", "--budgets=4", "--questions=2"}));
+  CHECK(refused.status == 0);
+  CHECK_MESSAGE(refused.out.find("snapkv: ") != std::string::npos, refused.out);
+  const Outcome other = run_kvtwin(
+      folder, evaluate({"full"}, {"--out=" + folder.file("r"), "--tasks=needle", "--questions=2",
+                                  "--set=model.name=" KVTWIN_SOURCE_DIR "/models/tiny/llama-4x256.textproto",
+                                  "--set=cpu.checkpoint="}));
+  CHECK(other.status == 0);
+  CHECK_MESSAGE(other.out.find("vocabulary of 512") != std::string::npos, other.out);
+}
+
+}  // namespace

@@ -1,0 +1,79 @@
+// kvtwin validate: real runs (of the CPU engine here) recorded, replayed, priced and simulated.
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::string kScenario = KVTWIN_SOURCE_DIR "/scenarios/search_tiny.textproto";
+
+std::vector<std::string> validate(const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"validate", kScenario, "--quiet", "--set=replay.sessions_max=1"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream out;
+  out << file.rdbuf();
+  return out.str();
+}
+
+}  // namespace
+
+TEST_CASE("validate cli: what is recorded validates again without running") {
+  const Folder folder;
+  const std::string out = folder.file("v");
+  const Outcome made =
+      run_kvtwin(folder, validate({"--out=" + out, "--world=cpu", "--repeats=2", "--format=json"}));
+  // The roofline of an H200 is not this machine: figures are far outside.
+  CHECK_MESSAGE(made.status == 1, made.err);
+  CHECK(made.out == text_of(out + "/validation.json"));
+  CHECK(made.out.find("\"same\": true") != std::string::npos);
+  CHECK(made.out.find("\"same\": false") == std::string::npos);
+  CHECK(made.out.find("\"repeat\": \"2\"") != std::string::npos);
+  CHECK(made.out.find("\"verdict\": \"outside\"") != std::string::npos);
+  // No path of this machine is kept.
+  CHECK(text_of(out + "/search_tiny/1/run.binpb").find(KVTWIN_SOURCE_DIR) == std::string::npos);
+
+  const Outcome again = run_kvtwin(folder, validate({"--recorded=" + out, "--format=json"}));
+  CHECK(again.status == 1);
+  CHECK(again.out == made.out);
+  const Outcome table = run_kvtwin(folder, validate({"--recorded=" + out}));
+  CHECK(table.out.find("same decisions  2 of 2 real runs") != std::string::npos);
+  // Nothing is worse than what it is compared with: itself.
+  const Outcome guarded =
+      run_kvtwin(folder, validate({"--recorded=" + out, "--baseline=" + out + "/validation.json"}));
+  CHECK_MESSAGE(guarded.status == 0, guarded.err);
+}
+
+TEST_CASE("validate cli: mistakes name what would be right") {
+  const Folder folder;
+  const struct {
+    std::vector<std::string> words;
+    const char* message;
+    int status;
+  } rows[] = {
+      {validate({}), "neither or both of --recorded and --out are given", 2},
+      {validate({"--recorded=" + folder.file("none")}), "holds no recording", 2},
+      {validate({"--out=x", "--repeats=0"}), "--repeats: is 0; 1 to 100", 2},
+      {validate({"--out=x", "--world=sim"}), "--world: is \"sim\"; cuda or cpu", 2},
+      {validate({"--out=x", "--format=csv"}), "csv is not written by validate; table or json", 2},
+      {validate({"--recorded=x", "--known=none.textproto"}), "none.textproto", 2},
+      {validate({"--recorded=x", "--set=limits.calls_max=x"}), "limits.calls_max", 2},
+  };
+  for (const auto& row : rows) {
+    const Outcome outcome = run_kvtwin(folder, row.words);
+    CHECK_MESSAGE(outcome.status == row.status, outcome.err);
+    CHECK_MESSAGE(outcome.err.find(row.message) != std::string::npos, outcome.err);
+  }
+}

@@ -1,0 +1,229 @@
+// Invariants of METHODS over whole runs of the CPU engine, on two models each (GQA 4:1 and MHA): what budgets
+// grow with, what scores do not depend on, and whose each page is.
+
+#include <set>
+#include <tuple>
+
+#include "engine/policy/budget_groups.h"
+#include "tests/cpu/compress_run.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+using Kept = WitnessCache::Kept;
+using Key = std::tuple<uint32_t, uint32_t, uint32_t>;  // call, head, tokens
+using Sets = std::map<Key, std::vector<uint32_t>>;
+
+std::vector<LlmSpec> models() { return {tiny_models()[0], tiny_models()[1]}; }
+
+RunOf some(const Method& method, const LlmSpec& llm) {
+  RunOf what{.llm = llm, .config = config_of(method, llm), .seed = 3};
+  what.client = {.sessions = 3, .calls_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 16};
+  return what;
+}
+
+// What each compression left of each head, and what the run came to.
+Sets sets_of(RunOf what, RunResult* result = nullptr) {
+  Sets out;
+  what.judge = [&](const Kept& kept) { out[{raw(kept.call), kept.head, kept.tokens}] = kept.after; };
+  const RunResult ran = run_of(what);
+  CHECK(ran.dropped > 0);
+  if (result != nullptr) *result = ran;
+  return out;
+}
+
+// Doubles what KV head `head` of the last layer makes of its input: exactly, as these are floats.
+void double_keys(const ModelWeights& weights, uint32_t head) {
+  const LlmSpec& llm = weights.llm();
+  const TensorView& k = weights.layer(llm.layers - 1).k;
+  REQUIRE(k.type == TensorType::kBf16);
+  // Drawn weights lie in memory of their own.
+  auto* const data = const_cast<uint16_t*>(reinterpret_cast<const uint16_t*>(k.data.data()));
+  const size_t rows = size_t{llm.head_dim} * llm.hidden;
+  for (size_t i = head * rows; i < (head + 1) * rows; ++i) {
+    if ((data[i] & 0x7f80) != 0) data[i] = static_cast<uint16_t>(data[i] + 0x80);
+  }
+}
+
+// Who holds each page, as the world can tell: from grants, from what compressions leave, from drops.
+class Owners {
+ public:
+  explicit Owners(const CoreConfig& config)
+      : page_tokens_(config.page_tokens), pages_(config.pages_gpu), groups_(make_groups(config.policies)) {}
+  // Single step `offset` of a launch begins: what was granted for a later one may never be the call's.
+  void launched(const LaunchStep& launch, uint32_t offset) {
+    CHECK(launch.adoptions.empty());
+    for (const PageGrant& grant : launch.grants) {
+      if (grant.offset != offset) continue;
+      const CallId call = launch.entries[grant.entry].call;
+      CHECK(raw(grant.page) < pages_);
+      const auto [at, is_new] = owner_.insert({grant.page, {call, grant.group}});
+      CHECK_MESSAGE(is_new, "page ", raw(grant.page), " is call ", raw(at->second.first), "'s");
+      tables_[call].resize(groups_.groups());
+      tables_[call][grant.group].push_back(grant.page);
+    }
+    most_ = std::max(most_, owner_.size());
+    if (offset == 0 && launch.held.slots > 0) check_held(launch);
+  }
+  // A compression: pages of the group's table that its cells do not reach are nobody's.
+  void left(const Kept& kept) {
+    std::vector<PageId>& table = tables_.at(kept.call)[groups_.group_of(kept.head)];
+    const size_t needed = div_ceil(kept.after.size(), size_t{page_tokens_});
+    REQUIRE(needed <= table.size());
+    for (; table.size() > needed; ++given_back_) {
+      owner_.erase(table.back());
+      table.pop_back();
+    }
+  }
+  void dropped(CallId call) {
+    for (const std::vector<PageId>& table : tables_[call]) {
+      for (const PageId page : table) owner_.erase(page);
+    }
+    tables_.erase(call);
+  }
+  size_t owned() const { return owner_.size(); }
+  size_t most() const { return most_; }
+  uint64_t given_back() const { return given_back_; }
+  uint64_t held_checked() const { return held_checked_; }
+
+ private:
+  // The policy counts the same slots, where nothing is compressed in the step itself.
+  void check_held(const LaunchStep& launch) {
+    if (!launch.compressions.empty()) return;
+    uint64_t pages = 0;
+    for (const PlanEntry& entry : launch.entries) {
+      for (const std::vector<PageId>& table : tables_[entry.call]) pages += table.size();
+    }
+    CHECK(launch.held.slots == pages * page_tokens_);
+    ++held_checked_;
+  }
+
+  const uint32_t page_tokens_, pages_;
+  const GroupMap groups_;
+  std::map<PageId, std::pair<CallId, uint32_t>> owner_;
+  std::map<CallId, std::vector<std::vector<PageId>>> tables_;
+  size_t most_ = 0;
+  uint64_t given_back_ = 0, held_checked_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("T-5 world: with alpha each call's pages grow, group by group, up to everything") {
+  for (const LlmSpec& llm : models()) {
+    for (const uint32_t heads : {1u, 2u}) {
+      Sets before;
+      uint64_t grew = 0;
+      for (const uint32_t quarters : {0u, 2u, 4u, 8u, 64u}) {
+        CAPTURE(quarters);
+        RunOf what = some({"random", "reserved", "ragged", heads, Clustering::kAcrossLayers}, llm);
+        BudgetSpec& budget = what.config.policies.budget_spec;
+        budget.alpha = kWhole / 4 * quarters;
+        budget.chunk_tokens = what.config.step_tokens_max = 256;
+        for (size_t i = 0; i < budget.sigma.size(); ++i) budget.sigma[i] = kWhole / 16 * (1 + i % 3);
+        Sets now;
+        what.judge = [&](const Kept& kept) { now[{raw(kept.call), kept.head, kept.tokens}] = kept.after; };
+        const RunResult ran = run_of(what);
+        CHECK((ran.dropped == 0) == (quarters == 64));                        // B is everything
+        REQUIRE(now.size() >= 6 * what.config.policies.layout_spec.heads());  // calls
+        std::map<std::pair<uint32_t, uint32_t>, uint64_t> sum, sum_before;
+        for (const auto& [key, after] : now) {
+          const auto& [call, head, tokens] = key;
+          if (!before.contains(key)) continue;
+          const auto pages = [&](size_t cells) { return div_ceil<uint64_t>(cells, what.config.page_tokens); };
+          sum[{call, tokens}] += pages(after.size());
+          sum_before[{call, tokens}] += pages(before[key].size());
+          // The same scores: what was kept stays kept.
+          CHECK(std::includes(after.begin(), after.end(), before[key].begin(), before[key].end()));
+        }
+        CHECK(sum.size() == (quarters == 0 ? 0 : sum_before.size()));
+        for (const auto& [of, pages] : sum) {
+          CHECK(pages >= sum_before[of]);
+          grew += pages > sum_before[of];
+        }
+        before = std::move(now);
+      }
+      CHECK(grew > 4);
+    }
+  }
+}
+
+TEST_CASE("G-4 world: a run once more keeps the same cells and computes the same bits") {
+  for (const LlmSpec& llm : models()) {
+    for (const Method& method :
+         {Method{"snapkv", "ada", "ragged", 1}, Method{"expected_attention", "ratio", "compact"},
+          Method{"h2o", "uniform", "compact"}, Method{"judge_q", "top_per_layer", "ragged", 1},
+          Method{"fastkvzip", "released", "ragged", 1}}) {
+      CAPTURE(method.scorer);
+      RunResult first, second;
+      const Sets sets = sets_of(some(method, llm), &first);
+      CHECK(sets == sets_of(some(method, llm), &second));
+      CHECK(first.logits == second.logits);
+      CHECK(first.digest == second.digest);
+    }
+  }
+}
+
+TEST_CASE("G-4 world: with chunks given, steps, company and pages change no score") {
+  for (const LlmSpec& llm : models()) {
+    for (const Method& method : {Method{"knorm", "ratio", "compact"}, Method{"keydiff", "ratio", "ragged", 1},
+                                 Method{"fastkvzip", "reserved", "ragged", 1}}) {
+      CAPTURE(method.scorer);
+      const Sets sets = sets_of(some(method, llm));
+      for (const uint32_t step_tokens : {16u, 40u}) {
+        RunOf what = some(method, llm);
+        what.config.step_tokens_max = step_tokens;  // chunks stay those of 16 tokens
+        what.config.calls_max = step_tokens == 16 ? 1 : 3;
+        what.config.pages_gpu = 900;
+        CHECK(sets_of(what) == sets);
+      }
+    }
+  }
+}
+
+TEST_CASE("G-4 world: a constant added to all scores of one head keeps the same cells") {
+  // TrimKV with key norms adds log |K|: keys twice as long add log 2. The last layer's heads alone are
+  // scaled, so that nothing that any scorer sees changes but this.
+  for (const LlmSpec& llm : models()) {
+    for (const uint32_t head : {0u, llm.kv_heads - 1}) {
+      RunOf what = some({"trimkv", "uniform", "compact"}, llm);
+      what.scorer = [](kernels::ScoreSpec* spec) { spec->trim.key_norm = true; };
+      RunResult plain, doubled;
+      const Sets sets = sets_of(what, &plain);
+      what.weigh = [&](const ModelWeights& weights) { double_keys(weights, head); };
+      CHECK(sets_of(what, &doubled) == sets);
+      CHECK(plain.logits != doubled.logits);  // attention is sharper
+    }
+  }
+}
+
+TEST_CASE("G-5 world: every page has one owner or none, whatever is dropped, given back or preempted") {
+  uint64_t preemptions = 0, given_back = 0, held_checked = 0;
+  for (const LlmSpec& llm : models()) {
+    for (const Method& method :
+         {Method{"knorm", "ratio", "compact"}, Method{"snapkv", "ada", "ragged", 1},
+          Method{"h2o", "uniform", "ragged", 1}, Method{"fastkvzip", "released", "ragged", 1},
+          Method{"judge_q", "top_across_layers", "ragged", 2, Clustering::kAcrossLayers}}) {
+      CAPTURE(method.scorer);
+      RunOf what = some(method, llm);
+      what.client.sessions = 5;
+      const uint32_t groups = make_groups(what.config.policies).groups();
+      what.config.pages_gpu = groups * 30;  // three calls at their longest
+      Owners owners(what.config);
+      what.launched = [&](const LaunchStep& launch, uint32_t offset) { owners.launched(launch, offset); };
+      what.call_dropped = [&](CallId call) { owners.dropped(call); };
+      what.judge = [&](const Kept& kept) { owners.left(kept); };
+      const RunResult ran = run_of(what);
+      CHECK(ran.dropped > 0);
+      CHECK(owners.owned() == 0);  // all is free again
+      CHECK(owners.most() <= what.config.pages_gpu);
+      given_back += owners.given_back();
+      held_checked += owners.held_checked();
+      preemptions += ran.preemptions;
+    }
+  }
+  CHECK(preemptions > 0);
+  CHECK(given_back > 100);
+  CHECK(held_checked > 30);
+}

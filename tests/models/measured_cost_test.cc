@@ -1,0 +1,181 @@
+#include "models/measured_cost.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "models/cost_factory.h"
+
+namespace kvtwin {
+namespace {
+
+LlmSpec tiny() {
+  LlmSpec m;
+  m.name = "tiny", m.layers = 3, m.query_heads = 4, m.kv_heads = 1, m.head_dim = 16;
+  m.hidden = 64, m.intermediate = 128, m.vocab = 100, m.context_window = 4096;
+  return m;
+}
+
+Measured us(double value) { return {value, value * 0.9, value * 1.2}; }
+
+// Every operation takes 1 us + rows / 100; decode attention 2 us + cells / 1,000; host 5 us.
+MeasuredDevice device() {
+  MeasuredDevice out;
+  out.gpu = "a \"GPU\"", out.model = "tiny", out.sm_count = 4;
+  const MeasuredShapes s(tiny());
+  const std::pair<const char*, std::string> dense[] = {
+      {"embed", s.hidden}, {"norm", s.hidden},     {"qkv", s.qkv},
+      {"append", s.heads}, {"gate up", s.gate_up}, {"attention out", s.attention_out},
+      {"down", s.down},    {"logits", s.logits},   {"activation", s.intermediate},
+      {"sample", s.vocab}};
+  for (const auto& [name, shape] : dense)
+    out.tables.push_back({name, shape, {1, 100, 300}, {}, {us(1.01), us(2), us(4)}});
+  out.tables.push_back(
+      {"decode attention", s.heads, {1, 1, 4, 4}, {1000, 4000, 1000, 4000}, {us(3), us(6), us(3), us(6)}});
+  out.tables.push_back({"decode host", s.model, {1, 4}, {}, {us(5), us(8)}});
+  out.tables.push_back(
+      {"chunk attention", s.heads, {32, 32, 128, 128}, {0, 1024, 0, 1024}, {us(9), us(23), us(10), us(24)}});
+  out.tables.push_back({"chunk host", s.model, {32, 128}, {}, {us(20), us(30)}});
+  return out;
+}
+
+std::unique_ptr<MeasuredCost> model(const MeasuredDevice& from) {
+  auto made = MeasuredCost::make(from, tiny(), {}, "here");
+  REQUIRE(made);
+  return std::move(*made);
+}
+
+StepShape decodes(uint32_t count, uint64_t sum, uint32_t padded) {
+  StepShape s;
+  s.decodes = s.tokens = s.logits_rows = count;
+  s.tokens_padded = padded;
+  s.decode_context_sum = sum, s.decode_context_max = static_cast<uint32_t>(sum);
+  return s;
+}
+
+double us_of(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; }
+
+}  // namespace
+
+TEST_CASE("measured cost: a step is the sum of what was measured") {
+  const auto m = model(device());
+  // On points: embed; 3 layers of 2 norms and 6 operations; final norm, logits, sample; attention; host.
+  const StepCost on = m->step(decodes(1, 1000, 100));
+  CHECK(us_of(on.device) == doctest::Approx(2 + 3 * 8 * 2 + 3 * 1.01 + 3 * 3 + 5).epsilon(1e-4));
+  CHECK(on.by_evidence[static_cast<size_t>(Evidence::kMeasured)] > 0);
+  // Between: rows 200 of 100 and 300; cells 2,500 of 1,000 and 4,000; 4 calls read what 1 does.
+  const StepCost between = m->step(decodes(4, 2500, 200));
+  const double host = 8, small = 1.01 + 0.99 * 3 / 99;
+  CHECK(us_of(between.device) == doctest::Approx(3 + 3 * 8 * 3 + 3 * small + 3 * 4.5 + host).epsilon(1e-3));
+  CHECK(between.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] == 0);
+  // Beyond the last point the last segment goes on, and says so.
+  const StepCost beyond = m->step(decodes(1, 10'000, 100));
+  CHECK(beyond.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] > 0);
+  CHECK(us_of(beyond.device - on.device) == doctest::Approx(3 * 9).epsilon(1e-3));
+}
+
+TEST_CASE("measured cost: parts sum to the step, ranges hold it") {
+  const auto m = model(device());
+  const ChunkShape chunks[] = {{64, 100, 0}, {20, 0, 0}};
+  StepShape mixed = decodes(2, 3000, 100);
+  mixed.tokens = 86, mixed.chunks = chunks;
+  for (const StepShape& shape : {decodes(3, 900, 8), mixed}) {
+    Ticks sum = 0;
+    for (const StepPart& part : m->ops(shape)) sum += part.times * part.each;
+    CHECK(sum == m->step(shape).device);
+    const StepRange range = m->range(shape);
+    CHECK(range.low < sum);
+    CHECK(range.high > sum);
+  }
+  MeasuredDevice uncertain = device();
+  uncertain.held_out = {{"x", 100, 110}};
+  const auto wider = model(uncertain);
+  CHECK(wider->range(mixed).high > m->range(mixed).high);
+  CHECK(wider->step(mixed).device == m->step(mixed).device);
+}
+
+TEST_CASE("measured cost: a step in which nobody samples has no output head") {
+  const auto m = model(device());
+  const ChunkShape chunk{32, 0, 0};
+  StepShape shape;
+  shape.tokens = shape.tokens_padded = 32, shape.chunks = {&chunk, 1};
+  const Ticks without = m->step(shape).device;
+  shape.logits_rows = 1;
+  CHECK(us_of(m->step(shape).device - without) == doctest::Approx(3 * 1.01).epsilon(1e-3));
+}
+
+TEST_CASE("chunk tiles: what shares the SMs") {
+  // Four SMs, one KV head, tiles of 32 tokens; a tile of c cells costs ceil(c / 128) + 1.5.
+  ChunkTiles tiles(1, 4, 4);
+  CHECK(tiles.makespan({}) == 0);
+  const ChunkShape one{32, 0, 0}, long_one{32, 1248, 0}, four{128, 0, 0}, five{160, 0, 0};
+  CHECK(tiles.makespan({&one, 1}) == doctest::Approx(2.5));
+  CHECK(tiles.makespan({&long_one, 1}) == doctest::Approx(11.5));
+  CHECK(tiles.makespan({&four, 1}) == doctest::Approx(2.5));
+  // Tiles of 2, 1, 1, 1, 1: the last one comes after the first of the short ones.
+  CHECK(tiles.makespan({&five, 1}) == doctest::Approx(5));
+  // Four long chunks run beside one another; the fifth comes after.
+  const std::vector<ChunkShape> many(5, long_one);
+  CHECK(tiles.makespan({many.data(), 4}) == doctest::Approx(11.5));
+  CHECK(tiles.makespan(many) == doctest::Approx(23));
+  // Short ones fill the gaps beside a long one.
+  const ChunkShape uneven[] = {long_one, one, one, one, one, one, one};
+  CHECK(tiles.makespan(uneven) == doctest::Approx(11.5));
+}
+
+TEST_CASE("measured device: written and read back") {
+  MeasuredDevice written = device();
+  written.driver = "1.2", written.date = "2026-11-21", written.page_tokens = 16;
+  written.figures = {{"a figure", "us", 1.5, 1, 2}};
+  written.held_out = {{"a step", 100, 101}};
+  const std::string text = measured_device_textproto(written);
+  const auto read = parse_measured_device(text, "x");
+  REQUIRE_MESSAGE(read, (read ? "" : read.error().text()));
+  CHECK(measured_device_textproto(*read) == text);
+  CHECK(read->gpu == written.gpu);
+  CHECK(read->figure("a figure")->p90 == 2);
+  CHECK(read->figure("none") == nullptr);
+  CHECK(read->held_out.at(0).error() == doctest::Approx(0.01));
+  CHECK(model(*read)->step(decodes(1, 1000, 100)).device ==
+        model(device())->step(decodes(1, 1000, 100)).device);
+}
+
+TEST_CASE("measured device: what is wrong is named") {
+  const struct {
+    const char* text;
+    const char* message;
+  } rows[] = {
+      {"", "sm_count is 0"},
+      {"sm_count: 4 table { operation: \"a\" }", "is empty"},
+      {"sm_count: 4 table { operation: \"a\" rows: [1, 2] us: [1] us_p10: [1] us_p90: [1] }",
+       "has 2 rows, 0 contexts and 1, 1, 1 times"},
+      {"sm_count: 4 table { operation: \"a\" rows: [2, 1] us: [1, 1] us_p10: [1, 1] us_p90: [1, 1] }",
+       "does not ascend"},
+      {"sm_count: 4 table { operation: \"a\" rows: [1] us: [-1] us_p10: [-1] us_p90: [1] }", "is -1 us"},
+      {"sm_count: 4 table { operation: \"a\" rows: [1] us: [nan] us_p10: [1] us_p90: [1] }", "0 or more"},
+      {"sm_count: 4 figure { name: \"f\" value: inf }", "figure f is inf"},
+      {"sm_count: 4 held_out { step: \"s\" }", "held_out s"},
+      {"sm_count: 4 table { operation: \"a\" shape: \"b\" rows: 1 us: 1 us_p10: 1 us_p90: 1 }"
+       "table { operation: \"a\" shape: \"b\" rows: 1 us: 1 us_p10: 1 us_p90: 1 }",
+       "is there twice"},
+  };
+  for (const auto& row : rows) {
+    const auto read = parse_measured_device(row.text, "file");
+    REQUIRE(!read);
+    CHECK_MESSAGE(read.error().text().find(row.message) != std::string::npos, read.error().text());
+  }
+}
+
+TEST_CASE("measured cost: a model whose shapes were not measured is refused by name") {
+  LlmSpec other = tiny();
+  other.name = "other", other.intermediate = 256;
+  const auto made = MeasuredCost::make(device(), other, {}, "here");
+  REQUIRE(!made);
+  CHECK(made.error().text() ==
+        "here: gate up of 512x64 was not measured, which other needs (it was measured for tiny); kvtwin "
+        "calibrate device --model=other; or leave the profile out to use the roofline");
+}
+
+}  // namespace kvtwin

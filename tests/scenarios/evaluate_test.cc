@@ -1,0 +1,87 @@
+#include "scenarios/evaluate/evaluate.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+namespace kvtwin {
+namespace {
+
+TEST_CASE("wilson: textbook intervals") {
+  // Newcombe 1998, table I, method 3.
+  CHECK(wilson(81, 263).low == doctest::Approx(0.2553).epsilon(0.0005));
+  CHECK(wilson(81, 263).high == doctest::Approx(0.3662).epsilon(0.0005));
+  CHECK(wilson(15, 148).low == doctest::Approx(0.0624).epsilon(0.001));
+  CHECK(wilson(15, 148).high == doctest::Approx(0.1605).epsilon(0.001));
+  CHECK(wilson(0, 20).low == 0);
+  CHECK(wilson(0, 20).high == doctest::Approx(0.1611).epsilon(0.001));
+  CHECK(wilson(29, 29).high == 1);
+  CHECK(wilson(0, 0).high - wilson(0, 0).low == 1);
+}
+
+std::vector<std::string> sets(const std::string& policies, uint32_t cells, double prompt) {
+  const std::string text =
+      "model { name: \"llama-3.1-8b\" }\nhardware { node: \"h200\" }\n"
+      "trace { path: \"methods/tiny/calls.csv\" format: \"azure\" }\npolicies { " +
+      policies + " }\n";
+  const auto scenario = parse_scenario(text, KVTWIN_SOURCE_DIR "/scenarios/test.textproto", {});
+  REQUIRE_MESSAGE(scenario, scenario.error().front().text());
+  return budget_sets(*scenario, cells, prompt);
+}
+
+TEST_CASE("budget_sets: cells, the ratio that gives as many, or what is read") {
+  using Words = std::vector<std::string>;
+  CHECK(sets("", 64, 400).empty());
+  CHECK(sets("precision: \"int4\"", 64, 400).empty());
+  CHECK(sets("scorer: \"snapkv\" budget: \"uniform\" layout: \"compact\" identity: \"none\" "
+             "budget_options { window: 8 cells: 99 }",
+             64, 400) == Words{"policies.budget_options.cells=64"});
+  CHECK(sets("scorer: \"knorm\" budget: \"ratio\" layout: \"compact\" identity: \"none\" "
+             "budget_options { chunk_tokens: 256 ratio: 0.5 }",
+             64, 400) == Words{"policies.budget_options.ratio=0.160000"});
+  CHECK(
+      sets("retrieval: \"quest\" retrieval_options { budget_tokens: 512 sink_tokens: 16 window_tokens: 32 }",
+           64, 400) == Words{"policies.retrieval_options.budget_tokens=64"});
+}
+
+TEST_CASE("a row survives its file; what is no row is none") {
+  QualityRow row;
+  row.policy = "snapkv", row.task = "needle", row.budget = 64;
+  row.inputs = 0xfedcba9876543210u, row.samples = 17;
+  row.answers = {100, 99, 42, 1, 300, 0.125};
+  row.prompt_mean = 312.5, row.reads_raw = 9, row.reads_effective = 4, row.kv_bytes_mean = 1024;
+  row.reused = 5, row.reused_live = 3, row.tokens_computed = 77;
+  const std::string text = row_json(row);
+  const auto back = row_from_json(text);
+  REQUIRE(back);
+  CHECK(row_json(*back) == text);
+  CHECK(back->inputs == row.inputs);
+  CHECK(back->answers.right == 42);
+  for (const std::string& wrong :
+       {std::string(), std::string("[]"), std::string("{}"), text.substr(0, text.size() / 2),
+        std::string("{\"policy\":{\"a\":{\"b\":{}}}}")})
+    CHECK_FALSE(row_from_json(wrong));
+}
+
+TEST_CASE("quality_text: loss above full, intervals, and a refusal in words") {
+  QualityRow full, snap, not_run;
+  full.policy = "full", full.task = snap.task = not_run.task = "needle";
+  full.answers = {10, 10, 10, 0, 30, 0.5};
+  full.reads_raw = full.reads_effective = 100;
+  snap.policy = "snapkv", snap.budget = 64, snap.answers = {10, 10, 5, 0, 30, 1.25};
+  snap.reads_raw = 100, snap.reads_effective = 25;
+  not_run.policy = "h2o", not_run.budget = 4, not_run.refused = "window 8, more than 4";
+  const std::string csv = quality_text({full, snap, not_run}, OutputFormat::kCsv);
+  CHECK(csv.find("snapkv,64,needle,,10,10,5,0.5,") != std::string::npos);
+  CHECK(csv.find(",1.25,0.75,") != std::string::npos);
+  CHECK(csv.find("\"window 8, more than 4\"") != std::string::npos);
+  const std::string table = quality_text({full, snap, not_run}, OutputFormat::kTable);
+  CHECK(table.find("25.0 %") != std::string::npos);
+  CHECK(table.find("50.0 [23.7 76.3]") != std::string::npos);
+  CHECK(table.find("h2o: window 8, more than 4") != std::string::npos);
+  CHECK(quality_text({}, OutputFormat::kJson) == "[]\n");
+}
+
+}  // namespace
+}  // namespace kvtwin

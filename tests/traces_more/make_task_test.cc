@@ -1,0 +1,196 @@
+// Tasks: whoever reads the prompt's tokens can give the answer that the trace says is right.
+
+#include "traces/make_task.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "traces/check.h"
+#include "traces/task_tokens.h"
+
+namespace kvtwin {
+namespace {
+
+using namespace task;
+using Ids = std::vector<uint32_t>;
+
+class Kept final : public TraceSink {
+ public:
+  Result<void> header(const v1::TraceHeader& header) override {
+    header_ = header;
+    return {};
+  }
+  Result<void> shared_spans(const v1::SharedSpanTable&) override { return {}; }
+  Result<void> session(const v1::Session& session) override {
+    sessions.push_back(session);
+    return {};
+  }
+  v1::TraceHeader header_;
+  std::vector<v1::Session> sessions;
+};
+
+Kept made(const TaskOptions& options) {
+  Kept out;
+  REQUIRE(make_task(options, &out));
+  return out;
+}
+
+Ids ids_of(const v1::Session& session, const google::protobuf::RepeatedPtrField<v1::SpanRun>& runs) {
+  Ids out;
+  for (const v1::SpanRun& run : runs) {
+    for (uint32_t i = 0; i < run.count(); ++i) {
+      const v1::Span& span = session.arena(static_cast<int>(run.first() + i));
+      out.insert(out.end(), span.token_ids().begin(), span.token_ids().end());
+    }
+  }
+  return out;
+}
+
+bool is_key(uint32_t id) { return id >= kKeyFirst && id < kKeyFirst + kKeys; }
+bool is_value(uint32_t id) { return id >= kValueFirst && id < kValueFirst + kValues; }
+
+// What a document binds, read from tokens alone, without knowing which task it is.
+struct Known {
+  std::map<uint32_t, Ids> values, schemas;
+  std::map<uint32_t, uint32_t> same;
+};
+Known read(const Ids& prompt) {
+  Known out;
+  for (size_t i = 0; i + 1 < prompt.size(); ++i) {
+    if (prompt[i] == kSchema) {
+      Ids& parameters = out.schemas[prompt[i + 1]];
+      for (size_t j = i + 2; j < prompt.size() && is_key(prompt[j]); ++j) parameters.push_back(prompt[j]);
+    }
+    if (!is_key(prompt[i])) continue;
+    if (prompt[i + 1] == kSame) out.same[prompt[i]] = prompt[i + 2];
+    // Not what an earlier answer repeats.
+    for (size_t j = i + 1; j < prompt.size() && is_value(prompt[j]); ++j)
+      out.values[prompt[i]].push_back(prompt[j]);
+  }
+  return out;
+}
+
+Ids value_of(const Known& known, uint32_t key) {
+  for (int hops = 0; hops < 8 && known.same.contains(key); ++hops) key = known.same.at(key);
+  return known.values.contains(key) ? known.values.at(key) : Ids{};
+}
+
+Ids solve(const Ids& prompt) {
+  const Known known = read(prompt);
+  size_t user = prompt.size();
+  while (prompt[user - 1] != kUser) --user;
+  uint32_t verb = prompt[user];
+  size_t what = user + 1;
+  if (verb == kEarlier) {
+    const auto asked = std::find(prompt.rbegin(), prompt.rend(), kAsk);
+    what = prompt.size() - static_cast<size_t>(asked - prompt.rbegin());
+    verb = kAsk;
+  }
+  Ids out = {verb == kUse || verb == kFetch ? kCall : kAssistant};
+  if (verb == kAsk || verb == kAll) {
+    const Ids value = value_of(known, prompt[what]);
+    out.insert(out.end(), value.begin(), value.end());
+  } else if (verb == kList) {
+    for (size_t i = what; i < prompt.size(); ++i) {
+      const Ids value = value_of(known, prompt[i]);
+      out.push_back(prompt[i]);
+      out.insert(out.end(), value.begin(), value.end());
+    }
+  } else {
+    out.push_back(prompt[what]);
+    if (verb == kUse) {
+      const Ids& parameters = known.schemas.at(prompt[what]);
+      out.insert(out.end(), parameters.begin(), parameters.end());
+    }
+  }
+  out.push_back(kEnd);
+  return out;
+}
+
+TEST_CASE("make_task: every answer follows from the tokens of its prompt") {
+  for (const TaskInfo& one : tasks()) {
+    for (const uint32_t tokens : {96u, 200u, 384u, 1024u}) {
+      const Kept kept = made({.task = one.name, .sessions = 20, .seed = 3, .tokens = tokens});
+      uint64_t scored = 0;
+      SessionChecker checker;
+      REQUIRE(checker.header(kept.header_));
+      for (const v1::Session& session : kept.sessions) {
+        REQUIRE(checker.session(session));
+        // A list repeats facts; read() would take them twice.
+        uint32_t calls = 0;
+        for (const v1::Node& node : session.nodes()) {
+          if (!node.has_llm()) continue;
+          const v1::LlmCall& call = node.llm();
+          REQUIRE(call.prompt_tokens() + call.output_tokens() <= tokens);
+          REQUIRE(node.extras_size() == 1);
+          scored += node.extras(0).value_json().find("\"scored\":true") != std::string::npos;
+          if (session.workload() == "long_list" && calls++ > 0) continue;
+          CAPTURE(session.id());
+          CHECK(ids_of(session, call.output()) == solve(ids_of(session, call.prompt())));
+        }
+      }
+      CHECK(scored >= kept.sessions.size());
+    }
+  }
+}
+
+std::string bytes(const Kept& kept) {
+  std::string out;
+  for (const v1::Session& session : kept.sessions) out += session.SerializeAsString();
+  return out;
+}
+
+TEST_CASE("make_task: the same options give the same bytes, the splits and seeds others") {
+  const TaskOptions options{.task = "mixed", .sessions = 30, .seed = 5};
+  TaskOptions train = options, other = options;
+  train.split = "train";
+  other.seed = 6;
+  CHECK(bytes(made(options)) == bytes(made(options)));
+  std::set<Ids> seen;
+  for (const v1::Session& session : made(options).sessions) {
+    for (const v1::Span& span : session.arena()) {
+      if (span.tokens() > 40) seen.insert({span.token_ids().begin(), span.token_ids().end()});
+    }
+  }
+  CHECK(seen.size() >= 20);
+  for (const TaskOptions& different : {train, other}) {
+    for (const v1::Session& session : made(different).sessions) {
+      for (const v1::Span& span : session.arena())
+        CHECK_FALSE(seen.contains({span.token_ids().begin(), span.token_ids().end()}));
+    }
+  }
+}
+
+TEST_CASE("make_task: roles, tools and turns are the trace's") {
+  const Kept kept = made({.task = "old_result", .sessions = 5, .seed = 1});
+  for (const v1::Session& session : kept.sessions) {
+    std::set<v1::Role> roles;
+    for (const v1::Span& span : session.arena()) roles.insert(span.role());
+    CHECK(roles == std::set<v1::Role>{v1::INST, v1::USER, v1::ASSISTANT, v1::TOOL_CALL, v1::OBS});
+    const auto called = std::count_if(session.nodes().begin(), session.nodes().end(),
+                                      [](const v1::Node& node) { return node.has_tool(); });
+    CHECK(called == 3);
+  }
+}
+
+TEST_CASE("make_task: what cannot be made is said") {
+  Kept kept;
+  const auto wrong = [&](TaskOptions options) {
+    const Result<void> made = make_task(options, &kept);
+    REQUIRE_FALSE(made);
+    return made.error().text();
+  };
+  CHECK(wrong({.task = "nedle", .sessions = 1}).find("needle") != std::string::npos);
+  CHECK(wrong({.task = "needle", .split = "dev", .sessions = 1}).find("train or test") != std::string::npos);
+  CHECK(wrong({.task = "needle", .sessions = 0}).find("--sessions: is 0") != std::string::npos);
+  CHECK(wrong({.task = "needle", .sessions = 1, .tokens = 95}).find("96 to 8192") != std::string::npos);
+  CHECK(wrong({.task = "needle", .sessions = 1, .questions = 65}).find("1 to 64") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvtwin

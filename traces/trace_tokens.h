@@ -1,0 +1,54 @@
+// TraceTokens keeps the token ids that a trace gives, call by call: what a model that knows them computes.
+//
+// Only of traces whose tokenizer has the model's vocabulary; a call any of whose spans has no ids has none,
+// and its tokens are made from identities as everybody's are (engine/cpu/token_ids.h).
+
+#ifndef KVTWIN_TRACES_TRACE_TOKENS_H_
+#define KVTWIN_TRACES_TRACE_TOKENS_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "traces/sink.h"
+
+namespace kvtwin {
+
+class TraceTokens final : public TraceSink {
+ public:
+  // `vocab`: of the model.
+  explicit TraceTokens(uint32_t vocab) : vocab_(vocab) {}
+
+  Result<void> header(const v1::TraceHeader& header) override;
+  Result<void> shared_spans(const v1::SharedSpanTable& table) override;
+  // Mistakes: an id that is none of the vocabulary.
+  Result<void> session(const v1::Session& session) override;
+
+  bool any() const { return calls_ > 0; }
+  // Prompt, then output, of node `node` of session `session` of the file; empty if the trace does not say.
+  std::vector<uint32_t> call(uint32_t session, uint32_t node) const;
+
+ private:
+  struct Spans {
+    std::vector<uint32_t> ids;
+    std::vector<size_t> begins;  // of each span, and the end
+    std::vector<bool> known;
+  };
+  struct Session {
+    Spans arena;
+    std::map<uint32_t, std::vector<v1::SpanRun>> calls;  // by node
+  };
+  Result<Spans> keep(const google::protobuf::RepeatedPtrField<v1::Span>& spans,
+                     const std::string& where) const;
+  bool append(const Session& session, const v1::SpanRun& run, std::vector<uint32_t>* out) const;
+
+  const uint32_t vocab_;
+  bool wanted_ = false;
+  uint64_t calls_ = 0;  // with ids, or at least spans
+  std::vector<Session> sessions_;
+  std::map<uint32_t, Spans> tables_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_TRACES_TRACE_TOKENS_H_
