@@ -137,6 +137,13 @@ StepCost CompressionCost::step(const StepShape& shape) {
   return cost;
 }
 
+StepRange CompressionCost::range(const StepShape& shape) {
+  StepRange range = model_->range(shape);
+  const Ticks more = step(shape).device - model_->step(shape).device;
+  range.low += more, range.high += more;
+  return range;
+}
+
 std::vector<StepPart> CompressionCost::ops(const StepShape& shape) {
   std::vector<StepPart> all = model_->ops(shape);
   if (all.empty()) return all;  // it does not know its parts

@@ -84,6 +84,8 @@ class CompressionCost final : public CostModel {
   StepCost step(const StepShape& shape) override;
   // Captures, scores, selections and moves follow attention, or the last layer (after_layers).
   std::vector<StepPart> ops(const StepShape& shape) override;
+  // The model's, and what is added as it is.
+  StepRange range(const StepShape& shape) override;
 
  private:
   struct Parts {

@@ -41,6 +41,10 @@ class OneOperation final : public CostModel {
     return {{"all", PartKind::kAttention, PartPlace::kLayer, 1, step(shape).device, Evidence::kMeasured},
             {"end", PartKind::kLmHead, PartPlace::kAfter, 1, 0, Evidence::kMeasured}};
   }
+  StepRange range(const StepShape& shape) override {
+    const Ticks device = step(shape).device;
+    return {device, device + 1000 * kTicksPerNs};
+  }
   struct Seen {
     uint32_t tokens = 0, context = 0;
     bool operator==(const Seen&) const = default;
@@ -180,6 +184,9 @@ TEST_CASE("compression cost: parts sum to the step, to the tick, wherever they s
       for (const Ticks ticks : whole.compression) compression += ticks;
       CHECK(sum == whole.device);
       CHECK(evidence == whole.device);
+      const StepRange range = cost.range(shape);  // the model's is 1 us wide
+      CHECK(range.low == whole.device);
+      CHECK(range.high == whole.device + 1000 * kTicksPerNs);
       CHECK(compression == compression_parts);
       const std::vector<std::string> want =
           !compresses ? std::vector<std::string>{"all", "capture", "end"}
