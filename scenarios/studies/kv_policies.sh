@@ -6,14 +6,14 @@
 set -euo pipefail
 
 kvtwin=${1:?the program}
-sessions=${2:-40}
+sessions=${2:-12}
 population=${3:-12}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . "$here/common.sh"
 
-# The same GPU, so the same bytes: what is left beside the weights. Contexts beyond 256k are left out.
+# The same GPU, so the same bytes: what is left beside the weights. Calls that never fit are listed as rejected.
 common=(model.name=llama-3.1-8b model.context_window=1048576 hardware.node=h200 memory.page_tokens=32
   'trace.path=$KVTWIN_DATA/weka-claude-code/traces_710.tar.xz' trace.format=weka "replay.sessions_max=$sessions"
   replay.mode=closed_loop replay.arrivals=fixed_population "replay.population=$population" replay.think_cap_s=60

@@ -9,7 +9,7 @@
 set -euo pipefail
 
 kvtwin=${1:?the program}
-calls=${2:-96}
+calls=${2:-48}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
