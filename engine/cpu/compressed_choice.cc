@@ -15,22 +15,6 @@
 #include "kernels/page_summary.h"
 
 namespace kvtwin::cpu {
-namespace {
-
-kernels::SummaryKind kind_of(PageSummary summary) {
-  switch (summary) {
-    case PageSummary::kMinMax:
-      return kernels::SummaryKind::kMinMax;
-    case PageSummary::kCuboid:
-      return kernels::SummaryKind::kCuboid;
-    case PageSummary::kMean:
-      return kernels::SummaryKind::kMean;
-  }
-  KVT_CHECK(!"a summary that no kernel makes");
-  return {};
-}
-
-}  // namespace
 
 // The pages of a head in which it has cells left.
 std::vector<CompressedCache::PageCells> CompressedCache::pages_left(const CallCells& cells,

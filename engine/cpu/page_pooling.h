@@ -6,6 +6,7 @@
 #include "engine/base/check.h"
 #include "engine/policy/retrieval_spec.h"
 #include "kernels/page_score.h"
+#include "kernels/page_summary.h"
 
 namespace kvtwin::cpu {
 
@@ -25,6 +26,19 @@ inline kernels::PagePooling pooling_of(GroupPooling pooling) {
       return kernels::PagePooling::kMaxQ;
   }
   KVT_CHECK(!"a pooling that no kernel knows");
+  return {};
+}
+
+inline kernels::SummaryKind kind_of(PageSummary summary) {
+  switch (summary) {
+    case PageSummary::kMinMax:
+      return kernels::SummaryKind::kMinMax;
+    case PageSummary::kCuboid:
+      return kernels::SummaryKind::kCuboid;
+    case PageSummary::kMean:
+      return kernels::SummaryKind::kMean;
+  }
+  KVT_CHECK(!"a summary that no kernel makes");
   return {};
 }
 

@@ -4,24 +4,9 @@
 #include <cmath>
 
 #include "engine/base/check.h"
+#include "engine/cpu/page_pooling.h"
 
 namespace kvtwin::cpu {
-namespace {
-
-kernels::SummaryKind kind_of(PageSummary summary) {
-  switch (summary) {
-    case PageSummary::kMinMax:
-      return kernels::SummaryKind::kMinMax;
-    case PageSummary::kCuboid:
-      return kernels::SummaryKind::kCuboid;
-    case PageSummary::kMean:
-      return kernels::SummaryKind::kMean;
-  }
-  KVT_CHECK(!"a summary that no kernel makes");
-  return {};
-}
-
-}  // namespace
 
 std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
                                            const LlmSpec& llm) {

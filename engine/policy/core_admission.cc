@@ -56,6 +56,13 @@ Core::State::Admitted Core::State::admit(Slot slot) {
   begin_retention(&call);
   if (retention.by_group()) call.tables.open(&retention.shape());
   if (!retention.keeps_all()) adopt_holes(&call);
+  start(slot, cached, tokens, pages);
+  return Admitted::kYes;
+}
+
+// An admitted call, whose lease and tables are its own, gets what it reserves and its first tokens' pages.
+void Core::State::start(Slot slot, uint32_t cached, uint32_t tokens, uint64_t pages) {
+  CallState& call = calls[slot];
   cells_held += cells_of(call, cached);
   pages_running += call.pages_held();
   if (retention.reserves() || config.admission == AdmissionKind::kFullReservation) {
@@ -66,7 +73,6 @@ Core::State::Admitted Core::State::admit(Slot slot) {
   const bool grown = grow(&call, tokens);
   KVT_CHECK(grown);
   add_entry(slot, tokens, granted_before);
-  return Admitted::kYes;
 }
 
 // Part of the prefix is on the host only: the call waits while it comes back, others may pass.

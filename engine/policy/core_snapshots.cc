@@ -79,16 +79,7 @@ Core::State::Admitted Core::State::admit_from_snapshot(Slot slot) {
   call.insert_barred = barred;
   begin_retention(&call);
   call.ranked = cached;
-  cells_held += cells_of(call, cached);
-  pages_running += call.pages_held();
-  if (retention.reserves() || config.admission == AdmissionKind::kFullReservation) {
-    call.reserved = static_cast<uint32_t>(pages);
-    reserved_total += pages;
-  }
-  const size_t granted_before = granted.size();
-  const bool grown = grow(&call, tokens);
-  KVT_CHECK(grown);
-  add_entry(slot, tokens, granted_before);
+  start(slot, cached, tokens, pages);
   return Admitted::kYes;
 }
 

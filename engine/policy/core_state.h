@@ -356,6 +356,7 @@ struct Core::State {
   Admitted admit(Slot slot);
   void begin_retention(CallState* call);
   void let_in(Slot slot, uint32_t cached);
+  void start(Slot slot, uint32_t cached, uint32_t tokens, uint64_t pages);
   Admitted recall_first(Slot slot, const Match& match);
   bool below_clean_target(uint32_t newly_taken) const;
   void start_cleaning();
