@@ -1,4 +1,4 @@
-// The policy's name of a pooling as the kernel's.
+// The policy's names of poolings and summaries as the kernels'.
 
 #ifndef KVTWIN_ENGINE_CPU_PAGE_POOLING_H_
 #define KVTWIN_ENGINE_CPU_PAGE_POOLING_H_
