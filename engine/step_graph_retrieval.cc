@@ -145,18 +145,21 @@ class Builder {
   void query(uint16_t l, RetrievalLayerOps* ops) {
     ops->query = add(OpKind::kGemm, compute_, l);
     ops->append = add(OpKind::kRopeAppend, compute_, l);
-    if (!retrieves(l)) return;
-    ops->summarise = add(OpKind::kSummarise, compute_, l, step_.filled());
-    if (spec_.method == RetrievalMethod::kQuest) return;
-    const PortId offload_done = graph().add_port("offload_done", l);
-    graph().after(ops->append, offload_done);
+    if (retrieves(l)) ops->summarise = add(OpKind::kSummarise, compute_, l, step_.filled());
+    const bool on_host = spec_.method != RetrievalMethod::kAll && spec_.method != RetrievalMethod::kQuest;
+    if (on_host && (retrieves(l) || spec_.keeps_prefixes)) offload(l, ops);
+  }
+
+  void offload(uint16_t l, RetrievalLayerOps* ops) {
+    ops->offload_done = graph().add_port("offload_done", l);
+    graph().after(ops->append, ops->offload_done);
     ops->offload = graph().add({.kind = OpKind::kOffload,
                                 .stream = d2h_,
                                 .layer = l,
                                 .required = false,
                                 .outcome = static_cast<int>(step_.filled())});
-    graph().after(ops->offload, ops->summarise);
-    graph().feed(offload_done, ops->offload);
+    graph().after(ops->offload, ops->summarise == kNoOp ? ops->append : ops->summarise);
+    graph().feed(ops->offload_done, ops->offload);
   }
 
   bool retrieves(uint32_t l) const {

@@ -34,11 +34,13 @@ struct RetrievalStepSpec {
   bool speculation = true;    // FreeKV
   bool converts = true;       // host pages are HND: what arrives is scattered into NHD slots
   uint32_t staging_buffers = 2;
-  bool captures = false;  // each layer takes something down for the scorer
+  bool keeps_prefixes = false;  // pages outlive their calls on the host: dense layers' too
+  bool captures = false;        // each layer takes something down for the scorer
   CompressionPlace compresses = CompressionPlace::kNone;
 };
 
 constexpr OpId kNoOp{UINT32_MAX};
+constexpr PortId kNoPort{UINT16_MAX};
 
 // Operations of one layer; kNoOp where the method has none. "now" is for this step's attention.
 struct RetrievalLayerOps {
@@ -49,6 +51,7 @@ struct RetrievalLayerOps {
   OpId reconstruct = kNoOp;                 // ShadowKV: keys of the chosen pages
   OpId reproject = kNoOp;                   // InfiniGen: in the layer before
   OpId summarise = kNoOp, offload = kNoOp;  // of pages that this step fills
+  PortId offload_done = kNoPort;
   OpId capture = kNoOp;
   OpId score = kNoOp, select = kNoOp, compact = kNoOp;  // kInLayers
 };

@@ -11,6 +11,11 @@ constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
 constexpr double kVectorShare = 1.0 / 16;
 constexpr double kStreamHopNs = 3600;
 
+// Of a page of one layer that retrieves.
+double layer_summary_share(const RetrievalGeometry& geometry) {
+  return geometry.scored_columns > 0 ? 0 : geometry.summary_vectors / (2.0 * geometry.page_tokens);
+}
+
 }  // namespace
 
 RetrievalCost::RetrievalCost(const LlmSpec& llm, const DeviceSpec& device, const NodeSpec& node, uint32_t tp,
@@ -110,10 +115,15 @@ RetrievalPrice RetrievalCost::summarise() const {
 }
 
 RetrievalPrice RetrievalCost::offload() const {
-  const double bytes = 2 * kBf16Bytes * geometry_.page_tokens * kv_heads_ * head_dim_;
+  double bytes = 2 * kBf16Bytes * geometry_.page_tokens * kv_heads_ * head_dim_;
+  if (geometry_.keeps_prefixes) bytes *= 1 + layer_summary_share(geometry_);
   // Turned into the host's layout on the device, then one contiguous copy.
   const double ns = copy_out_ns_ + bytes / in_bytes_per_ns_ + 2 * bytes / bytes_per_ns_ + small_fixed_ns_;
   return {ticks_from_ns(kStreamHopNs), ticks_from_ns(ns), static_cast<uint64_t>(bytes)};
+}
+
+double summary_share(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense) {
+  return layer_summary_share(geometry) * (llm.layers - layers_dense) / llm.layers;
 }
 
 double resident_share(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense) {

@@ -31,6 +31,7 @@ struct RetrievalGeometry {
   uint32_t summary_vectors = 2;  // per page and KV head
   double scored_columns = 0;     // InfiniGen: share of each key that is scored, token by token; 0: by page
   uint32_t rank = 0;             // ShadowKV
+  bool keeps_prefixes = false;   // pages outlive their calls on the host, with their summaries
 };
 
 // fixed + count * unit; bytes likewise, of this GPU.
@@ -70,6 +71,10 @@ class RetrievalCost {
   double bytes_per_ns_, flop_per_ns_, vector_flop_per_ns_, small_fixed_ns_, gemm_fixed_ns_;
   double in_bytes_per_ns_, copy_in_ns_, copy_out_ns_, row_bytes_, sync_ns_;
 };
+
+// What belongs to a page besides its K and V and travels with a prefix, as a share of the page: summaries.
+// Partial keys and factors are computed again.
+double summary_share(const LlmSpec& llm, const RetrievalGeometry& geometry, uint32_t layers_dense);
 
 // What a full page leaves on the GPU while its K and V are on the host, as a share of the page: summaries,
 // factors or partial keys, and the first `layers_dense` layers whole.

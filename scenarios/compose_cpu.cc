@@ -81,7 +81,9 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
   if (!drops(config) && !chooses_packed(config)) {
     if (method != RetrievalMethod::kAll) {
       return cpu::RetrievedCache::make(memory, weights,
-                                       {.method = method, .spec = config.policies.retrieval_spec});
+                                       {.method = method,
+                                        .spec = config.policies.retrieval_spec,
+                                        .prefix_cache = config.prefix_cache});
     }
     if (config.policies.precision != "bf16") return make_packed(config, memory, weights->llm());
     return cpu::PagedCache::make(memory, weights->llm());

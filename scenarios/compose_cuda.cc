@@ -31,6 +31,10 @@ Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, co
       return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
                      "or --world=sim");
   } else if (method != RetrievalMethod::kAll) {
+    if (config.prefix_cache && config.policies.placement == "arena")
+      return mistake(scenario.where("limits.prefix_cache"),
+                     "prefixes of calls with an arena are not kept by the CUDA engine",
+                     "limits.prefix_cache: false; or --world=cpu, or --world=sim");
     if (const auto wrong =
             cuda::check_retrieved(method, config.policies.retrieval_spec, llm, config.page_tokens))
       return mistake(scenario.where("policies.retrieval"), "the CUDA engine does not compute it: " + *wrong,

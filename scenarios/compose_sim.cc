@@ -1,6 +1,7 @@
 // The simulated world's part of the composition root, present or not.
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -50,7 +51,8 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   const CoreConfig& config = composed.options.engines.front();
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   const LlmSpec& llm = composed.llm;
-  const RetrievalGeometry geometry = retrieval_geometry(spec, method, llm, config.page_tokens);
+  RetrievalGeometry geometry = retrieval_geometry(spec, method, llm, config.page_tokens);
+  geometry.keeps_prefixes = config.prefix_cache && retrieval_needs_arena(method);
   out.prices.emplace(llm, composed.device, composed.node, scenario.values.engines().tensor_parallel(),
                      geometry);
   sim::GraphPricerSpec pricer;
@@ -62,6 +64,7 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   pricer.graph.converts = spec.host_layout == HostLayout::kHnd && method != RetrievalMethod::kInfinigen &&
                           method != RetrievalMethod::kShadowkv;
   pricer.graph.staging_buffers = spec.staging_buffers;
+  pricer.graph.keeps_prefixes = geometry.keeps_prefixes;
   set_compression(composed, &pricer.graph);
   pricer.policy = spec;
   pricer.page_tokens = config.page_tokens;
@@ -147,13 +150,25 @@ void place_on_nodes(const Composed& composed, sim::SimConfig* out) {
   }
 }
 
+// Of one page that a transfer copies; with an arena a prefix comes with its summaries.
+uint64_t transfer_bytes(const Scenario& scenario, const Composed& composed, size_t engine) {
+  const uint64_t page = composed.facts[engine].page_bytes;
+  const CoreConfig& config = composed.options.engines[engine];
+  const RetrievalMethod method = retrieval_method(scenario.values.policies().retrieval());
+  if (!retrieval_needs_arena(method)) return page;
+  const RetrievalSpec& spec = config.policies.retrieval_spec;
+  const RetrievalGeometry geometry = retrieval_geometry(spec, method, composed.llm, config.page_tokens);
+  const double share = summary_share(composed.llm, geometry, spec.layers_dense);
+  return page + static_cast<uint64_t>(std::llround(static_cast<double>(page) * share));
+}
+
 sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, const Retrieving& retrieving) {
   sim::SimConfig out;
   place_on_nodes(composed, &out);
   out.prefill_engines = composed.options.prefill_engines;
   for (size_t i = 0; i < out.engines.size(); ++i) {
     sim::SimEngine& engine = out.engines[i];
-    engine.page_bytes = composed.facts[i].page_bytes;
+    engine.page_bytes = transfer_bytes(scenario, composed, i);
     engine.first_step_host = {scenario.values.cost().first_step_host_ns()};
     engine.steps_in_flight_max = composed.options.engines[i].steps_in_flight_max;
     if (!retrieving.pricers.empty()) engine.pricer = retrieving.pricers[i].get();

@@ -212,6 +212,16 @@ void GraphPricer::commit(Ticks early) {
   }
 }
 
+Ticks GraphPricer::offloaded() const {
+  Ticks last = -(Ticks{1} << 61);
+  for (const RetrievalLayerOps& ops : step_.layers) {
+    if (ops.offload_done == kNoPort || carry_.at.empty()) continue;
+    const size_t streams = step_.graph.streams().size();
+    last = std::max(last, carry_.at[streams + static_cast<size_t>(ops.offload_done)]);
+  }
+  return last;
+}
+
 void GraphPricer::move_base(Ticks by) {
   for (Ticks& at : carry_.at) at = std::max(at - by, -(Ticks{1} << 61));
 }

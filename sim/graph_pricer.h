@@ -53,6 +53,8 @@ class GraphPricer {
   const CompressionTicks& compression() const { return compression_; }
   std::span<const uint32_t> outcomes() const { return outcomes_; }
   std::span<const Ticks> carried() const { return carry_.at; }
+  // When all that committed steps copy to the host has arrived there.
+  Ticks offloaded() const;
   StepGraph* graph() { return &step_.graph; }
   const RetrievalStep& step() const { return step_; }
 

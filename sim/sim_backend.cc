@@ -213,7 +213,7 @@ class SimBackend final : public Backend {
  private:
   // Something is under way whose end only SimGrid knows.
   bool busy() const {
-    return copies_.busy() || std::any_of(clocks_.begin(), clocks_.end(),
+    return copies_.busy() || waiting_for_offload_ > 0 || std::any_of(clocks_.begin(), clocks_.end(),
                                          [](const StepClock& clock) { return clock.running_elsewhere(); });
   }
 
@@ -242,7 +242,18 @@ class SimBackend final : public Backend {
     if (command.kind == TransferKind::kReceive) {
       return copies_.start_between(now_, raw(command.from), raw(command.engine), bytes, id);
     }
-    copies_.start(now_, raw(command.engine), command.source_tier, command.target_tier, bytes, id);
+    const Instant there = clocks_[raw(command.engine)].offloaded_at();
+    if (command.source_tier != Tier::kHost || there <= now_) {
+      return copies_.start(now_, raw(command.engine), command.source_tier, command.target_tier, bytes, id);
+    }
+    // Steps that have ended still offload: what they computed is copied back when it is there.
+    ++waiting_for_offload_;
+    const auto engine = raw(command.engine);
+    const Tier source = command.source_tier, target = command.target_tier;
+    grid_.at(static_cast<double>(there.ns), [this, there, engine, source, target, bytes, id] {
+      --waiting_for_offload_;
+      copies_.start(there, engine, source, target, bytes, id);
+    });
   }
 
   // In SimGrid's kernel, while the driver sleeps.
@@ -312,6 +323,7 @@ class SimBackend final : public Backend {
   std::vector<TransferDone> running_;  // by the number that CopyEngines knows them by
   std::vector<uint64_t> ids_free_;
   uint64_t timers_set_ = 0;
+  uint32_t waiting_for_offload_ = 0;  // copies
 };
 
 }  // namespace

@@ -74,7 +74,9 @@ void StepClock::move_base(Instant now) {
   };
   for (Priced& step : priced_) {
     step.end = moved(step.end);
+    step.offloaded = moved(step.offloaded);
   }
+  offloaded_ = moved(offloaded_);
   for (Launch& launch : launches_) launch.submitted = moved(launch.submitted);
   if (elsewhere_) elsewhere_->start = moved(elsewhere_->start);
   if (pricer_ != nullptr) pricer_->move_base(by_ns * kTicksPerNs);
@@ -216,6 +218,7 @@ void StepClock::complete(Ticks took, Ticks exposed) {
   for (const Ticks ticks : by_evidence) known += ticks;
   by_evidence[static_cast<size_t>(Evidence::kRoofline)] += std::max<Ticks>(0, took - known);
   add_priced(step.start + took + early_by(step.host, took), step.host, timing, by_evidence);
+  priced_.back().offloaded = pricer_->offloaded();
   Launch* const launch = next_launch();
   add_compression(pricer_->compression(), std::max<Ticks>(0, step.host + took), !launch->chunks.empty());
   ++launch->priced;
@@ -324,6 +327,7 @@ StepDone StepClock::answer(uint32_t steps) {
   totals_.cells_read = last.cells_read, totals_.cells_waited = last.cells_waited;
   totals_.compression = last.compression;
   totals_.prompts = last.prompts, totals_.prompts_compression = last.prompts_compression;
+  offloaded_ = last.offloaded;
   head_ += steps;
   Launch& launch = launches_.front();
   totals_.compressions += launch.compressions.size();  // of a launch of one step

@@ -128,6 +128,8 @@ class StepClock {
   // The step that a StepRunner took has run: it took so long, and stood still for transfers so long.
   void finish(Ticks took, Ticks exposed);
   bool running_elsewhere() const { return elsewhere_.has_value(); }
+  // When what the answered steps copy to the host has arrived there: a copy of it begins no earlier.
+  Instant offloaded_at() const { return {instant_of(offloaded_ + kTicksPerNs - 1)}; }
   bool idle() const { return launches_.empty(); }
 
   const StepTotals& totals() const { return totals_; }
@@ -153,9 +155,10 @@ class StepClock {
     std::vector<DecodeLength> decodes;
     PartitionPrice::Answer stretch{.stretch_q16 = 0, .steps = 0};
   };
-  // Times since base_. The last two are sums over all steps so far, so that stretches can be subtracted.
+  // Times since base_. All but the first two are sums over all steps so far, so that stretches can be subtracted.
   struct Priced {
     Ticks end = 0;
+    Ticks offloaded = -(Ticks{1} << 61);
     Ticks host_exposed = 0;
     std::array<Ticks, kEvidenceKinds> by_evidence{};
     Ticks exposed = 0, hidden = 0;
@@ -217,6 +220,7 @@ class StepClock {
   std::deque<Launch> launches_;
   std::vector<Priced> priced_;  // [0, head_) answered, at least kHistory of them; then the unanswered
   size_t head_ = kHistory;
+  Ticks offloaded_ = -(Ticks{1} << 61);
   std::vector<Instant> ends_;  // of the last answer
   StepTotals totals_;
 };

@@ -30,6 +30,8 @@ RetrievedCache::RetrievedCache(const KvMemory& memory, const ModelWeights* weigh
       kv_(std::move(kv)),
       resident_(std::move(resident)),
       summaries_(llm_, uint64_t{memory.pages_gpu} + memory.pages_host),
+      prefix_rows_(memory.page_tokens, uint64_t{llm_.query_heads} * llm_.head_dim,
+                   uint64_t{llm_.kv_heads} * llm_.head_dim),
       streams_(&kv_, {.layout = layout_,
                       .buffers = spec_.staging_buffers,
                       .delays = options.delays,
@@ -90,7 +92,10 @@ void RetrievedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
       calls_[entry.call] = new_call();
     }
     for (const Adoption& adoption : launch.adoptions) {
-      KVT_CHECK(!arena_);
+      if (arena_) {
+        begin_with(adoption);
+        continue;
+      }
       for (const PageId page : adoption.pages) calls_[adoption.call].pages.push_back(whole(raw(page)));
     }
   }
@@ -105,10 +110,49 @@ void RetrievedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
     }
     KVT_CHECK(arena_);
     call.homes.push_back(page);
+    prefix_rows_.forget(page);
     if (resident_.pages() == 0) continue;
     const uint32_t number = page - memory_.pages_gpu;
     if (memory_.poison) resident_.poison(PageId{number});
     call.resident.push_back(whole(number));
+  }
+}
+
+// Homes of a prefix, and gpu pages to which their content has been copied: of the layers that retrieve. What
+// dense layers have is where it was.
+void RetrievedCache::begin_with(const Adoption& adoption) {
+  KVT_CHECK(options_.prefix_cache && adoption.pages.size() % 2 == 0);
+  ArenaCall& call = calls_.at(adoption.call);
+  const size_t count = adoption.pages.size() / 2;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t home = raw(adoption.pages[i]), page = raw(adoption.pages[count + i]);
+    KVT_CHECK(home >= memory_.pages_gpu && page < memory_.pages_gpu);
+    call.homes.push_back(home);
+    call.pages.push_back({page, 0, memory_.page_tokens});
+    if (resident_.pages() > 0) call.resident.push_back({home - memory_.pages_gpu, 0, memory_.page_tokens});
+  }
+  for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
+    const ArenaLayer& layer = call.layers[l];
+    if (layer.shadow == nullptr && layer.partial == nullptr) continue;
+    for (const uint32_t home : call.homes) {
+      for (uint32_t slot = 0; slot < memory_.page_tokens; ++slot) {
+        const auto [query, key] = prefix_rows_.get(l, home, slot);
+        if (layer.shadow != nullptr) layer.shadow->add(key);
+        if (layer.partial != nullptr) layer.partial->add(query, key);
+      }
+    }
+  }
+}
+
+// From the host's layout to the gpu's.
+void RetrievedCache::fetch(PageId home, PageId page) {
+  if (memory_.poison) kv_.poison(page);
+  std::vector<float> staging(uint64_t{2} * memory_.page_tokens * llm_.head_dim);
+  for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
+    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+      kernels::recall_head_ref(host_page(kv_, l, raw(home), layout_), h, staging.data());
+      kernels::scatter_head_ref(staging.data(), h, raw(page), kv_.layer(l));
+    }
   }
 }
 
@@ -194,8 +238,13 @@ void RetrievedCache::keep_factors(uint32_t layer, const float* q, const float* k
   const uint64_t kv_width = uint64_t{llm_.kv_heads} * llm_.head_dim;
   for (size_t r = 0; r < rows_.size(); ++r) {
     ArenaLayer& own = rows_[r].call->layers[layer];
-    if (own.shadow != nullptr && q == nullptr) own.shadow->add(k + r * kv_width);
-    if (own.partial != nullptr && q != nullptr) own.partial->add(q + r * width, k + r * kv_width);
+    const bool shadow = own.shadow != nullptr && q == nullptr, partial = own.partial != nullptr && q != nullptr;
+    if (shadow) own.shadow->add(k + r * kv_width);
+    if (partial) own.partial->add(q + r * width, k + r * kv_width);
+    if (!options_.prefix_cache || !(shadow || partial)) continue;
+    const uint32_t position = rows_[r].position, home = rows_[r].call->homes.at(position / memory_.page_tokens);
+    prefix_rows_.put(layer, home, position % memory_.page_tokens, partial ? q + r * width : nullptr,
+                     k + r * kv_width);
   }
 }
 
@@ -229,6 +278,10 @@ void RetrievedCache::told(const Command& command) {
   if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
     KVT_CHECK(transfer->source.size() == transfer->target.size());
     for (size_t i = 0; i < transfer->source.size(); ++i) {
+      if (arena_) {
+        fetch(transfer->source[i], transfer->target[i]);
+        continue;
+      }
       kv_.copy(transfer->source[i], transfer->target[i]);
       summaries_.copy(raw(transfer->source[i]), raw(transfer->target[i]));
     }

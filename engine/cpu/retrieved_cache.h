@@ -26,6 +26,7 @@
 #include "engine/cpu/kv_cache.h"
 #include "engine/cpu/kv_store.h"
 #include "engine/cpu/page_summaries.h"
+#include "engine/cpu/prefix_rows.h"
 #include "engine/cpu/query_projection.h"
 #include "engine/cpu/recall_streams.h"
 #include "engine/cpu/retrieval_witness.h"
@@ -41,6 +42,8 @@ struct RetrievedOptions {
   // For tests: when copies that nobody waits for run (recall_streams.h), and who is told of everything.
   uint64_t delays = 0;
   RetrievalWitness* witness = nullptr;
+  // Calls may begin with others' pages: what a method makes of a prefix is kept page by page.
+  bool prefix_cache = false;
 };
 
 // A sentence that says what this model cannot do, and what would be right.
@@ -94,6 +97,8 @@ class RetrievedCache final : public KvCache {
   // retrieved_cache.cc: pages and rows
   ArenaCall new_call() const;
   void take_pages(const LaunchStep& launch, uint32_t offset);
+  void begin_with(const Adoption& adoption);
+  void fetch(PageId home, PageId page);
   void add_rows(const PlanEntry& entry);
   kernels::AppendRow append_of(ArenaCall* call, uint32_t position);
   void attend_dense(uint32_t layer, float* q, float* k, const float* v, float* out);
@@ -148,6 +153,7 @@ class RetrievedCache final : public KvCache {
   KvStore kv_;
   KvStore resident_;  // of dense layers, where the arena is; page i belongs to the host's page i
   PageSummaries summaries_;
+  PrefixRows prefix_rows_;
   RecallStreams streams_;
   std::vector<QueryProjection> projections_;  // InfiniGen: of the layers that choose
   std::map<CallId, ArenaCall> calls_;

@@ -53,7 +53,8 @@ struct PageGrant {
 // The call starts with these pages already filled (a cached prefix), in order of position. kNoPage stands
 // where nothing is left of a page. Formats by tag: the pages in which positions [0, page_tokens) have cells,
 // and kNoPage, then those of the next page_tokens positions, and so on; such a page holds cells of others
-// too.
+// too. Placement arena: the host pages where the prefix has its home, then as many gpu pages, the call's own,
+// to which their content has been copied (kRecall).
 //
 // Layouts that move cells: `pages` are a snapshot's, group by group, ceil(cells[g] / page_tokens) of each;
 // the cells of a head are at the positions where they were when it was taken. The first shared[g] pages of a

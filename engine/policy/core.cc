@@ -69,7 +69,7 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
       host(c.pages_host == 0
                ? nullptr
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
-      index(c.page_tokens / c.unit_tokens, &gpu, arena ? nullptr : host.get(),
+      index(c.page_tokens / c.unit_tokens, arena ? host.get() : &gpu, arena ? nullptr : host.get(),
             make_prefix_eviction(c.prefix_eviction), dual.get()),
       snapshots(make_snapshots(c, retention)),
       sessions(axes.identity->session_states_max()) {
@@ -210,6 +210,7 @@ void Core::State::end_call(Slot slot) {
   } else if (call.phase == CallState::Phase::kRecalling) {
     --recalling;  // the transfer goes on without it
     reserved_total -= call.reserved;
+    reserved_host_total -= call.reserved_host;
   } else if (call.phase == CallState::Phase::kRunning) {
     running.erase(std::find(running.begin(), running.end(), slot));
     let_go(&call, false);
@@ -263,14 +264,15 @@ void Core::State::let_go(CallState* call, bool preempted) {
 
 void Core::State::publish_pages(CallState* call, uint32_t pages_limit) {
   if (call->insert_barred || pages_limit <= call->lease.pages) return;
-  const std::span<const PageId> pages(call->pages.data(), pages_limit - call->lease.pages);
+  std::vector<PageId>& own = own_pages(call);
+  const std::span<const PageId> pages(own.data(), pages_limit - call->lease.pages);
   const size_t first = call->lease.pages;
   const std::span<const uint16_t> dead = call->page_dead.size() > first
                                              ? std::span(call->page_dead).subspan(first)
                                              : std::span<const uint16_t>{};
   if (index.insert(call->name_space, call->identity, pages, &call->lease,
                    dead.subspan(0, std::min(dead.size(), pages.size())))) {
-    call->pages.erase(call->pages.begin(), call->pages.begin() + static_cast<ptrdiff_t>(pages.size()));
+    own.erase(own.begin(), own.begin() + static_cast<ptrdiff_t>(pages.size()));
   } else {
     call->insert_barred = true;
   }
@@ -331,7 +333,7 @@ CoreGauges Core::gauges() const {
   g.calls_waiting = s.calls_live - g.calls_running;
   g.pages_gpu_total = s.gpu.pages_total();
   g.pages_gpu_free = s.gpu.pages_free() + static_cast<uint32_t>(pages_ahead);
-  g.pages_gpu_cached = s.index.pages_evictable() + (s.snapshots ? s.snapshots->pages_loose() : 0);
+  g.pages_gpu_cached = s.pages_loose();
   if (s.dual) {
     g.pages_gpu_total = s.config.pages_gpu;
     g.pages_gpu_free =
@@ -388,8 +390,8 @@ void Core::State::check_invariants() const {
     if (arena) {
       KVT_CHECK(uint64_t{table_pages(call)} * config.page_tokens >= call.kv);
       KVT_CHECK(!call.in_arena ||
-                call.pages.size() == gpu_pages_held(config.policies.retrieval_spec, config.page_tokens,
-                                                    static_cast<uint32_t>(call.host_pages.size())));
+                call.pages.size() ==
+                    gpu_pages_held(config.policies.retrieval_spec, config.page_tokens, table_pages(call)));
     } else if (!retention.by_group()) {
       KVT_CHECK(!dual || call.cells.at == call.kv);
       KVT_CHECK(uint64_t{call.pages_span()} * config.page_tokens >= call.kv);
@@ -411,12 +413,14 @@ void Core::State::check_invariants() const {
   KVT_CHECK(reserved == reserved_total);
   KVT_CHECK(reserved_host == reserved_host_total);
   const uint32_t in_snapshots = snapshots ? snapshots->pages() : 0;
-  KVT_CHECK(gpu.pages_owned() == pages_own + index.pages_gpu() + in_snapshots + gpu_in_flight);
-  KVT_CHECK(!host || host->pages_owned() == host_own + index.pages_host() + host_in_flight);
+  const uint32_t in_index = arena ? 0 : index.pages_gpu();
+  const uint32_t host_in_index = arena ? index.pages_gpu() : index.pages_host();
+  KVT_CHECK(gpu.pages_owned() == pages_own + in_index + in_snapshots + gpu_in_flight);
+  KVT_CHECK(!host || host->pages_owned() == host_own + host_in_index + host_in_flight);
   KVT_CHECK(running.size() <= config.calls_max);
   KVT_CHECK(launched >= done);
   check_reserves();
-  KVT_CHECK(!host || reserved_host_total <= host->pages_free());
+  KVT_CHECK(!host || reserved_host_total <= host->pages_free() + (arena ? index.pages_evictable() : 0));
 }
 
 }  // namespace kvtwin

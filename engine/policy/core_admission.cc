@@ -29,7 +29,7 @@ void Core::State::begin_retention(CallState* call) {
 Core::State::Admitted Core::State::admit(Slot slot) {
   CallState& call = calls[slot];
   if (call.arrives) return receive_first(slot);
-  if (arena) return admit_to_arena(slot) ? Admitted::kYes : Admitted::kBlocked;
+  if (arena) return admit_to_arena(slot);
   if (!call.host_pages.empty()) return resume(slot);
   if (dual) return admit_to_pools(slot);
   if (snapshots) return admit_from_snapshot(slot);
@@ -172,6 +172,8 @@ void Core::State::finish_transfer(TransferId id, bool arrived) {
     }
   } else if (transfer.kind == TransferKind::kReceive) {
     finish_receive(transfer, arrived);
+  } else if (arena) {
+    finish_fetch(transfer, arrived);
   } else {
     if (arrived) {
       index.recalled(transfer.lease, transfer.first, transfer.target);

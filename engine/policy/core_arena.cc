@@ -4,7 +4,8 @@
 //
 // Page grants name both: a GPU page joins the call's arena, a host page (by its number) is the home of the
 // next page of its context. What is given back at the prompt's end may be granted to the next step: that step
-// begins when the pages have been offloaded (the step graph's port offload_done).
+// begins when the pages have been offloaded (the step graph's port offload_done). With a prefix cache, homes
+// may be another call's: core_arena_prefix.cc.
 
 #include <algorithm>
 
@@ -40,13 +41,14 @@ Core::State::PageDemand Core::State::arena_reservation(const CallState& call) co
 
 bool Core::State::arena_has_room(const CallState& call, const PageDemand& more) const {
   const uint64_t others = reserved_host_total - call.reserved_host;
-  return more.gpu <= pages_available(call) && more.host + others <= host->pages_free();
+  const uint64_t homes = uint64_t{host->pages_free()} + index.pages_evictable();
+  return more.gpu <= pages_available(call) && more.host + others <= homes;
 }
 
 bool Core::State::grow_arena(CallState* call, uint32_t tokens) {
   const PageDemand demand = arena_demand(*call, call->kv + tokens);
   const auto had_gpu = static_cast<uint32_t>(call->pages.size());
-  const auto had_host = static_cast<uint32_t>(call->host_pages.size());
+  const uint32_t had_host = table_pages(*call);
   const PageDemand more{demand.gpu - std::min(demand.gpu, had_gpu),
                         demand.host - std::min(demand.host, had_host)};
   if (!arena_has_room(*call, more)) return false;
@@ -55,7 +57,7 @@ bool Core::State::grow_arena(CallState* call, uint32_t tokens) {
     granted.push_back({call->pages.back(), 0});
   }
   for (uint32_t left = more.host; left > 0; --left) {
-    call->host_pages.push_back(host->acquire());
+    call->host_pages.push_back(take_home(left));
     granted.push_back({call->host_pages.back(), 0});
   }
   const uint32_t from_reserve = std::min(call->reserved, more.gpu);
@@ -68,26 +70,47 @@ bool Core::State::grow_arena(CallState* call, uint32_t tokens) {
   return true;
 }
 
-// As admit(), without a prefix to look for.
-bool Core::State::admit_to_arena(Slot slot) {
+// As admit().
+Core::State::Admitted Core::State::admit_to_arena(Slot slot) {
   CallState& call = calls[slot];
-  const uint32_t tokens = std::min(call.known(), prefill_budget());
+  Lease prefix;
+  if (call.pages_known > 0 && !call.recall_barred) {
+    const uint32_t pages_max = std::min((call.known() - 1) / config.page_tokens, call.pages_known);
+    prefix = index.acquire(call.name_space, call.identity, pages_max).lease;
+  }
+  const uint32_t cached = prefix.pages * config.page_tokens;
+  const uint32_t tokens = std::min(call.known() - cached, prefill_budget());
   const bool reserves = config.admission == AdmissionKind::kFullReservation;
-  const uint32_t covered = config.admission == AdmissionKind::kFullPrompt ? call.known() : tokens;
-  const PageDemand demand = reserves ? arena_reservation(call) : arena_demand(call, covered);
-  if (!arena_has_room(call, {demand.gpu + config.watermark_pages, demand.host})) return false;
-  let_in(slot, 0);
+  const uint32_t covered = config.admission == AdmissionKind::kFullPrompt ? call.known() : cached + tokens;
+  PageDemand demand = reserves ? arena_reservation(call) : arena_demand(call, covered);
+  demand.host -= prefix.pages;  // they have their homes
+#ifdef KVTWIN_PLANT_EARLY_FETCH
+  const bool unsafe = false;  // planted: tests/negative must catch it
+#else
+  const bool unsafe = prefix.pages > 0 && preempted_until > done;  // see recall_first()
+#endif
+  if (unsafe || !arena_has_room(call, {demand.gpu + config.watermark_pages, demand.host})) {
+    admission_open = admission_open || unsafe;
+    index.release(prefix, false);
+    return Admitted::kBlocked;
+  }
   if (reserves) {
     call.reserved = demand.gpu;
     call.reserved_host = demand.host;
     reserved_total += demand.gpu;
     reserved_host_total += demand.host;
   }
+  if (prefix.pages > 0) {
+    fetch_prefix(slot, prefix);
+    return Admitted::kElsewhere;
+  }
+  let_in(slot, 0);
+  call.fill = call.known();
   const size_t granted_before = granted.size();
   const bool grown = grow_arena(&call, tokens);
   KVT_CHECK(grown);
   add_entry(slot, tokens, granted_before);
-  return true;
+  return Admitted::kYes;
 }
 
 // The step that is being launched completes the prompt: what does not fit the arena goes back.
@@ -100,6 +123,7 @@ void Core::State::shrink_to_arena(CallState* call) {
     call->pages.pop_back();
   }
   if (surplus > 0) note({kShrunk, launched, raw(call->id), surplus});
+  if (surplus > 0) preempted_until = launched + 1;  // no prefix may be copied there before that step's end
   if (config.admission != AdmissionKind::kFullReservation) return;
   const PageDemand final = arena_demand(*call, call->prompt + call->output);
   reserved_total -= call->reserved;
@@ -121,7 +145,7 @@ void Core::State::let_go_of_host(CallState* call) {
 // arena grows. False, with nothing taken, when there is no room.
 bool Core::State::grant_arena_page(uint32_t entry, uint32_t offset, Launch* launch) {
   CallState& call = calls[launch->members[entry].slot];
-  const auto pages = static_cast<uint32_t>(call.host_pages.size()) + 1;
+  const uint32_t pages = table_pages(call) + 1;
   const uint32_t held = gpu_pages_held(config.policies.retrieval_spec, config.page_tokens, pages);
   const bool grows = held > call.pages.size();
   if ((grows && !free_page_is_next()) || host->pages_free() == 0) return false;

@@ -178,8 +178,7 @@ uint32_t Core::State::grant_ahead_cells(uint32_t steps, Launch* launch) {
 // X-4, and what two pools add to the invariants.
 void Core::State::check_reserves() const {
   if (!dual) {
-    const uint64_t loose = snapshots ? snapshots->pages_loose() : index.pages_evictable();
-    KVT_CHECK(reserved_total <= gpu.pages_free() + loose);
+    KVT_CHECK(reserved_total <= uint64_t{gpu.pages_free()} + pages_loose());
     return;
   }
   uint64_t own = 0, reserved_2 = 0;

@@ -97,7 +97,12 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
     return;
   }
   if (arena && samples && !call.in_arena) shrink_to_arena(&call);
-  if (!decode) publish_pages(&call, std::min(pages_settled(call, call.kv), call.pages_public));
+  if (decode) return;
+  if (arena) {
+    launch->decisive = launch->decisive || config.prefix_cache;  // then it publishes
+  } else {
+    publish_pages(&call, std::min(pages_settled(call, call.kv), call.pages_public));
+  }
 }
 
 // How many steps, this one included, are certain to have these entries again, one token later each.

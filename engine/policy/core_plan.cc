@@ -126,15 +126,14 @@ void Core::State::note_untaken(CallState* call) {
 }
 
 uint32_t Core::State::pages_available(const CallState& call) const {
-  const uint64_t loose = snapshots ? snapshots->pages_loose() : index.pages_evictable();
-  const uint64_t had = gpu.pages_free() + loose;
+  const uint64_t had = uint64_t{gpu.pages_free()} + pages_loose();
   const uint64_t others = reserved_total - call.reserved;
   return static_cast<uint32_t>(had > others ? had - others : 0);
 }
 
 bool Core::State::free_page_is_next() const {
   if (gpu.pages_free() == 0) return false;
-  return config.page_order == PageOrder::kLowestFirst || index.pages_evictable() == 0 ||
+  return config.page_order == PageOrder::kLowestFirst || pages_loose() == 0 ||
          gpu.oldest_stamp() <= index.next_eviction_rank();
 }
 
@@ -189,7 +188,7 @@ void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
     entry.bits_end = end(bits);
   }
   if (call.arrived_now) {
-    adopt_arrived(&call, granted_before);
+    arena ? adopt_fetched(&call) : adopt_arrived(&call, granted_before);
     entry.adopted_end = end(adopted);
   } else if (snapshots) {
     adopted.insert(adopted.end(), adopting.begin(), adopting.end());
@@ -212,7 +211,9 @@ void Core::State::add_entry(Slot slot, uint32_t tokens, size_t granted_before) {
   budget -= tokens;
   // Within a step all KV is written before any is read, so a later call of the same step may share it.
   // Where a planned call can still be sent away, publishing must wait until the plan is final.
-  if (config.batch_order == BatchOrder::kDecodeFirst && !call.decodes_next() && retention.keeps_all()) {
+  // So it must where copies would follow at once (arenas: publish_homes()).
+  if (config.batch_order == BatchOrder::kDecodeFirst && !call.decodes_next() && retention.keeps_all() &&
+      !arena) {
     publish_pages(&call, std::min(pages_settled(call, call.kv + tokens), call.pages_public));
   }
 }

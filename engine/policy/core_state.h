@@ -43,7 +43,7 @@ struct CallState {
   bool in_arena = false;       // its prompt is complete: `pages` is an arena (core_arena.cc)
   bool hands_over = false;     // once its first token exists (core_handover.cc)
   bool arrives = false;        // its KV is on another engine and is to be fetched
-  bool arrived_now = false;    // it was, and no entry of it has been planned since
+  bool arrived_now = false;    // its KV came by a transfer, and no entry of it has been planned since
   uint32_t prompt = 0;
   uint32_t output = 0;
   uint32_t kv = 0;
@@ -58,8 +58,8 @@ struct CallState {
   size_t next_trigger = 0;
   Lease lease;                // cached or inserted pages, from the start
   std::vector<PageId> pages;  // its own, behind the lease, by position; kNoPage: a hole
-  // Placement arena: one for every page of its context. A call that was demoted: its pages
-  // (core_demotion.cc).
+  // Placement arena: one for every page of its context behind the lease, which is then of host pages too
+  // (core_arena.cc). A call that was demoted: its pages (core_demotion.cc).
   std::vector<PageId> host_pages;
   EngineId from{};  // arrives: whose pages `source` are
   std::vector<PageId> source;
@@ -184,10 +184,14 @@ struct Core::State {
   void drop_surplus_sessions();
   void let_go(CallState* call, bool preempted);
   void publish_pages(CallState* call, uint32_t pages_limit);
+  // The call's own pages by position, behind the lease: what the index can be given.
+  std::vector<PageId>& own_pages(CallState* call) const { return arena ? call->host_pages : call->pages; }
   // Leading pages of a call with `tokens` tokens of KV whose cells have all got the form in which they stay:
   // nobody else may start from a page whose newest cells its call still keeps exact beside it.
   uint32_t pages_settled(const CallState& call, uint32_t tokens) const {
     const uint32_t pages = (tokens - std::min(tokens, exact_tail)) / config.page_tokens;
+    // Arenas: what a decode computed depends on where its prompt ended, because it read only some pages.
+    if (arena) return std::min(pages, call.fill / config.page_tokens);
     return dual ? std::min(pages, frames_settled(call)) : pages;
   }
   Slot take_slot();
@@ -248,6 +252,11 @@ struct Core::State {
   void note_taken(CallState* call, uint32_t pages);
   void note_untaken(CallState* call);
   uint32_t pages_available(const CallState& call) const;
+  // On the gpu, to be had by evicting.
+  uint32_t pages_loose() const {
+    if (snapshots) return snapshots->pages_loose();
+    return arena ? 0 : index.pages_evictable();
+  }
   bool free_page_is_next() const;
   PageId take_page(uint32_t more);
   void give_page(PageId page) {
@@ -286,14 +295,19 @@ struct Core::State {
   PageDemand arena_reservation(const CallState& call) const;
   bool arena_has_room(const CallState& call, const PageDemand& demand) const;
   bool grow_arena(CallState* call, uint32_t tokens);
-  bool admit_to_arena(Slot slot);
+  Admitted admit_to_arena(Slot slot);
+  void fetch_prefix(Slot slot, const Lease& prefix);
+  void finish_fetch(const TransferState& transfer, bool arrived);
+  void adopt_fetched(CallState* call);
+  void publish_homes(const Launch& launch);
+  PageId take_home(uint32_t more);
   void shrink_to_arena(CallState* call);
   void let_go_of_host(CallState* call);
   bool grant_arena_page(uint32_t entry, uint32_t offset, Launch* launch);
   void give_back_arena_page(CallState* call, PageId page);
   uint32_t table_pages(const CallState& call) const {
     if (dual) return call.cells.pages();
-    return arena ? static_cast<uint32_t>(call.host_pages.size()) : call.pages_held();
+    return arena ? call.lease.pages + static_cast<uint32_t>(call.host_pages.size()) : call.pages_held();
   }
   bool on_host(PageId page) const { return raw(page) >= config.pages_gpu; }
   bool tiered() const { return host != nullptr && !arena; }  // cached prefixes move to the host
@@ -407,7 +421,7 @@ struct Core::State {
   std::unique_ptr<DualPool> dual;  // formats by tag: then `gpu` and `index` hold frames
   PagePool gpu;
   std::unique_ptr<PagePool> host;
-  PrefixIndex index;
+  PrefixIndex index;               // placement arena: of host pages, as if the host were its gpu
   std::unique_ptr<SnapshotCache> snapshots;  // layouts that move cells: instead of `index`
   SessionStore sessions;
   Instant now{};
@@ -427,7 +441,9 @@ struct Core::State {
   std::vector<Launch> spare;
   uint64_t launched = 0;  // single steps, ever
   uint64_t done = 0;
-  uint64_t preempted_until = 0;  // steps before this may still write pages of preempted calls
+  // Steps before this may still use pages that are free by now, or findable before they are written: of
+  // preempted calls, of prompts that were cut to an arena. No copy may touch them yet.
+  uint64_t preempted_until = 0;
 
   std::deque<HeldPages> handed_over;
   std::vector<TransferState> transfers;

@@ -55,6 +55,7 @@ void Core::State::close_launch() {
   spare.push_back(std::move(launches.front()));
   launches.erase(launches.begin());
   const Launch& launch = spare.back();
+  if (arena && config.prefix_cache) publish_homes(launch);
   ended.clear();
   for (const Launch::Member& member : launch.members) {
     CallState& call = calls[member.slot];

@@ -282,11 +282,6 @@ std::optional<std::string> validate_retrieval(const PolicySet& set, const Policy
            " reads all of them on the gpu; set placement: gpu, or a retrieval that recalls (freekv)";
   }
   if (axes.retrieval->reads_everything()) return std::nullopt;
-  if (axes.placement->uses_arena() && config.prefix_cache) {
-    return "placement arena gives a prompt's pages back at its end, so there is no prefix on the gpu to "
-           "share; "
-           "set prefix_cache: false";
-  }
   if (auto wrong = validate_retrieval_of_kept(set, axes)) return wrong;
   if (set.precision != "bf16" && axes.retrieval->needs_arena()) {
     return "retrieval " + set.retrieval + " summarises exact keys, and recall of packed pages (precision " +

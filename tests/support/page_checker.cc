@@ -81,6 +81,15 @@ void PageChecker::adopted(const Adoption& adoption, uint32_t tokens) {
   table.positions.resize(tokens);
 }
 
+void PageChecker::adopted_to_arena(const Adoption& adoption, uint32_t tokens) {
+  const size_t count = adoption.pages.size() / 2;
+  KVT_CHECK(adoption.pages.size() == 2 * count);
+  for (size_t i = 0; i < count; ++i) {
+    KVT_CHECK(pages_.at(adoption.pages[i]) == pages_.at(adoption.pages[count + i]));
+  }
+  adopted({adoption.call, adoption.pages.first(count)}, tokens);
+}
+
 void PageChecker::write(Table* table, uint32_t slot, CallId call, uint32_t position) {
   KVT_CHECK(slot / shape_.page_tokens < table->pages.size());
   const PageId id = table->pages[slot / shape_.page_tokens];

@@ -41,6 +41,8 @@ class PageChecker {
 
   // `tokens`: the last of the pages may be partly filled (from another engine, or back from the host).
   void adopted(const Adoption& adoption, uint32_t tokens);
+  // Placement arena: homes of a prefix, then gpu pages that hold the same.
+  void adopted_to_arena(const Adoption& adoption, uint32_t tokens);
   void granted(CallId call, uint32_t group, PageId page);
   void begins(CallId call);
   // One entry of one step ran: writes its tokens (`staged`: not to pages), then reads everything up to them.

@@ -7,6 +7,7 @@
 #include "engine/base/prng.h"
 #include "engine/policy/registry.h"
 #include "engine/policy/retention.h"
+#include "tests/support/arena_checker.h"
 #include "tests/support/cell_checker.h"
 
 namespace kvtwin::testing {
@@ -54,6 +55,7 @@ struct ScriptBackend::Engine {
   CoreConfig config;
   std::unique_ptr<PageChecker> checker;
   std::unique_ptr<CellChecker> cells;  // instead, where formats go by tag
+  std::unique_ptr<ArenaChecker> arena;
   std::deque<Launch> launches;
   uint64_t launched = 0;
   uint64_t done = 0;
@@ -74,6 +76,7 @@ ScriptBackend::ScriptBackend(const ScriptWorldOptions& options, const std::vecto
     engine->config = config;
     if (tokens != nullptr) {
       const PolicyAxes axes = make_axes(config.policies);
+      if (axes.placement->uses_arena()) engine->arena = std::make_unique<ArenaChecker>(config);
       const Retention retention(config, axes);
       if (axes.precision->by_tag()) {
         engine->cells = std::make_unique<CellChecker>(config, tokens);
@@ -102,6 +105,7 @@ void ScriptBackend::submit(const Command& command) {
                                       transfer->source, transfer->target);
     } else if (engine.checker) {
       engine.checker->transfer_started(*transfer);
+      if (engine.arena) engine.arena->transfer_started(*transfer);
     }
   }
   if (const auto* timer = std::get_if<SetTimer>(&command)) {
@@ -154,6 +158,7 @@ void ScriptBackend::launch(const LaunchStep& command) {
   }
   engine.launched += command.repeat;
   engine.launches.push_back(std::move(launch));
+  if (engine.arena) engine.arena->launched(command);
 }
 
 bool ScriptBackend::samples_eos(const Engine& engine, CallId call, uint32_t token) const {
@@ -265,7 +270,9 @@ void ScriptBackend::answer(Engine* engine, uint32_t steps, Event* event) {
   engine->done += steps;
   engine->free_at = engine->told_ends.back();
   if (!engine->told_eos.empty()) cut(engine, engine->done + engine->config.steps_in_flight_max - 1);
-  if (launch.told == launch.ends.size()) engine->launches.pop_front();
+  if (launch.told < launch.ends.size()) return;
+  engine->launches.pop_front();
+  if (engine->arena) engine->arena->ended();
 }
 
 // As run_step(), where pages have two formats.
@@ -304,7 +311,8 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
       const Adoption told = one.told();
       const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
                                       [&](const PlanEntry& it) { return it.call == told.call; });
-      checker->adopted(told, entry->context);
+      engine->arena ? checker->adopted_to_arena(told, entry->context)
+                    : checker->adopted(told, entry->context);
     }
   }
   std::vector<PlanEntry> entries = launch.entries;
@@ -317,8 +325,7 @@ void ScriptBackend::run_step(Engine* engine, const Launch& launch, uint32_t offs
   if (checker != nullptr) {
     for (const PageGrant& grant : launch.grants) {
       // An arena's content is the world's choice; the call's own pages are then those on the host.
-      const bool arena = engine->config.policies.placement == "arena";
-      if (arena && raw(grant.page) < engine->config.pages_gpu) continue;
+      if (engine->arena && raw(grant.page) < engine->config.pages_gpu) continue;
       if (grant.offset == offset) {
         checker->granted(launch.entries[grant.entry].call, grant.group, grant.page);
       }
@@ -360,6 +367,7 @@ void ScriptBackend::cut(Engine* engine, uint64_t end) {
   const uint64_t keep = std::max(end, last.first + (last.told > 0 ? last.told : 1));
   if (keep >= last.end()) return;
   last.ends.resize(keep - last.first);
+  if (engine->arena) engine->arena->cut(static_cast<uint32_t>(last.ends.size()));
   engine->launched = keep;
 }
 

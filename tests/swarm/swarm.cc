@@ -245,14 +245,23 @@ void draw_demotion(CoreConfig* config, Prng* prng) {
   config->watermark_pages = prng->chance(1, 2) ? 0 : config->pages_gpu / 8;
 }
 
+// Prefixes on the host, beside arenas.
+void draw_arena_prefixes(CoreConfig* config, Prng* prng) {
+  config->prefix_cache = true;
+  config->clean_pages_target = 0;
+  draw_arena(config, prng);
+  if (prng->chance(1, 2)) config->pages_host += config->pages_gpu;
+}
+
 Setting draw_setting(uint64_t seed) {
   Prng prng(draw({seed, 0x5a4}));
   Setting setting;
   CoreConfig config;
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
-  const bool demotion = seed >= kDemotionSeeds;
-  const bool cluster = seed >= kClusterSeeds && !demotion;
+  const bool arenas = seed >= kArenaSeeds;
+  const bool demotion = seed >= kDemotionSeeds && !arenas;
+  const bool cluster = seed >= kClusterSeeds && !demotion && !arenas;
   if (cluster && config.policies.placement == "arena") {
     config.policies = PolicySet{};
     config.pages_host = 0;
@@ -263,7 +272,7 @@ Setting draw_setting(uint64_t seed) {
     const auto wrong = validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
-  } else if (seed >= kRetentionSeeds && !cluster && !demotion) {
+  } else if (seed >= kRetentionSeeds && !cluster && !demotion && !arenas) {
     const bool snapshots = seed >= kSnapshotSeeds;
     const Moment moment = snapshots ? draw_snapshots(&config, &prng) : draw_retention(&config, &prng);
     if (!snapshots) draw_chunk(&config, &prng);
@@ -273,6 +282,7 @@ Setting draw_setting(uint64_t seed) {
     KVT_CHECK(!wrong.has_value());
   } else {
     if (demotion) draw_demotion(&config, &prng);
+    if (arenas) draw_arena_prefixes(&config, &prng);
     const auto wrong = validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());

@@ -50,6 +50,21 @@ Probes demotion_probes() {
   return probes;
 }
 
+Probes arena_probes() {
+  Probes probes;
+  for (const char* name :
+       {"a prefix of homes was adopted", "a prefix of homes from another session",
+        "a preempted call found its prefix again", "a call with an arena was preempted",
+        "a call with a prefix of homes was preempted", "a recall arrived", "a recall failed",
+        "two recalls at once", "cancelled while a recall was under way, before its first step",
+        "a recall while a step was in flight", "a full arena took only a host page", "a prompt in chunks",
+        "a stretch got pages ahead", "a stretch was cut by an arrival", "end-of-sequence ended a stretch",
+        "a home was given again", "rejected: larger than the pool"}) {
+    probes[name] = 0;
+  }
+  return probes;
+}
+
 Probes cluster_probes() {
   Probes probes;
   for (const char* name :
@@ -81,6 +96,7 @@ Probes snapshot_probes() {
 
 Probes all_probes(uint64_t last) {
   Probes probes;
+  if (last >= kArenaSeeds) return arena_probes();
   if (last >= kDemotionSeeds) return demotion_probes();
   if (last >= kClusterSeeds) return cluster_probes();
   if (last >= kSnapshotSeeds) return snapshot_probes();
@@ -237,12 +253,7 @@ void ProbeObserver::told(const LaunchStep& c) {
   saw_compressions(c, &engine);
   saw_formats(c);
   saw_snapshots(c, &engine);
-  if (configs_[raw(c.engine)].policies.placement == "arena" && c.repeat > 1) {
-    const uint32_t pages_gpu = configs_[raw(c.engine)].pages_gpu;
-    const auto on_gpu = [&](const PageGrant& grant) { return raw(grant.page) < pages_gpu; };
-    if (!c.grants.empty() && std::none_of(c.grants.begin(), c.grants.end(), on_gpu))
-      hit("a full arena took only a host page");
-  }
+  if (configs_[raw(c.engine)].policies.placement == "arena") saw_homes(c, &engine);
   const bool tagged = configs_[raw(c.engine)].policies.precision == "triaxial";
   std::set<PageId> now;
   for (const PageGrant& grant : c.grants) {
@@ -334,6 +345,26 @@ void ProbeObserver::saw_formats(const LaunchStep& c) {
   }
 }
 
+void ProbeObserver::saw_homes(const LaunchStep& c, Engine* engine) {
+  const uint32_t pages_gpu = configs_[raw(c.engine)].pages_gpu;
+  const auto on_gpu = [&](const PageGrant& grant) { return raw(grant.page) < pages_gpu; };
+  if (c.repeat > 1 && !c.grants.empty() && std::none_of(c.grants.begin(), c.grants.end(), on_gpu))
+    hit("a full arena took only a host page");
+  for (const PlanEntry& entry : c.entries) {
+    if (entry.first) calls_.at(entry.call).has_prefix = entry.context > 0;
+  }
+  for (const PageGrant& grant : c.grants) {
+    if (engine->homes.erase(grant.page) > 0) hit("a home was given again");
+  }
+  for (const Adoption& adoption : c.adoptions) {
+    hit("a prefix of homes was adopted");
+    const PageId home = adoption.pages.front();
+    engine->homes.insert(adoption.pages.begin(), adoption.pages.begin() + adoption.pages.size() / 2);
+    if (engine->writer.at(home) != calls_.at(adoption.call).session)
+      hit("a prefix of homes from another session");
+  }
+}
+
 // Only a call that was demoted begins with tokens that fill no whole page, or with its next output.
 void ProbeObserver::saw_return(const LaunchStep& c, const PlanEntry& entry, const Engine& engine) {
   const bool part = entry.context % configs_[raw(c.engine)].page_tokens != 0;
@@ -348,6 +379,8 @@ void ProbeObserver::saw_return(const LaunchStep& c, const PlanEntry& entry, cons
 void ProbeObserver::told(const StartTransfer& c) {
   Engine& engine = engines_[raw(c.engine)];
   if (c.kind == TransferKind::kRecall && recalling(engine)) hit("two recalls at once");
+  if (c.kind == TransferKind::kRecall && engine.launched > engine.done)
+    hit("a recall while a step was in flight");
   if (c.kind == TransferKind::kPreempt) {
     hit("a call was demoted");
     if (engine.launched > engine.done) hit("a demotion while a step was in flight");
@@ -401,6 +434,7 @@ void ProbeObserver::told(const DropCallState& c) {
   calls_.at(c.call).away = true;
   if (calls_.at(c.call).arrived) hit("an arrived call was preempted");
   if (configs_[raw(c.engine)].policies.placement == "arena") hit("a call with an arena was preempted");
+  if (calls_.at(c.call).has_prefix) hit("a call with a prefix of homes was preempted");
   if (++calls_.at(c.call).preempted == 2) hit("a call was preempted twice");
   if (!engines_[raw(c.engine)].transfers.empty()) hit("a preemption while a transfer was under way");
 }

@@ -31,6 +31,7 @@ class ProbeObserver final : public Observer {
     // Of a call that another engine prefilled: its KV is being fetched; its source was let go.
     bool arrived = false, on_its_way = false, read = false;
     size_t source_pages = 0;
+    bool has_prefix = false;  // of homes
   };
   struct Engine {
     uint64_t done = 0, launched = 0;  // single steps
@@ -38,6 +39,7 @@ class ProbeObserver final : public Observer {
     std::map<TransferId, TransferKind> transfers;
     std::map<PageId, SessionId> writer;       // whose call a page was granted to last
     std::map<uint32_t, SessionId> snapshots;  // by number: of the call that it was taken of last
+    std::set<PageId> homes;                   // that a call has begun with
     std::set<PageId> returned;                // from the host, with a call that was demoted
     std::set<CallId> unanswered;              // whose counts the world has yet to say
   };
@@ -54,6 +56,7 @@ class ProbeObserver final : public Observer {
   void told(const LaunchStep& command);
   void saw_compressions(const LaunchStep& command, Engine* engine);
   void saw_formats(const LaunchStep& command);
+  void saw_homes(const LaunchStep& command, Engine* engine);
   void saw_return(const LaunchStep& command, const PlanEntry& entry, const Engine& engine);
   void saw_snapshots(const LaunchStep& command, Engine* engine);
   void told(const StartTransfer& command);

@@ -1,0 +1,52 @@
+// PrefixRows: rows from which a method makes more than pages hold (ShadowKV's keys before the rotation,
+// InfiniGen's queries beside keys), page by page, so that a call that begins with another's pages can make of
+// them what their first call did, in the same order and so to the bit.
+//
+// A host would keep ShadowKV's keys unrotated instead of rotated, which costs it nothing; InfiniGen's
+// directions are calibrated offline by its authors. This engine takes memory of its own for either.
+
+#ifndef KVTWIN_ENGINE_CPU_PREFIX_ROWS_H_
+#define KVTWIN_ENGINE_CPU_PREFIX_ROWS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace kvtwin::cpu {
+
+class PrefixRows {
+ public:
+  // A row has two parts of a_floats and b_floats.
+  PrefixRows(uint32_t page_tokens, uint64_t a_floats, uint64_t b_floats)
+      : page_tokens_(page_tokens), a_floats_(a_floats), row_floats_(a_floats + b_floats) {}
+
+  // Token `slot` of the page that is at home in host page `home`. Null: that part is left out.
+  void put(uint32_t layer, uint32_t home, uint32_t slot, const float* a, const float* b) {
+    std::vector<float>& rows = rows_[{home, layer}];
+    rows.resize(page_tokens_ * row_floats_);
+    float* const row = rows.data() + slot * row_floats_;
+    if (a != nullptr) std::copy_n(a, a_floats_, row);
+    if (b != nullptr) std::copy_n(b, row_floats_ - a_floats_, row + a_floats_);
+  }
+  // REQUIRES: it was put.
+  std::pair<const float*, const float*> get(uint32_t layer, uint32_t home, uint32_t slot) const {
+    const float* const row = rows_.at({home, layer}).data() + slot * row_floats_;
+    return {row, row + a_floats_};
+  }
+  // The page is somebody else's now.
+  void forget(uint32_t home) {
+    const auto first = rows_.lower_bound({home, 0});
+    rows_.erase(first, rows_.lower_bound({home + 1, 0}));
+  }
+
+ private:
+  const uint32_t page_tokens_;
+  const uint64_t a_floats_, row_floats_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> rows_;  // by (home, layer)
+};
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_PREFIX_ROWS_H_
