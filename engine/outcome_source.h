@@ -8,6 +8,8 @@
 #define KVTWIN_ENGINE_OUTCOME_SOURCE_H_
 
 #include <cstdint>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/policy/commands.h"
@@ -39,6 +41,24 @@ struct StepValues {
     kept_live.clear();
     eos.clear();
   }
+
+  // Ends the next of `kept`: its counts and bits are what was appended since the one before. Its spans are
+  // there from link_kept() on, called once behind the last of them: vectors that grow move.
+  void end_kept(CallId call) {
+    kept.push_back({call, {}, {}});
+    kept_ends.emplace_back(kept_counts.size(), kept_live.size());
+  }
+  void link_kept() {
+    size_t counts = 0, live = 0;
+    for (size_t i = 0; i < kept_ends.size(); ++i) {
+      kept[i].counts = {kept_counts.data() + counts, kept_ends[i].first - counts};
+      kept[i].live = {kept_live.data() + live, kept_ends[i].second - live};
+      std::tie(counts, live) = kept_ends[i];
+    }
+    kept_ends.clear();
+  }
+
+  std::vector<std::pair<size_t, size_t>> kept_ends;  // between end_kept() and link_kept()
 };
 
 class OutcomeSource {

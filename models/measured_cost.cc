@@ -186,32 +186,26 @@ size_t MeasuredCost::attention(const StepShape& shape, std::array<Op, kAttention
   return count;
 }
 
+StepPart MeasuredCost::part_of(const Op& op) {
+  return {op.name, op.kind, op.place, op.times, ticks_from_us(op.reading.time.us), op.reading.evidence};
+}
+
 std::vector<StepPart> MeasuredCost::dense_ops(uint32_t tokens) const {
   std::vector<StepPart> out;
-  for (const Op& op : dense(tokens))
-    out.push_back(
-        {op.name, op.kind, op.place, op.times, ticks_from_us(op.reading.time.us), op.reading.evidence});
+  for (const Op& op : dense(tokens)) out.push_back(part_of(op));
   return out;
 }
 
 std::vector<StepPart> MeasuredCost::head_ops(uint32_t rows) const {
   std::vector<StepPart> out;
-  for (const Op& op : head(rows))
-    out.push_back(
-        {op.name, op.kind, op.place, op.times, ticks_from_us(op.reading.time.us), op.reading.evidence});
+  for (const Op& op : head(rows)) out.push_back(part_of(op));
   return out;
 }
 
 size_t MeasuredCost::attention_ops(const StepShape& shape, AttentionOps* out) {
   std::array<Op, kAttentionOpsMax> ops{};
   const size_t count = attention(shape, &ops);
-  for (size_t i = 0; i < count; ++i)
-    (*out)[i] = {ops[i].name,
-                 ops[i].kind,
-                 ops[i].place,
-                 ops[i].times,
-                 ticks_from_us(ops[i].reading.time.us),
-                 ops[i].reading.evidence};
+  std::transform(ops.begin(), ops.begin() + count, out->begin(), part_of);
   return count;
 }
 

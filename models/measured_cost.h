@@ -83,6 +83,7 @@ class MeasuredCost final : public PartwiseCost {
     Reading reading;
   };
   MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& host);
+  static StepPart part_of(const Op& op);
 
   std::vector<StepPart> dense_ops(uint32_t tokens) const override;
   std::vector<StepPart> head_ops(uint32_t rows) const override;

@@ -18,18 +18,6 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint32_t kSchema = 1;
-
-void fill(const Distribution& in, v1::Distribution* out) {
-  out->set_count(in.count);
-  out->set_mean_ns(in.mean);
-  out->set_p50_ns(in.p50);
-  out->set_p90_ns(in.p90);
-  out->set_p95_ns(in.p95);
-  out->set_p99_ns(in.p99);
-  out->set_max_ns(in.max);
-}
-
 void fill_counts(const Summary& sum, v1::CallCounts* out) {
   out->set_calls(sum.calls);
   out->set_finished(sum.finished);
@@ -215,11 +203,21 @@ GpuPrice price_of(const EngineKind& kind) {
   return {figure.value / (whole ? kind.node.gpus : 1), figure.present(), figure.basis == Basis::kAssumed};
 }
 
+void fill(const Distribution& in, v1::Distribution* out) {
+  out->set_count(in.count);
+  out->set_mean_ns(in.mean);
+  out->set_p50_ns(in.p50);
+  out->set_p90_ns(in.p90);
+  out->set_p95_ns(in.p95);
+  out->set_p99_ns(in.p99);
+  out->set_max_ns(in.max);
+}
+
 v1::RunResult make_result(const Scenario& scenario, const Composed& composed, const Metrics& metrics,
                           const SimulatedEnd& simulated, uint64_t inputs) {
   const Summary sum = summarise(metrics);
   v1::RunResult out;
-  out.set_schema_version(kSchema);
+  out.set_schema_version(kResultSchema);
   out.set_kvtwin_version(KVTWIN_VERSION);
   out.set_scenario(scenario.values.name());
   out.set_scenario_text(resolved_textproto(scenario));
@@ -362,9 +360,9 @@ Result<v1::RunResult> read_result(const std::string& dir) {
   v1::RunResult out;
   google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
   if (!out.ParseFromString(*bytes)) return mistake(path, "is no run result", "run the scenario again");
-  if (out.schema_version() != kSchema) {
+  if (out.schema_version() != kResultSchema) {
     return mistake(path, fmt::format("schema version is {}", out.schema_version()),
-                   fmt::format("this version reads {}", kSchema));
+                   fmt::format("this version reads {}", kResultSchema));
   }
   return out;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/metrics.h"
+#include "engine/metrics_summary.h"
 #include "scenarios/compose.h"
 #include "traces/proto/run.pb.h"
 
@@ -20,6 +21,10 @@ struct GpuPrice {
   bool known = false, assumed = false;
 };
 GpuPrice price_of(const EngineKind& kind);
+
+// The format of results that this version writes and reads.
+inline constexpr uint32_t kResultSchema = 1;
+void fill(const Distribution& in, v1::Distribution* out);
 
 v1::RunResult make_result(const Scenario& scenario, const Composed& composed, const Metrics& metrics,
                           const SimulatedEnd& simulated, uint64_t inputs);

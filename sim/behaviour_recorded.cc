@@ -36,11 +36,6 @@ void RecordedSource::replace_kept(const LaunchStep& launch, StepValues* values) 
   values->kept_counts.swap(given_.kept_counts);
   values->kept_live.swap(given_.kept_live);
   values->kept.clear();
-  // First everything into the vectors, then the spans: vectors that grow move.
-  struct Ends {
-    size_t counts, live;
-  };
-  std::vector<Ends> ends;
   values->kept_counts.clear();
   values->kept_live.clear();
   for (size_t i = 0; i < launch.compressions.size(); ++i) {
@@ -58,15 +53,9 @@ void RecordedSource::replace_kept(const LaunchStep& launch, StepValues* values) 
       values->kept_counts.insert(values->kept_counts.end(), kept.counts.begin(), kept.counts.end());
       values->kept_live.insert(values->kept_live.end(), kept.live.begin(), kept.live.end());
     }
-    ends.push_back({values->kept_counts.size(), values->kept_live.size()});
+    values->end_kept(call);
   }
-  Ends begin{0, 0};
-  for (size_t i = 0; i < launch.compressions.size(); ++i) {
-    values->kept.push_back({launch.entries[launch.compressions[i].entry].call,
-                            {values->kept_counts.data() + begin.counts, ends[i].counts - begin.counts},
-                            {values->kept_live.data() + begin.live, ends[i].live - begin.live}});
-    begin = ends[i];
-  }
+  values->link_kept();
 }
 
 void RecordedSource::told(const Command& command) {

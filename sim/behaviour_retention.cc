@@ -61,8 +61,6 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, StepValues
       calls_[launch.entries[grant.entry].call].pages.push_back(grant.page);
     }
   }
-  // First everything into the vectors, then the spans: vectors that grow move.
-  std::vector<size_t> counts_end, live_end;
   std::vector<uint32_t> counts;
   std::vector<uint64_t> live;
   for (const Compression& c : launch.compressions) {
@@ -76,17 +74,9 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, StepValues
     }
     values->kept_counts.insert(values->kept_counts.end(), counts.begin(), counts.end());
     values->kept_live.insert(values->kept_live.end(), live.begin(), live.end());
-    counts_end.push_back(values->kept_counts.size());
-    live_end.push_back(values->kept_live.size());
+    values->end_kept(id);
   }
-  size_t counts_begin = 0, live_begin = 0;
-  for (size_t i = 0; i < launch.compressions.size(); ++i) {
-    values->kept.push_back({launch.entries[launch.compressions[i].entry].call,
-                            {values->kept_counts.data() + counts_begin, counts_end[i] - counts_begin},
-                            {values->kept_live.data() + live_begin, live_end[i] - live_begin}});
-    counts_begin = counts_end[i];
-    live_begin = live_end[i];
-  }
+  values->link_kept();
 }
 
 // Behind a snapshot a call has what the snapshot has.

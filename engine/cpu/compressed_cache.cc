@@ -227,7 +227,6 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
                           StepValues* values) {
   values->recalls = recalls_;
   values->kept.reserve(launch.compressions.size());
-  std::vector<std::pair<size_t, size_t>> ends;  // of each answer's counts and bits
   for (const Work& work : work_) {
     if (intents_ != nullptr) remember(work);
     if (work.compression == nullptr) continue;
@@ -238,19 +237,12 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     }
     if (shape_.keeping == Keeping::kMove) work.call->cells.trim();
     if (memory_.poison) work.call->cells.check();
-    ends.emplace_back(values->kept_counts.size(), values->kept_live.size());
-    values->kept.push_back({work.rows.call, {}, {}});
+    values->end_kept(work.rows.call);
   }
   for (const Snapshot& snapshot : launch.snapshots) {
     snapshots_.insert_or_assign(snapshot.snapshot, work_.at(snapshot.entry).call->cells);
   }
-  // Vectors that grow move: spans come last.
-  size_t counts = 0, live = 0;
-  for (size_t i = 0; i < ends.size(); ++i) {
-    values->kept[i].counts = {values->kept_counts.data() + counts, ends[i].first - counts};
-    values->kept[i].live = {values->kept_live.data() + live, ends[i].second - live};
-    std::tie(counts, live) = ends[i];
-  }
+  values->link_kept();
 }
 
 void CompressedCache::told(const Command& command) {

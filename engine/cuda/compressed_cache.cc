@@ -231,7 +231,6 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
                           const StepStream& on, StepValues* values) {
   for (const LayerLists& lists : layers_) apply(lists.staged);
   values->kept.reserve(launch.compressions.size());
-  std::vector<std::pair<size_t, size_t>> ends;  // of each answer's counts and bits
   for (size_t i = 0; i < work_.size(); ++i) {
     Work& work = work_[i];
     scores_->captured(work.rows, &work.call->captured);
@@ -240,18 +239,11 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
     if (!work.rows.staged) compress(i, on, values);
     if (shape_.keeping == Keeping::kMove) work.call->cells.trim();
     if (memory_.poison) work.call->cells.check();
-    ends.emplace_back(values->kept_counts.size(), values->kept_live.size());
-    values->kept.push_back({work.rows.call, {}, {}});
+    values->end_kept(work.rows.call);
     for (uint32_t head = 0; options_.kept && head < llm_.layers * llm_.kv_heads; ++head)
       options_.kept(work.rows.call, head, work.call->cells.positions(head));
   }
-  // Vectors that grow move: spans come last.
-  size_t counts = 0, live = 0;
-  for (size_t i = 0; i < ends.size(); ++i) {
-    values->kept[i].counts = {values->kept_counts.data() + counts, ends[i].first - counts};
-    values->kept[i].live = {values->kept_live.data() + live, ends[i].second - live};
-    std::tie(counts, live) = ends[i];
-  }
+  values->link_kept();
 }
 
 void CompressedCache::told(const Command& command) {

@@ -206,7 +206,7 @@ void Core::State::end_call(Slot slot) {
     if (!call.host_pages.empty()) let_go_of_host(&call);
     if (call.arrives) drop_source(&call);
   } else if (call.phase == CallState::Phase::kAway) {
-    cancel_demotion(slot);  // what was asked for goes on without it
+    cancel_demotion(slot);
   } else if (call.phase == CallState::Phase::kRecalling) {
     --recalling;  // the transfer goes on without it
     reserved_total -= call.reserved;
@@ -220,6 +220,12 @@ void Core::State::end_call(Slot slot) {
   out->push_back(
       DropCallState{config.engine, call.id,
                     call.cancelled ? DropCallState::Reason::kCancelled : DropCallState::Reason::kFinished});
+  forget(slot);
+}
+
+// The call is over for this engine: its slot is free for another.
+void Core::State::forget(Slot slot) {
+  CallState& call = calls[slot];
   slots[raw(call.id)] = UINT32_MAX;
   call.phase = CallState::Phase::kUnused;
   unused.push_back(slot);

@@ -37,12 +37,9 @@ Core::State::Admitted Core::State::admit(Slot slot) {
   if (call.pages_known > 0) {
     // One token at least is computed: something must be sampled from.
     const uint32_t pages_max = std::min((call.known() - 1) / config.page_tokens, call.pages_known);
-    match = index.acquire(call.name_space, call.identity, pages_max);
-    if (match.pages_gpu < match.lease.pages) {
-      if (!call.recall_barred) return recall_first(slot, match);
-      index.release(match.lease, false);
-      match = index.acquire(call.name_space, call.identity, match.pages_gpu);
-    }
+    match = call.recall_barred ? index.acquire_on_gpu(call.name_space, call.identity, pages_max)
+                               : index.acquire(call.name_space, call.identity, pages_max);
+    if (match.pages_gpu < match.lease.pages) return recall_first(slot, match);
   }
   const uint32_t cached = match.lease.pages * config.page_tokens;
   const uint32_t tokens = entry_tokens(call, cached, false);

@@ -1,7 +1,7 @@
 // Preemption by demotion: who must give way keeps its KV, on the host (METHODS 7.1 placement, 7.10).
 //
-//   running -> away (its pages are being copied, or wait until no step writes them) -> waiting, with host
-//   pages
+//   running -> away (its pages are being copied, or wait until no step writes them)
+//   -> waiting, with host pages
 //   -> recalling (those it lacks are being copied back) -> running, where it was
 //
 // Nothing becomes free before the copy has ended, so a call that lacks pages meanwhile sits out, and nobody
@@ -56,27 +56,30 @@ void Core::State::ask_for(TransferState* transfer, Tier source, Tier target) {
   submit_transfer(*transfer, source, target);
 }
 
-// The last step that writes the call's pages has ended.
-void Core::State::start_demotion(Slot slot) {
+// The copy that waits for steps in flight, null where it has been asked for.
+TransferState* Core::State::unasked_demotion(Slot slot) {
   for (TransferState& transfer : transfers) {
-    if (!transfer.live || transfer.asked || transfer.waiting.empty()) continue;
-    if (transfer.waiting.front() == std::pair(slot, calls[slot].id)) {
-      return ask_for(&transfer, Tier::kGpu, Tier::kHost);
-    }
+    const bool waits = transfer.live && !transfer.asked;
+    if (waits && transfer.waiting.front() == std::pair(slot, calls[slot].id)) return &transfer;
   }
+  return nullptr;
 }
 
-// The call has ended before its copy was asked for.
+// The last step that writes the call's pages has ended.
+void Core::State::start_demotion(Slot slot) {
+  TransferState* transfer = unasked_demotion(slot);
+  KVT_CHECK(transfer != nullptr);
+  ask_for(transfer, Tier::kGpu, Tier::kHost);
+}
+
+// The call has ended. What has been asked for goes on without it.
 void Core::State::cancel_demotion(Slot slot) {
-  for (TransferState& transfer : transfers) {
-    if (!transfer.live || transfer.asked || transfer.waiting.front() != std::pair(slot, calls[slot].id))
-      continue;
-    transfer.waiting.clear();
-    finish_demotion(&transfer, false);
-    transfer.live = false;
-    --transfers_live;
-    return;
-  }
+  TransferState* transfer = unasked_demotion(slot);
+  if (transfer == nullptr) return;
+  transfer->waiting.clear();
+  finish_demotion(transfer, false);
+  transfer->live = false;
+  --transfers_live;
 }
 
 void Core::State::finish_demotion(TransferState* transfer, bool arrived) {
@@ -118,11 +121,7 @@ Core::State::Admitted Core::State::resume(Slot slot) {
   CallState& call = calls[slot];
   const auto pages = static_cast<uint32_t>(call.host_pages.size());
   const uint32_t whole = std::min(call.kv / config.page_tokens, call.pages_known);
-  Match match = index.acquire(call.name_space, call.identity, whole);
-  if (match.pages_gpu < match.lease.pages) {
-    index.release(match.lease, false);
-    match = index.acquire(call.name_space, call.identity, match.pages_gpu);
-  }
+  const Match match = index.acquire_on_gpu(call.name_space, call.identity, whole);
   const uint32_t tokens = entry_tokens(call, call.kv, call.decodes_next());
   // With what those that run are going to need: whoever comes back only to give way again never gets on.
   uint64_t behind = div_ceil(call.kv + tokens, config.page_tokens) - match.lease.pages;

@@ -38,12 +38,7 @@ void Core::State::hand_over(Slot slot) {
   note({kHandedOver, done, raw(call.id), digest_of(held.all)});
   out->push_back(HandOver{config.engine, call.id, held.all});
   out->push_back(DropCallState{config.engine, call.id, DropCallState::Reason::kFinished});
-  slots[raw(call.id)] = UINT32_MAX;
-  call.phase = CallState::Phase::kUnused;
-  unused.push_back(slot);
-  --calls_live;
-  sessions.end(call.session);
-  drop_surplus_sessions();
+  forget(slot);
 }
 
 void Core::State::on(const PagesTaken& event) {
@@ -87,14 +82,9 @@ void Core::State::drop_source(CallState* call) {
 Core::State::Admitted Core::State::receive_first(Slot slot) {
   CallState& call = calls[slot];
   Match match;
-  if (call.pages_known > 0) {
+  if (call.pages_known > 0) {  // what is on the host only comes from the other engine as well
     const uint32_t pages_max = std::min(call.prompt / config.page_tokens, call.pages_known);
-    match = index.acquire(call.name_space, call.identity, pages_max);
-    if (match.pages_gpu <
-        match.lease.pages) {  // what is on the host only comes from the other engine as well
-      index.release(match.lease, false);
-      match = index.acquire(call.name_space, call.identity, match.pages_gpu);
-    }
+    match = index.acquire_on_gpu(call.name_space, call.identity, pages_max);
   }
   const uint32_t cached = match.lease.pages;
   const uint32_t missing = static_cast<uint32_t>(call.source.size()) - cached;

@@ -181,6 +181,7 @@ struct Core::State {
   void on(const PagesTaken& event);  // core_handover.cc
   bool reject(const CallReady& event);
   void end_call(Slot slot);
+  void forget(Slot slot);
   void drop_surplus_sessions();
   void let_go(CallState* call, bool preempted);
   void publish_pages(CallState* call, uint32_t pages_limit);
@@ -355,6 +356,7 @@ struct Core::State {
   bool demotes() const { return config.preemption == PreemptionKind::kDemote; }
   bool demote(Slot slot);
   void ask_for(TransferState* transfer, Tier source, Tier target);
+  TransferState* unasked_demotion(Slot slot);
   void start_demotion(Slot slot);
   void cancel_demotion(Slot slot);
   void finish_demotion(TransferState* transfer, bool arrived);

@@ -69,6 +69,13 @@ class PrefixIndex {
   // Protects the longest cached prefix of `identity`, at most pages_max pages. Splits a node where the
   // match ends inside it.
   Match acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max);
+  // As acquire(), of what is on the gpu.
+  Match acquire_on_gpu(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max) {
+    const Match match = acquire(name_space, identity, pages_max);
+    if (match.pages_gpu == match.lease.pages) return match;
+    release(match.lease, false);
+    return acquire(name_space, identity, match.pages_gpu);
+  }
   // Pages of the longest prefix of `identity` that is all on the gpu, at most pages_max. Touches nothing.
   uint32_t find_on_gpu(uint64_t name_space, std::span<const UnitRun> identity, uint32_t pages_max) const;
   // Ends a lease. `used`: the path counts as used now; otherwise it keeps its age.
@@ -94,12 +101,12 @@ class PrefixIndex {
   // When the page that evict_gpu_page() would give was let go. REQUIRES: pages_evictable() > 0.
   uint64_t next_eviction_rank() const;
 
+  // Drops the oldest copies until so many pages of the host tier are free; false: they cannot be.
+  bool free_host_pages(uint32_t pages);
   // Picks up to pages_max pages, next to go, that have no host copy, and protects them with *lease;
   // *first is the position of the first. Appends their gpu pages to *source and owned host pages to
   // *target. On a full host only copies of what was let go earlier make room. Ends with cleaned() or
   // clean_failed().
-  // Drops the oldest copies until so many pages of the host tier are free; false: they cannot be.
-  bool free_host_pages(uint32_t pages);
   enum class Cleaning : uint8_t { kStarted, kNothingToClean, kHostHoldsNewer };
   Cleaning start_cleaning(uint32_t pages_max, Lease* lease, uint32_t* first, std::vector<PageId>* source,
                           std::vector<PageId>* target);

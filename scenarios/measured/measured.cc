@@ -13,22 +13,10 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint32_t kSchema = 1;  // as read_result() expects it
-
 int64_t ns(double seconds) { return std::llround(seconds * 1e9); }
 
 std::string session_of(const MeasuredCall& call, size_t index) {
   return call.session.empty() ? fmt::format("{}", index) : call.session;
-}
-
-void fill_distribution(const Distribution& in, v1::Distribution* out) {
-  out->set_count(in.count);
-  out->set_mean_ns(in.mean);
-  out->set_p50_ns(in.p50);
-  out->set_p90_ns(in.p90);
-  out->set_p95_ns(in.p95);
-  out->set_p99_ns(in.p99);
-  out->set_max_ns(in.max);
 }
 
 // Latencies and rates of finished calls.
@@ -58,10 +46,10 @@ void fill_from_calls(MeasuredRun* run) {
   }
   out.mutable_calls()->set_sessions(sessions.size());
   v1::Latencies& latencies = *out.mutable_latencies();
-  fill_distribution(distribution(&ttft), latencies.mutable_ttft());
-  fill_distribution(distribution(&tpot), latencies.mutable_tpot());
-  fill_distribution(distribution(&e2e), latencies.mutable_e2e());
-  fill_distribution(distribution(&run->itls_ns), latencies.mutable_itl());
+  fill(distribution(&ttft), latencies.mutable_ttft());
+  fill(distribution(&tpot), latencies.mutable_tpot());
+  fill(distribution(&e2e), latencies.mutable_e2e());
+  fill(distribution(&run->itls_ns), latencies.mutable_itl());
   if (out.rates().elapsed_ns() == 0 && last > first) out.mutable_rates()->set_elapsed_ns(ns(last - first));
 }
 
@@ -112,7 +100,7 @@ Result<void> check_calls(const MeasuredRun& run, const std::string& where) {
 
 std::vector<RunFile> measured_files(MeasuredRun run) {
   v1::RunResult& out = run.result;
-  out.set_schema_version(kSchema);
+  out.set_schema_version(kResultSchema);
   out.set_kvtwin_version(KVTWIN_VERSION);
   out.set_scenario(run.name);
   out.set_world("measured");
