@@ -97,6 +97,11 @@ void CompressionCost::add_parts(const StepShape& shape, Parts* out) {
     for (const ChunkShape& chunk : shape.chunks) work = sum(work, times(work_.per_pair, pairs(chunk)));
     out->add(layer_part("capture", PartKind::kCapture, false, kernel_ns(work, work_.capture_kernels)));
   }
+  if (shape.copied_pages > 0 && work_.page_bytes > 0) {
+    const double ns =
+        2 * static_cast<double>(shape.copied_pages) * work_.page_bytes / move_bytes_per_ns_ + small_fixed_ns_;
+    out->add(layer_part("copy_tails", PartKind::kMove, false, ns));
+  }
   if (shape.compressions.empty()) return;
   add_probes(shape, out);
   KernelWork score;

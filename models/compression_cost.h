@@ -13,7 +13,8 @@
 //                attention, which has them
 //   select       radix selection in four passes over fp32 scores, and one that writes indices
 //   move         kept cells, read and written. gather_cells reaches 0.80 of the rate at which an H200 reads
-//                (kernels/README.md); elsewhere that is assumed
+//                (kernels/README.md); elsewhere that is assumed. Likewise the pages of a snapshot that its
+//                next call copies; they are spread over the layers evenly
 //   bookkeeping  the host brings each head group's table up to date, and the next step waits for it
 //
 // An exponential is taken as 16 vector operations (one special-function unit for 16 lanes), vector arithmetic
@@ -66,6 +67,7 @@ struct CompressionWork {
   bool moves = false;      // kept cells of those ranked
   bool moves_all = false;  // all cells that the call still holds
   double cell_bytes = 0;   // K and V of one token, in pages
+  double page_bytes = 0;   // of a page of one head group, divided by the layers
   double kv_heads = 1;
 
   // Of a ranked cell, where a compression does not say how many stay: a share, or a number.
@@ -89,7 +91,7 @@ class CompressionCost final : public CostModel {
 
  private:
   struct Parts {
-    std::array<StepPart, 5 + kEvidenceKinds> part{};
+    std::array<StepPart, 6 + kEvidenceKinds> part{};
     size_t count = 0;
     void add(const StepPart& one) {
       if (one.each > 0) part[count++] = one;

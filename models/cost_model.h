@@ -42,6 +42,7 @@ struct StepShape {
   uint32_t decode_context_max = 0;  // by the longest of them
   uint64_t decode_narrow_sum = 0;   // of decode_context_sum, in the narrower of two KV formats
   uint64_t requantised = 0;         // tokens whose cells are packed again, from `kv` to `kv_narrow`
+  uint64_t copied_pages = 0;        // of one head group each, before rows are computed: tails of snapshots
   std::span<const ChunkShape> chunks;
   uint32_t tokens = 0;                               // computed: decodes + sum of chunk tokens
   uint32_t tokens_padded = 0;                        // what dense kernels run on

@@ -12,6 +12,7 @@
 #include "engine/cpu/dual_cache.h"
 #include "engine/cpu/packed_cache.h"
 #include "engine/cpu/paged_cache.h"
+#include "engine/cpu/recalled_cells.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "engine/policy/registry.h"
 #include "models/weights.h"
@@ -78,22 +79,24 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  const cpu::RetrievedOptions retrieved{.method = method,
+                                        .spec = config.policies.retrieval_spec,
+                                        .prefix_cache = config.prefix_cache};
   if (!drops(config) && !chooses_packed(config)) {
     if (method != RetrievalMethod::kAll) {
-      return cpu::RetrievedCache::make(memory, weights,
-                                       {.method = method,
-                                        .spec = config.policies.retrieval_spec,
-                                        .prefix_cache = config.prefix_cache});
+      return cpu::RetrievedCache::make(memory, weights, retrieved);
     }
     if (config.policies.precision != "bf16") return make_packed(config, memory, weights->llm());
     return cpu::PagedCache::make(memory, weights->llm());
   }
-  return cpu::CompressedCache::make({.core = config,
-                                     .score = score_spec(scenario.values),
-                                     .seed = scenario.values.seed(),
-                                     .weights = trained_weights,
-                                     .ask_response = scenario.values.cpu().judge_rows() == "response"},
-                                    memory, weights);
+  const cpu::CompressedConfig compressed{.core = config,
+                                         .score = score_spec(scenario.values),
+                                         .seed = scenario.values.seed(),
+                                         .weights = trained_weights,
+                                         .ask_response = scenario.values.cpu().judge_rows() == "response"};
+  if (config.policies.placement == "arena")
+    return cpu::RecalledCells::make(compressed, memory, weights, retrieved);
+  return cpu::CompressedCache::make(compressed, memory, weights);
 }
 
 // An engine whose samples somebody watches.

@@ -68,6 +68,7 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   set_compression(composed, &pricer.graph);
   pricer.policy = spec;
   pricer.page_tokens = config.page_tokens;
+  pricer.drops = retrieval_needs_arena(method) && config.policies.budget != "all";
   pricer.kv_heads = llm.kv_heads;
   for (size_t i = 0; i < composed.options.engines.size(); ++i) {
     out.pricers.push_back(std::make_unique<sim::GraphPricer>(pricer, composed.cost.get(), &*out.prices));

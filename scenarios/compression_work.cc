@@ -31,6 +31,7 @@ class Filler {
     dim_ = llm.head_dim, hidden_ = llm.hidden, layers_ = llm.layers;
     work_.kv_heads = kv_heads_;
     work_.cell_bytes = llm.kv.bytes(2 * kv_heads_ * dim_);
+    work_.page_bytes = work_.cell_bytes * page_tokens_ / page_groups(set_);
   }
 
   void fill(ScorerKind kind) {

@@ -33,10 +33,37 @@ void GraphPricer::prepare(const StepShape& shape, std::span<const PlanEntry> ent
   const StepShape reads = reading_shape(shape, entries, offset);
   set_model_costs(reads, shape);
   std::fill(outcomes_.begin(), outcomes_.end(), 0);
-  outcomes_[step_.compressing()] = shape.compressions.empty() ? 0 : 1;
+  outcomes_[step_.compressing()] = shape.compressions.empty() && shape.copied_pages == 0 ? 0 : 1;
   if (spec_.graph.method == RetrievalMethod::kAll) return;
   set_retrieval_costs();
   set_outcomes(recalls);
+}
+
+// Pages that the step completes, of all calls.
+uint64_t GraphPricer::pages_filled(const StepShape& shape, std::span<const PlanEntry> entries,
+                                   uint32_t offset) const {
+  const uint32_t page = spec_.page_tokens;
+  uint64_t filled = 0;
+  size_t cut = 0;
+  for (const PlanEntry& entry : entries) {
+    const bool decode = entry.kind == EntryKind::kDecode;
+    uint32_t before = entry.context + offset, after = before + entry.tokens;
+    if (spec_.drops && decode) {
+      before = entry.live() + offset;
+      after = before + 1;
+    } else if (spec_.drops) {
+      // Compressions follow their entries' order. Those without one keep all.
+      const bool is_cut = cut < shape.compressions.size() && shape.compressions[cut].tokens == after;
+      if (!entry.samples) continue;
+      before = 0;
+      if (is_cut) {
+        const CompressionShape& one = shape.compressions[cut++];
+        after = one.kept + one.held - one.ranked;
+      }
+    }
+    filled += after / page - before / page;
+  }
+  return filled;
 }
 
 // The same step as attention of the retrieving layers sees it.
@@ -47,9 +74,8 @@ StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const Pla
   StepShape reads = shape;
   reads.decode_context_sum = reads.decode_context_max = 0;
   const uint32_t page = spec_.page_tokens;
+  load_.filled = pages_filled(shape, entries, offset);
   for (const PlanEntry& entry : entries) {
-    const uint32_t before = entry.context + offset;
-    load_.filled += (before + entry.tokens) / page - before / page;
     if (entry.kind != EntryKind::kDecode) continue;
     // Chosen from what is left of the context: cells of a mean head.
     const uint32_t left = entry.live() + (entry.grows ? offset : 0);

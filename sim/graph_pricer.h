@@ -25,6 +25,7 @@ struct GraphPricerSpec {
   RetrievalStepSpec graph;
   RetrievalSpec policy;
   uint32_t page_tokens = 32;
+  bool drops = false;     // a prompt is cut when it is complete, and what is left is offloaded then
   uint32_t kv_heads = 1;  // of the model; each GPU has prices->kv_heads() of them
 };
 
@@ -65,6 +66,7 @@ class GraphPricer {
     uint64_t tokens_chosen = 0;  // selectable tokens that they read
     uint64_t filled = 0;         // pages that the step completes, chunks included
   };
+  uint64_t pages_filled(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset) const;
   StepShape reading_shape(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset);
   void set_model_costs(const StepShape& reads, const StepShape& all);
   void spread(const std::vector<StepPart>& parts, std::vector<Ticks>* query, std::vector<Ticks>* append,

@@ -153,6 +153,7 @@ bool StepClock::price_next() {
     add_compression(cost.compression, std::max<Ticks>(0, host + cost.device), !launch->chunks.empty());
     ++launch->priced;
   }
+  launch->shape.copied_pages = 0;  // by the first single step
   launch->shape.decode_context_sum += launch->growing;
   launch->shape.decode_context_max = std::max(launch->shape.decode_context_max, ++launch->growing_max);
   return true;

@@ -42,6 +42,11 @@ StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
     }
   }
   for (const CellAgeing& ageing : command.ageings) shape.requantised += ageing.count;
+  for (const Adoption& adoption : command.adoptions) {
+    if (adoption.cells.empty()) continue;
+    shape.copied_pages += adoption.pages.size();
+    for (const uint32_t shared : adoption.shared) shape.copied_pages -= shared;
+  }
   shape.tokens = command.tokens;
   shape.tokens_padded = command.tokens_padded;
   shape.chunks = *chunks;

@@ -73,6 +73,7 @@ class CompressedCache final : public KvCache {
     return calls_.at(call).cells.positions(head);
   }
   const CellShape& shape() const { return shape_; }
+  const CallCells& cells(CallId call) const { return calls_.at(call).cells; }
   // Scores that were no numbers (they rank last), ever.
   uint64_t nan_scores() const { return nan_scores_; }
   const CellStore& store() const { return *store_; }

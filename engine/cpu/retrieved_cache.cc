@@ -162,17 +162,19 @@ void RetrievedCache::add_rows(const PlanEntry& entry) {
   const bool may_choose = arena_ ? call.in_arena : entry.kind == EntryKind::kDecode;
   KVT_CHECK(!arena_ || !call.in_arena || entry.tokens == 1);
   for (uint32_t position = entry.context; position < entry.context + entry.tokens; ++position) {
-    const bool chooses = may_choose && call_retrieves(spec_, memory_.page_tokens, position + 1);
-    rows_.push_back({entry.call, &call, position, chooses});
+    const uint32_t cell = position - call.gone;
+    const bool chooses = may_choose && call_retrieves(spec_, memory_.page_tokens, cell + 1);
+    rows_.push_back({entry.call, &call, position, cell, chooses});
     appends_.push_back(append_of(&call, position));
     if (resident_.pages() == 0) continue;
-    const kernels::ReadRun& resident = call.resident.at(position / memory_.page_tokens);
-    dense_appends_.push_back({position, resident.page, position % memory_.page_tokens});
+    const kernels::ReadRun& resident = call.resident.at(cell / memory_.page_tokens);
+    dense_appends_.push_back({position, resident.page, cell % memory_.page_tokens});
   }
 }
 
 kernels::AppendRow RetrievedCache::append_of(ArenaCall* call, uint32_t position) {
-  const uint32_t number = position / memory_.page_tokens, slot = position % memory_.page_tokens;
+  const uint32_t cell = position - call->gone;
+  const uint32_t number = cell / memory_.page_tokens, slot = cell % memory_.page_tokens;
   const uint32_t place = call->in_arena ? shape_.slot_of(number) : number;
   const uint32_t page = call->pages.at(place).page;
   // The page that left the window was here.
@@ -220,14 +222,14 @@ void RetrievedCache::attend_dense(uint32_t layer, float* q, float* k, const floa
   const kernels::KvPages pages = resident_.layer(layer);
   kernels::rope_append_ref({rope_.inverse, rope_.scale}, dense_appends_, llm_.query_heads, q, k, v, pages);
   std::vector<kernels::AttentionRow> reads;
-  for (const Row& row : rows_) reads.push_back({row.call->resident, row.position + 1});
+  for (const Row& row : rows_) reads.push_back({row.call->resident, row.cell + 1});
   const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
   kernels::attention_ref(pages, {0, llm_.kv_heads}, llm_.query_heads, scale, q, reads, out, nullptr);
 }
 
 void RetrievedCache::attend_all(uint32_t layer, const Row& row, const float* q, float* out) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
-  const kernels::AttentionRow reads{row.call->pages, row.position + 1};
+  const kernels::AttentionRow reads{row.call->pages, row.cell + 1};
   kernels::attention_ref(kv_.layer(layer), {0, llm_.kv_heads}, llm_.query_heads, scale, q, {&reads, 1}, out,
                          nullptr);
 }
@@ -242,27 +244,30 @@ void RetrievedCache::keep_factors(uint32_t layer, const float* q, const float* k
     if (shadow) own.shadow->add(k + r * kv_width);
     if (partial) own.partial->add(q + r * width, k + r * kv_width);
     if (!options_.prefix_cache || !(shadow || partial)) continue;
-    const uint32_t position = rows_[r].position, home = rows_[r].call->homes.at(position / memory_.page_tokens);
-    prefix_rows_.put(layer, home, position % memory_.page_tokens, partial ? q + r * width : nullptr,
+    const uint32_t cell = rows_[r].cell, home = rows_[r].call->homes.at(cell / memory_.page_tokens);
+    prefix_rows_.put(layer, home, cell % memory_.page_tokens, partial ? q + r * width : nullptr,
                      k + r * kv_width);
   }
 }
 
 // Pages that this step has filled: summarised from exact keys, and on their way to the host.
 void RetrievedCache::seal_pages(uint32_t layer) {
-  const kernels::KvPages pages = kv_.layer(layer);
   for (size_t r = 0; r < rows_.size(); ++r) {
     const Row& row = rows_[r];
-    if ((row.position + 1) % memory_.page_tokens != 0) continue;
-    const uint32_t page = appends_[r].page;
-    const uint32_t number = row.position / memory_.page_tokens;
-    const uint32_t owner = arena_ ? row.call->homes.at(number) : page;
-    for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-      summaries_.summarise(kind_of(spec_.summary), owner, layer, h, pages.keys + pages.at(page, h, 0),
-                           memory_.page_tokens);
-    }
-    if (arena_) kernels::offload_page_ref(pages, page, home(layer, *row.call, number));
+    if ((row.cell + 1) % memory_.page_tokens != 0) continue;
+    seal_page(layer, *row.call, row.cell / memory_.page_tokens, appends_[r].page);
   }
+}
+
+// Page `number` of what is left of the context, which lies in gpu page `page`.
+void RetrievedCache::seal_page(uint32_t layer, const ArenaCall& call, uint32_t number, uint32_t page) {
+  const kernels::KvPages pages = kv_.layer(layer);
+  const uint32_t owner = arena_ ? call.homes.at(number) : page;
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    summaries_.summarise(kind_of(spec_.summary), owner, layer, h, pages.keys + pages.at(page, h, 0),
+                         memory_.page_tokens);
+  }
+  if (arena_) kernels::offload_page_ref(pages, page, home(layer, call, number));
 }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,

@@ -16,6 +16,7 @@
 #ifndef KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
 #define KVTWIN_ENGINE_CPU_RETRIEVED_CACHE_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -64,11 +65,26 @@ class RetrievedCache final : public KvCache {
            StepValues* values) override;
   void told(const Command& command) override;
 
+  // A prompt that somebody else computed and cut, whose last row has just run: what is left of it, equally
+  // many cells in every head. `gpu` and `homes` are the call's pages; those that what is left does not fill
+  // are nobody's.
+  struct KeptPrompt {
+    CallId call{};
+    uint32_t tokens = 0, cells = 0;
+    std::span<const PageId> gpu, homes;
+    std::span<const std::vector<float>> queries;  // by layer: of the last row, rotated
+    // Copies key and value of a cell, rotated as they were.
+    std::function<void(uint32_t layer, uint32_t head, uint32_t cell, float* key, float* value)> copy;
+  };
+  // retrieved_kept.cc. REQUIRES: an arena; a method whose calls keep nothing but pages.
+  void take_over(const KeptPrompt& prompt);
+
  private:
   struct Row {
     CallId id{};
     ArenaCall* call = nullptr;
     uint32_t position = 0;
+    uint32_t cell = 0;  // among the cells that are left: what pages are counted in
     bool chooses = false;
   };
   // What one KV head of a choosing row reads between sinks and window.
@@ -80,7 +96,7 @@ class RetrievedCache final : public KvCache {
   // What one KV head reads, in order of position.
   struct Reading {
     std::vector<kernels::ReadRun> runs;
-    std::vector<uint32_t> positions;  // of every cell
+    std::vector<uint32_t> positions;  // of every cell, among those that are left
   };
 
   RetrievedCache(const KvMemory& memory, const ModelWeights* weights, const RetrievedOptions& options,
@@ -101,6 +117,7 @@ class RetrievedCache final : public KvCache {
   void fetch(PageId home, PageId page);
   void add_rows(const PlanEntry& entry);
   kernels::AppendRow append_of(ArenaCall* call, uint32_t position);
+  void seal_page(uint32_t layer, const ArenaCall& call, uint32_t number, uint32_t page);
   void attend_dense(uint32_t layer, float* q, float* k, const float* v, float* out);
   void attend_all(uint32_t layer, const Row& row, const float* q, float* out);
   void seal_pages(uint32_t layer);

@@ -52,7 +52,7 @@ void RetrievedCache::attend_chosen(uint32_t layer, const Row& row, const float* 
 void RetrievedCache::read_on_gpu(uint32_t layer, const Row& row, const float* q, float* out) {
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     const float* const own = q + uint64_t{h} * group() * llm_.head_dim;
-    const Choice choice = choose(layer, *row.call, h, pages_of(row.position + 1), own);
+    const Choice choice = choose(layer, *row.call, h, pages_of(row.cell + 1), own);
     read_head(layer, row, h, choice.chosen, false, q, out);
   }
 }
@@ -62,7 +62,7 @@ void RetrievedCache::recall_and_read(uint32_t layer, const Row& row, const float
   ArenaLayer& own = row.call->layers[layer];
   streams_.wait(row.id, layer);
   if (own.heads.empty()) outgrow(layer, row.call);
-  const uint32_t pages = pages_of(row.position + 1);
+  const uint32_t pages = pages_of(row.cell + 1);
   // The first step that chooses trusts nothing that was chosen before.
   const bool trusts = spec_.speculation && own.chosen;
   const std::vector<uint8_t> turned =
@@ -138,7 +138,7 @@ void RetrievedCache::read_head(uint32_t layer, const Row& row, uint32_t head,
   for (size_t i = 0; i < slots.extra.size(); ++i) pages.emplace_back(slots.extra[i], slots.extra_slots[i]);
   std::sort(pages.begin(), pages.end());
   KVT_CHECK(pages.size() == shape_.sinks + chosen.size() + slots.extra.size());
-  const uint32_t end = row.position + 1;
+  const uint32_t end = row.cell + 1;
   for (uint32_t page = pages_of(end) - shape_.window; page < pages_of(end); ++page)
     pages.emplace_back(page, arena_ ? shape_.slot_of(page) : page);
   Reading reading;

@@ -35,7 +35,7 @@ void RetrievedCache::choose_tokens(uint32_t layer, const Row& row, const float* 
   for (uint32_t j = 0; j < llm_.query_heads; ++j)
     partial.project(j / group(), q.data() + uint64_t{j} * dim, look.data() + uint64_t{j} * columns);
   const uint32_t first = first_candidate() * memory_.page_tokens;
-  const uint32_t end = end_candidates(pages_of(row.position + 1)) * memory_.page_tokens;
+  const uint32_t end = end_candidates(pages_of(row.cell + 1)) * memory_.page_tokens;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   // A token is a page of one: its largest product is its product.
   std::vector<std::vector<float>> scores(llm_.kv_heads, std::vector<float>(end - first));
@@ -90,7 +90,7 @@ void RetrievedCache::recall_tokens(uint32_t layer, const ArenaCall& call, uint32
 
 void RetrievedCache::read_tokens(uint32_t layer, const Row& row, const float* q, float* out) {
   const ArenaCall& call = *row.call;
-  const uint32_t end = row.position + 1, page_tokens = memory_.page_tokens;
+  const uint32_t end = row.cell + 1, page_tokens = memory_.page_tokens;
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     const std::vector<uint32_t>& tokens = call.layers[layer].tokens.at(h);
     Reading reading;

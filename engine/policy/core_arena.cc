@@ -28,7 +28,7 @@ PagesNeeded pages_needed(const CoreConfig& config, uint64_t prompt_tokens, uint6
 
 // What the call would hold with `tokens` tokens of KV.
 Core::State::PageDemand Core::State::arena_demand(const CallState& call, uint32_t tokens) const {
-  const uint32_t pages = div_ceil(tokens, config.page_tokens);
+  const uint32_t pages = div_ceil(tokens - call.dead, config.page_tokens);
   const RetrievalSpec& spec = config.policies.retrieval_spec;
   return {call.in_arena ? gpu_pages_held(spec, config.page_tokens, pages) : pages, pages};
 }
@@ -105,7 +105,7 @@ Core::State::Admitted Core::State::admit_to_arena(Slot slot) {
     return Admitted::kElsewhere;
   }
   let_in(slot, 0);
-  call.fill = call.known();
+  begin_retention(&call);
   const size_t granted_before = granted.size();
   const bool grown = grow_arena(&call, tokens);
   KVT_CHECK(grown);
@@ -113,11 +113,25 @@ Core::State::Admitted Core::State::admit_to_arena(Slot slot) {
   return Admitted::kYes;
 }
 
-// The step that is being launched completes the prompt: what does not fit the arena goes back.
+// The step that is being launched drops cells of the prompt that it completes. What is left moves together
+// (layout compact) and goes to the first of the call's homes; from now on its pages are pages of what is left.
+void Core::State::drop_before_arena(CallState* call) {
+  const uint32_t left = retention.cells_after(0, call->kv);
+  KVT_CHECK(call->dead == 0 && left <= call->kv);
+  call->dead = call->kv - left;
+  cells_held -= call->dead;
+}
+
+// The step that is being launched completes the prompt: what does not fit the arena goes back, and homes of
+// what was dropped.
 void Core::State::shrink_to_arena(CallState* call) {
   call->in_arena = true;
   const PageDemand keeps = arena_demand(*call, call->kv);
   uint64_t surplus = 0;
+  for (; table_pages(*call) > keeps.host; ++surplus, --pages_running) {
+    host->release(call->host_pages.back(), index.tick());
+    call->host_pages.pop_back();
+  }
   for (; call->pages.size() > keeps.gpu; ++surplus) {
     give_page(call->pages.back());
     call->pages.pop_back();
@@ -129,6 +143,9 @@ void Core::State::shrink_to_arena(CallState* call) {
   reserved_total -= call->reserved;
   call->reserved = final.gpu - keeps.gpu;
   reserved_total += call->reserved;
+  reserved_host_total -= call->reserved_host;
+  call->reserved_host = final.host - keeps.host;
+  reserved_host_total += call->reserved_host;
 }
 
 void Core::State::let_go_of_host(CallState* call) {

@@ -56,7 +56,7 @@ void Core::State::finish_fetch(const TransferState& transfer, bool arrived) {
   call.lease = transfer.lease;
   call.pages.assign(transfer.target.begin(), transfer.target.end());
   call.kv = call.lease.pages * config.page_tokens;
-  call.fill = call.known();
+  begin_retention(&call);
   call.arrived_now = true;
   call.insert_barred = call.recall_barred = false;
   cells_held += cells_of(call, call.kv);

@@ -94,7 +94,7 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   if (!retention.keeps_all()) {
     if (compresses(call, context)) compress(&call, entry, launch);
     if (call.kv >= call.fill) call.due = false;
-    return;
+    if (!arena) return;
   }
   if (arena && samples && !call.in_arena) shrink_to_arena(&call);
   if (decode) return;
@@ -143,7 +143,8 @@ uint32_t Core::State::grant_ahead(uint32_t steps, Launch* launch) {
     const CallState& call = calls[launch->members[entry].slot];
     // kv counts this step already: step 1 writes position kv.
     const uint32_t spans = arena ? table_pages(call) : call.pages_span();
-    crossings.push_back({spans * page - call.kv + 1, entry});
+    const uint32_t cells = arena ? call.kv - call.dead : call.kv;
+    crossings.push_back({spans * page - cells + 1, entry});
   }
   std::sort(crossings.begin(), crossings.end());
   for (uint32_t window = 0; window < steps; window += page) {

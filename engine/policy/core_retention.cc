@@ -28,7 +28,7 @@ HeldCells Core::State::held_by(const Launch& launch) const {
     }
     held.full += uint64_t{groups} * call.kv;
     held.cells += cells_of(call, call.kv);
-    held.slots += uint64_t{call.pages_held()} * config.page_tokens;
+    held.slots += uint64_t{table_pages(call)} * config.page_tokens;
     held.growing += launch.entries[i].grows ? groups : 0;
     held.growing_full += groups;
   }
@@ -148,6 +148,7 @@ void Core::State::compress(CallState* call, uint32_t entry, Launch* launch) {
     if (snapshots) plan_snapshot(call, entry, launch);
     return;
   }
+  if (arena) return drop_before_arena(call);
   cells_after(*call, tokens, &after);
   keep_cells(call, tokens, after);
   if (snapshots) plan_snapshot(call, entry, launch);

@@ -59,7 +59,7 @@ Core::State::Admitted Core::State::admit_from_snapshot(Slot slot) {
     call.snapshots = snapshots->acquire(call.name_space, call.identity, most);
   }
   const uint32_t cached = call.snapshots.pages * chunk;
-  if (cached > 0) call.snapshot = snapshots->adopt(call.snapshots, cached, &call.tables);
+  if (cached > 0) call.snapshot = snapshots->stand_behind(call.snapshots, cached, &call.tables);
   const uint32_t tokens = entry_tokens(call, cached, false);
   const uint64_t pages = pages_behind_snapshot(call, cached, tokens);
   // The lease itself may have taken what others have set aside.
@@ -74,6 +74,7 @@ Core::State::Admitted Core::State::admit_from_snapshot(Slot slot) {
     call.reuse_barred = true;
     return admit_from_snapshot(slot);
   }
+  if (cached > 0) snapshots->adopt(call.snapshots, &call.tables);
   const bool barred = call.insert_barred;
   let_in(slot, cached);
   call.insert_barred = barred;

@@ -74,7 +74,7 @@ struct CallState {
   uint32_t ranked = 0;  // tokens that the last compression knew of
   uint32_t answers = 0;             // compressions whose counts or holes the world has yet to say
   uint32_t attempt = 0;             // admissions
-  uint32_t dead = 0;                // tokens of which no cell is left, where cells keep their places
+  uint32_t dead = 0;                // tokens of which no cell is left, where cells keep their places (or in an arena)
   uint32_t dead_soon = 0;           // likewise, once the world has answered: how many is known before
   uint32_t holes = 0;               // positions, in pages, that have no page any more
   std::vector<uint16_t> page_dead;  // likewise, by page position; may be shorter
@@ -302,6 +302,7 @@ struct Core::State {
   void adopt_fetched(CallState* call);
   void publish_homes(const Launch& launch);
   PageId take_home(uint32_t more);
+  void drop_before_arena(CallState* call);
   void shrink_to_arena(CallState* call);
   void let_go_of_host(CallState* call);
   bool grant_arena_page(uint32_t entry, uint32_t offset, Launch* launch);

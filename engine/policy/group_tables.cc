@@ -133,16 +133,24 @@ void GroupTables::clear(std::vector<PageId>* pages) {
   borrows_ = false;
 }
 
-void GroupTables::borrow(uint32_t tokens, std::span<const uint32_t> cells_there,
-                         std::span<const uint32_t> shared_there, std::span<const PageId> pages) {
+void GroupTables::stand_behind(uint32_t tokens, std::span<const uint32_t> cells_there,
+                               std::span<const uint32_t> shared_there) {
   KVT_CHECK(pages_all_ == 0 && shape_->rings == 0);
+  keep(tokens, cells_there);
+  shared_.assign(shared_there.begin(), shared_there.end());
+  for (const uint32_t pages : shared_) shared_all_ += pages;
+  borrows_ = true;
+  settled_ = false;
+}
+
+void GroupTables::borrow(std::span<const uint32_t> cells_there, std::span<const PageId> pages) {
+  KVT_CHECK(pages_all_ == 0 && borrows_);
   size_t next = 0;
   for (uint32_t g = 0; g < groups(); ++g) {
     for (uint32_t n = div_ceil(cells_there[g], shape_->page_tokens); n > 0; --n) give(g, pages[next++]);
+    KVT_CHECK(shared(g) <= pages_[g]);
   }
   KVT_CHECK(next == pages.size());
-  keep(tokens, cells_there);
-  lend(shared_there);
 }
 
 void GroupTables::lend(std::span<const uint32_t> shared_now) {

@@ -91,6 +91,11 @@ class PrefixIndex {
 
   // Appends the gpu pages [0, lease.pages) in order, kNoPage for holes. REQUIRES: all are on the gpu.
   void gpu_pages(const Lease& lease, std::vector<PageId>* pages) const;
+  // The last of them. REQUIRES: the lease is of one page at least, and all are on the gpu.
+  PageId last_gpu_page(const Lease& lease) const {
+    const Node& node = nodes_[raw(lease.node)];
+    return node.gpu[lease.pages - node.pages_before - 1];
+  }
   // Appends the host pages [first, lease.pages) in order. REQUIRES: all are on the host.
   void host_pages(const Lease& lease, uint32_t first, std::vector<PageId>* pages) const;
   uint32_t pages_on_gpu(const Lease& lease) const;

@@ -247,15 +247,45 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
   return std::nullopt;
 }
 
+// Recalling what a budget has kept. An arena is of pages that all heads share, so all must hold equally many
+// cells; and a page that was offloaded must not change any more, so all is dropped at once, before that.
+std::optional<std::string> validate_recall_of_kept(const PolicySet& set, const PolicyAxes& axes,
+                                                   const CoreConfig& config) {
+  const std::string recalls = "retrieval " + set.retrieval + " recalls pages of all heads";
+  if (set.layout != "compact") {
+    return recalls + ", of which layout " + set.layout +
+           (axes.layout->keeping() == Keeping::kHoles ? " leaves pages with holes"
+            : axes.layout->keeps_phase()              ? " has one table for each group of them"
+                                                      : " turns the keys when they move") +
+           "; set layout: compact, or retrieval: quest with placement: gpu, or budget: all with layout: paged";
+  }
+  if (axes.scorer->moment() != Moment::kPromptEnd) {
+    return recalls + " that never change, but scorer " + set.scorer +
+           " drops cells more than once; choose a scorer that works at the prompt's end, or retrieval: quest "
+           "with placement: gpu";
+  }
+  if (config.prefix_cache) {
+    return "layout " + set.layout + " moves cells when scorer " + set.scorer +
+           " has seen the whole prompt, so what is at home on the host cannot be reused; set prefix_cache: "
+           "false";
+  }
+  const RetrievalMethod method = axes.retrieval->method();
+  if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen) {
+    return "retrieval " + set.retrieval +
+           (method == RetrievalMethod::kShadowkv ? " factorises the keys of a token in all heads together"
+                                                 : " learns its columns from all rows of the prompt") +
+           ", but each head has cells of its own tokens left; set retrieval: freekv, arkvale or quest, or "
+           "budget: all with layout: paged";
+  }
+  return std::nullopt;
+}
+
 // Choosing among what a budget has kept. A page's summary is taken when its cells no longer move, and holds
 // for what is left of it: a bound over more keys is still a bound.
-std::optional<std::string> validate_retrieval_of_kept(const PolicySet& set, const PolicyAxes& axes) {
+std::optional<std::string> validate_retrieval_of_kept(const PolicySet& set, const PolicyAxes& axes,
+                                                      const CoreConfig& config) {
   if (axes.layout->keeping() == Keeping::kAll) return std::nullopt;
-  if (axes.placement->uses_arena()) {
-    return "retrieval " + set.retrieval + " recalls whole pages of all heads, but layout " + set.layout +
-           " drops cells of them; set retrieval: quest with placement: gpu, or budget: all with layout: "
-           "paged";
-  }
+  if (axes.placement->uses_arena()) return validate_recall_of_kept(set, axes, config);
   if (axes.layout->keeping() == Keeping::kRing) {
     return "retrieval " + set.retrieval +
            " chooses whole pages, but layout arena overwrites them cell by "
@@ -282,7 +312,7 @@ std::optional<std::string> validate_retrieval(const PolicySet& set, const Policy
            " reads all of them on the gpu; set placement: gpu, or a retrieval that recalls (freekv)";
   }
   if (axes.retrieval->reads_everything()) return std::nullopt;
-  if (auto wrong = validate_retrieval_of_kept(set, axes)) return wrong;
+  if (auto wrong = validate_retrieval_of_kept(set, axes, config)) return wrong;
   if (set.precision != "bf16" && axes.retrieval->needs_arena()) {
     return "retrieval " + set.retrieval + " summarises exact keys, and recall of packed pages (precision " +
            set.precision +

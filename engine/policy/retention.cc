@@ -17,6 +17,7 @@ Retention::Retention(const CoreConfig& config, const PolicyAxes& axes)
       chunk_tokens_(config.policies.budget_spec.chunk_tokens),
       interval_(config.policies.budget_spec.interval) {
   const BudgetSpec& spec = config.policies.budget_spec;
+  arena_ = axes.placement->uses_arena();
   known_ = axes.budget->known_at_admission();
   by_chunk_ = keeping_ == Keeping::kMove && moment_ == Moment::kChunkEnd;
   staged_ = by_chunk_ && known_;

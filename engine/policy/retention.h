@@ -26,8 +26,11 @@ class Retention {
 
   Keeping keeping() const { return keeping_; }
   bool keeps_all() const { return keeping_ == Keeping::kAll; }
-  // Pages belong to (call, group), not to positions.
-  bool by_group() const { return keeping_ == Keeping::kMove || keeping_ == Keeping::kRing; }
+  // Pages belong to (call, group), not to positions. Not with an arena: there is one group then, and the Core
+  // counts the pages of what is left of a context (core_arena.cc).
+  bool by_group() const {
+    return !arena_ && (keeping_ == Keeping::kMove || keeping_ == Keeping::kRing);
+  }
   // Prompt chunks end at multiples of chunk_tokens() and are never cut.
   bool by_chunk() const { return by_chunk_; }
   uint32_t chunk_tokens() const { return chunk_tokens_; }
@@ -83,7 +86,7 @@ class Retention {
   const Keeping keeping_;
   const Moment moment_;
   const uint32_t sinks_, window_, forced_, chunk_tokens_, interval_;
-  bool by_chunk_ = false, known_ = false, staged_ = false, reserves_ = false;
+  bool arena_ = false, by_chunk_ = false, known_ = false, staged_ = false, reserves_ = false;
   GroupShape shape_;
 };
 

@@ -19,8 +19,15 @@ bool SnapshotCache::take_number(SnapshotId* id) {
   return true;
 }
 
-SnapshotId SnapshotCache::adopt(const Lease& lease, uint32_t tokens, GroupTables* tables) const {
+SnapshotId SnapshotCache::stand_behind(const Lease& lease, uint32_t tokens, GroupTables* tables) const {
   KVT_CHECK(lease.pages > 0);
+  const SnapshotId id = index_.last_gpu_page(lease);
+  const Record& last = records_[raw(id)];
+  tables->stand_behind(tokens, last.cells, last.settled);
+  return id;
+}
+
+void SnapshotCache::adopt(const Lease& lease, GroupTables* tables) const {
   path_.clear();
   index_.gpu_pages(lease, &path_);
   const Record& last = records_[raw(path_.back())];
@@ -36,8 +43,7 @@ SnapshotId SnapshotCache::adopt(const Lease& lease, uint32_t tokens, GroupTables
     pages.insert(pages.end(), last.pages.begin() + last.starts[g] + own,
                  last.pages.begin() + last.starts[g + 1]);
   }
-  tables->borrow(tokens, last.cells, last.settled, pages);
-  return path_.back();
+  tables->borrow(last.cells, pages);
 }
 
 bool SnapshotCache::insert(uint64_t name_space, std::span<const UnitRun> identity, SnapshotId id,

@@ -51,9 +51,12 @@ class SnapshotCache final : public HoldWatch {
     return index_.acquire(name_space, identity, chunks_max).lease;
   }
   void release(const Lease& lease, bool used) { index_.release(lease, used); }
-  // The call begins behind the last chunk of the lease, `tokens` tokens. Returns that chunk's snapshot.
+  // The call would begin behind the last chunk of the lease, `tokens` tokens. Returns that chunk's snapshot.
+  // O(groups), however long the prefix: a call may ask in every step until there is room.
   // REQUIRES: the lease is of one chunk at least; the tables are empty.
-  SnapshotId adopt(const Lease& lease, uint32_t tokens, GroupTables* tables) const;
+  SnapshotId stand_behind(const Lease& lease, uint32_t tokens, GroupTables* tables) const;
+  // It does: the tables get the pages. REQUIRES: stand_behind() with this lease.
+  void adopt(const Lease& lease, GroupTables* tables) const;
 
   // The tables' pages become the snapshot `id` of the chunk behind the lease, which is extended over it; the
   // tables borrow them (GroupTables::lend). The last `window` cells of a group may still move. False, and

@@ -157,8 +157,7 @@ TEST_CASE("retrieval cli: what cannot be is said with its place and the way out,
   };
   const Folder folder;
   for (const Row& row :
-       {Row{"limits.prefix_cache=true", "set prefix_cache: false"},
-        Row{"policies.placement=gpu", "set placement: arena"}, Row{"memory.host_bytes=0", "give it room"},
+       {Row{"policies.placement=gpu", "set placement: arena"}, Row{"memory.host_bytes=0", "give it room"},
         Row{"memory.page_tokens=48", "whole pages of 48"},
         Row{"memory.host_bytes=1000000000", "memory.host_bytes="},
         Row{"policies.retrieval_options.pooling=median", "one of: mean_softmax"},

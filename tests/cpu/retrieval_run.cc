@@ -7,6 +7,7 @@
 
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/paged_cache.h"
+#include "engine/cpu/recalled_cells.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "engine/driver.h"
 #include "engine/policy/registry.h"
@@ -22,6 +23,9 @@ class Listener final : public OutcomeSource {
       : engine_(engine), vocab_(vocab), out_(out) {}
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
     engine_->step(launch, offset, values);
+    if (offset == 0) out_->compressions += launch.compressions.size();
+    for (const PlanEntry& entry : launch.entries)
+      out_->tokens_adopted += offset == 0 && entry.first ? entry.context : 0;
     out_->steps.emplace_back().recalls = values->recalls;
     const auto samples = engine_->samples();
     for (size_t i = 0; i < samples.size(); ++i) {
@@ -34,7 +38,9 @@ class Listener final : public OutcomeSource {
   }
   void told(const Command& command) override {
     const auto* drop = std::get_if<DropCallState>(&command);
-    out_->preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
+    const bool sent_away = drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
+    out_->preemptions += sent_away;
+    if (sent_away) out_->preempted.insert(drop->call);
     engine_->told(command);
   }
 
@@ -50,14 +56,34 @@ RetrievalMethod method_of(const std::string& name) {
   return make_axes(set).retrieval->method();
 }
 
+// What drops cells: alone, with Quest among what is left, or with what recalls it.
+std::unique_ptr<cpu::KvCache> make_cutting(const RetrievalSetting& setting, const CoreConfig& core,
+                                           const cpu::KvMemory& memory, const cpu::RetrievedOptions& options,
+                                           const ModelWeights& weights) {
+  cpu::CompressedConfig config{.core = core,
+                               .score = kernels::score_spec(*kernels::scorer_kind(setting.scorer)),
+                               .seed = 1};
+  config.score.window.window = 8;
+  config.score.seed = 11;
+  if (core.policies.placement == "arena") {
+    auto made = cpu::RecalledCells::make(config, memory, &weights, options);
+    REQUIRE(made.has_value());
+    return std::move(*made);
+  }
+  auto made = cpu::CompressedCache::make(config, memory, &weights);
+  REQUIRE(made.has_value());
+  return std::move(*made);
+}
+
 std::unique_ptr<cpu::KvCache> make_cache(const RetrievalSetting& setting, const CoreConfig& core,
                                          const ModelWeights& weights) {
   const cpu::KvMemory memory{core.page_tokens, core.pages_gpu, core.pages_host, true};
-  Result<std::unique_ptr<cpu::KvCache>> made =
-      setting.retrieval == "all" ? cpu::PagedCache::make(memory, weights.llm())
-                                 : cpu::RetrievedCache::make(memory, &weights,
-                                                             {method_of(setting.retrieval), setting.spec,
-                                                              setting.delays, setting.witness});
+  const cpu::RetrievedOptions options{method_of(setting.retrieval), setting.spec, setting.delays,
+                                      setting.witness, setting.prefix_cache};
+  if (setting.scorer != "none") return make_cutting(setting, core, memory, options, weights);
+  Result<std::unique_ptr<cpu::KvCache>> made = setting.retrieval == "all"
+                                                   ? cpu::PagedCache::make(memory, weights.llm())
+                                                   : cpu::RetrievedCache::make(memory, &weights, options);
   REQUIRE(made.has_value());
   return std::move(*made);
 }
@@ -75,19 +101,29 @@ RetrievalSpec small_spec(RetrievalMethod method) {
   return spec;
 }
 
-CoreConfig core_of(const RetrievalSetting& setting) {
+CoreConfig core_of(const RetrievalSetting& setting, const LlmSpec* llm) {
   CoreConfig core;
   core.page_tokens = core.unit_tokens = setting.page_tokens;
   core.pages_gpu = setting.pages_gpu;
   core.step_tokens_max = setting.step_tokens_max;
   core.calls_max = setting.calls_max;
   core.steps_in_flight_max = setting.in_flight;
-  core.prefix_cache = false;
+  core.prefix_cache = setting.prefix_cache;
+  core.policies.identity = setting.identity;
   core.policies.retrieval = setting.retrieval;
   core.policies.retrieval_spec = setting.spec;
   if (setting.retrieval != "all" && setting.retrieval != "quest") {
     core.policies.placement = "arena";
     core.pages_host = setting.pages_host;
+  }
+  if (setting.scorer != "none") {
+    PolicySet& set = core.policies;
+    set.scorer = setting.scorer, set.budget = setting.budget, set.layout = "compact";
+    set.scorer_spec.moment = Moment::kPromptEnd;
+    set.budget_spec = setting.budget_spec;
+    set.identity = "none";
+    REQUIRE(llm != nullptr);
+    set.layout_spec.layers = llm->layers, set.layout_spec.kv_heads = llm->kv_heads;
   }
   const auto wrong = validate_core_config(core);
   REQUIRE_MESSAGE(!wrong, wrong.value_or(""));
@@ -99,7 +135,7 @@ RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeigh
   RetrievalOutcome out;
   RunOptions options;
   options.check_invariants = true;
-  options.engines = {core_of(setting)};
+  options.engines = {core_of(setting, &weights.llm())};
   ArrivingCalls client(calls);
   cpu::IdentityTokens tokens(
       {.seed = setting.seed, .unit_tokens = setting.page_tokens, .vocab = weights.llm().vocab});

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ namespace kvtwin::testing {
 struct RetrievalCall {
   int64_t at_ns = 0;
   uint32_t prompt = 0, output = 0;
+  uint32_t session = UINT32_MAX;        // its own
+  std::vector<UnitRun> identity = {};  // in pages; none: nobody has such tokens
 };
 
 // They come at their times, and wait for the end.
@@ -30,7 +33,8 @@ class ArrivingCalls final : public Client {
   void wake(Instant now, ClientEvents* events) override {
     for (; next_ < calls_.size() && calls_[next_].at_ns <= now.ns; ++next_) {
       const RetrievalCall& call = calls_[next_];
-      events->push_back(CallReady{CallId{next_}, SessionId{next_}, call.prompt, call.output, {}, {}});
+      const SessionId session{call.session == UINT32_MAX ? next_ : call.session};
+      events->push_back(CallReady{CallId{next_}, session, call.prompt, call.output, call.identity, {}});
     }
   }
   void tokens_emitted(Instant, CallId, uint32_t, ClientEvents*) override {}
@@ -52,6 +56,11 @@ struct RetrievalSetting {
   uint64_t seed = 1;    // of tokens and times
   uint64_t delays = 0;  // of copies
   cpu::RetrievalWitness* witness = nullptr;
+  bool prefix_cache = false;
+  std::string identity = "shared";
+  // What drops cells when a prompt is complete; layout compact. "none": nothing does.
+  std::string scorer = "none", budget = "uniform";
+  BudgetSpec budget_spec{};
 };
 
 // Small enough that a few hundred tokens choose: in pages of 8 tokens, 1 sink, a window of 2, 4 to choose.
@@ -62,6 +71,9 @@ struct RetrievalOutcome {
   std::vector<StepValues> steps;                // recalls alone
   cpu::CpuEngine::Recalled recalled;
   uint64_t preemptions = 0;
+  std::set<CallId> preempted;
+  uint64_t tokens_adopted = 0;
+  uint64_t compressions = 0;
   uint64_t digest = 0;
 };
 
@@ -70,8 +82,8 @@ struct RetrievalOutcome {
 RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeights& weights,
                                const std::vector<RetrievalCall>& calls);
 
-// The policy's side of `setting`.
-CoreConfig core_of(const RetrievalSetting& setting);
+// The policy's side of `setting`; `llm`: whose heads have cells of their own.
+CoreConfig core_of(const RetrievalSetting& setting, const LlmSpec* llm = nullptr);
 
 }  // namespace kvtwin::testing
 

@@ -87,8 +87,6 @@ TEST_CASE("retrieval: choices that cannot work together are refused with the way
        "set placement: gpu"},
       {[](CoreConfig* c) { c->policies.retrieval = "quest"; }, "leaves a call only part of its pages",
        "set placement: gpu"},
-      {[](CoreConfig* c) { c->prefix_cache = true; }, "no prefix on the gpu to share",
-       "set prefix_cache: false"},
       {[](CoreConfig* c) { c->pages_host = 0; }, "needs a host tier", "give it room"},
       {[](CoreConfig* c) { c->policies.retrieval_spec.budget_tokens = 1024; }, "leaves no page to choose",
        "raise it"},
@@ -109,14 +107,38 @@ TEST_CASE("retrieval: choices that cannot work together are refused with the way
       {[](CoreConfig* c) {
          c->policies.scorer = "snapkv", c->policies.budget = "uniform", c->policies.layout = "compact";
          c->policies.budget_spec.cells = 512, c->policies.identity = "none";
+         c->policies.retrieval = "shadowkv";
+         c->policies.retrieval_spec = retrieval_defaults(RetrievalMethod::kShadowkv);
        },
-       "drops cells of them", "set retrieval: quest with placement: gpu"},
+       "factorises the keys of a token in all heads together", "set retrieval: freekv, arkvale or quest"},
       {[](CoreConfig* c) {
          c->policies.scorer = "intent_rule", c->policies.budget = "uniform";
          c->policies.layout = "page_mask_dead", c->policies.identity = "session";
          c->policies.budget_spec.cells = 512;
        },
-       "drops cells of them", "budget: all with layout: paged"},
+       "leaves pages with holes", "budget: all with layout: paged"},
+      {[](CoreConfig* c) {
+         c->policies.scorer = "snapkv", c->policies.budget = "ratio", c->policies.layout = "compact_rerotate";
+         c->policies.budget_spec.ratio = kWhole / 2, c->policies.identity = "none";
+       },
+       "turns the keys when they move", "set layout: compact"},
+      {[](CoreConfig* c) {
+         c->policies.scorer = "snapkv", c->policies.budget = "ada", c->policies.layout = "ragged";
+         c->policies.budget_spec.ratio = kWhole / 2, c->policies.identity = "none";
+       },
+       "has one table for each group of them", "set layout: compact"},
+      {[](CoreConfig* c) {
+         c->policies.scorer = "knorm", c->policies.budget = "ratio", c->policies.layout = "compact";
+         c->policies.scorer_spec.moment = Moment::kChunkEnd, c->policies.budget_spec.chunk_tokens = 64;
+         c->policies.budget_spec.ratio = kWhole / 2;
+       },
+       "drops cells more than once", "a scorer that works at the prompt's end"},
+      {[](CoreConfig* c) {
+         c->policies.scorer = "snapkv", c->policies.budget = "ratio", c->policies.layout = "compact";
+         c->policies.budget_spec.ratio = kWhole / 2, c->policies.identity = "session";
+         c->prefix_cache = true;
+       },
+       "cannot be reused", "set prefix_cache: false"},
       {[](CoreConfig* c) { c->policies.retrieval = "freekw"; }, "there is no retrieval \"freekw\"", "freekv"},
   };
   REQUIRE(!validate_core_config(freekv_config()).has_value());

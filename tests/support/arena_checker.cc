@@ -7,7 +7,8 @@
 namespace kvtwin::testing {
 
 void ArenaChecker::settle() {
-  for (const PlanEntry& entry : last_.entries) {
+  for (size_t i = 0; i < last_.entries.size(); ++i) {
+    const PlanEntry& entry = last_.entries[i];
     std::vector<PageId>& pages = pages_[entry.call];
     pages.clear();
     for (const Use& use : last_.uses) {
@@ -15,8 +16,8 @@ void ArenaChecker::settle() {
     }
     if (!entry.samples || in_arena_[entry.call]) continue;
     in_arena_[entry.call] = true;
-    const uint32_t span = div_ceil(entry.context + entry.tokens, config_.page_tokens);
-    KVT_CHECK(pages.size() == span);
+    KVT_CHECK(pages.size() == div_ceil(entry.context + entry.tokens, config_.page_tokens));
+    const uint32_t span = div_ceil(last_.left[i], config_.page_tokens);
     pages.resize(gpu_pages_held(config_.policies.retrieval_spec, config_.page_tokens, span));
   }
 }
@@ -25,6 +26,12 @@ void ArenaChecker::launched(const LaunchStep& step) {
   settle();
   Launch launch;
   launch.entries.assign(step.entries.begin(), step.entries.end());
+  for (const PlanEntry& entry : step.entries) launch.left.push_back(entry.live() + entry.tokens);
+  for (const Compression& compression : step.compressions) {
+    uint32_t& left = launch.left[compression.entry];
+    left = compression.keep.front();
+    for (const Compression::Forced& forced : compression.forced) left += forced.end - forced.begin;
+  }
   for (const PlanEntry& entry : step.entries) {
     std::vector<PageId>& pages = pages_[entry.call];
     if (entry.first) {

@@ -37,6 +37,7 @@ class ArenaChecker {
   struct Launch {
     std::vector<Use> uses;      // of its calls, before it began and granted with it
     std::vector<PlanEntry> entries;
+    std::vector<uint32_t> left;  // by entry: cells of a head behind it
   };
   void settle();  // the last launch will not change any more
 

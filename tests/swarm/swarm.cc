@@ -245,12 +245,21 @@ void draw_demotion(CoreConfig* config, Prng* prng) {
   config->watermark_pages = prng->chance(1, 2) ? 0 : config->pages_gpu / 8;
 }
 
-// Prefixes on the host, beside arenas.
-void draw_arena_prefixes(CoreConfig* config, Prng* prng) {
+// Arenas: with prefixes on the host, or of what is left when a prompt was cut. Returns whether it is.
+bool draw_arenas(CoreConfig* config, Prng* prng) {
   config->prefix_cache = true;
   config->clean_pages_target = 0;
   draw_arena(config, prng);
   if (prng->chance(1, 2)) config->pages_host += config->pages_gpu;
+  if (prng->chance(2, 3)) return false;
+  PolicySet& set = config->policies;
+  config->prefix_cache = false;
+  set.layout = "compact";
+  set.layout_spec.kv_heads = number(prng, 1, 3);
+  draw_budget(config, Moment::kPromptEnd, prng);
+  set.retrieval = one_of({"freekv", "arkvale"}, prng);
+  set.retrieval_spec.speculation = set.retrieval == "freekv";
+  return true;
 }
 
 Setting draw_setting(uint64_t seed) {
@@ -282,8 +291,12 @@ Setting draw_setting(uint64_t seed) {
     KVT_CHECK(!wrong.has_value());
   } else {
     if (demotion) draw_demotion(&config, &prng);
-    if (arenas) draw_arena_prefixes(&config, &prng);
-    const auto wrong = validate_core_config(config);
+    if (arenas && draw_arenas(&config, &prng)) {
+      setting.run.make_axes = [](const CoreConfig& c) { return axes_with_scorer(c, Moment::kPromptEnd); };
+    }
+    const auto wrong = setting.run.make_axes
+                           ? validate_axes(setting.run.make_axes(config), config.policies, config)
+                           : validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
   }

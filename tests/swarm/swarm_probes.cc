@@ -59,7 +59,8 @@ Probes arena_probes() {
         "two recalls at once", "cancelled while a recall was under way, before its first step",
         "a recall while a step was in flight", "a full arena took only a host page", "a prompt in chunks",
         "a stretch got pages ahead", "a stretch was cut by an arrival", "end-of-sequence ended a stretch",
-        "a home was given again", "rejected: larger than the pool"}) {
+        "a home was given again", "rejected: larger than the pool", "a prompt was cut before its arena",
+        "a prompt was cut to fewer homes"}) {
     probes[name] = 0;
   }
   return probes;
@@ -355,6 +356,13 @@ void ProbeObserver::saw_homes(const LaunchStep& c, Engine* engine) {
   }
   for (const PageGrant& grant : c.grants) {
     if (engine->homes.erase(grant.page) > 0) hit("a home was given again");
+  }
+  for (const Compression& compression : c.compressions) {
+    hit("a prompt was cut before its arena");
+    uint32_t left = compression.keep.front();
+    for (const Compression::Forced& forced : compression.forced) left += forced.end - forced.begin;
+    const uint32_t page = configs_[raw(c.engine)].page_tokens;
+    if (div_ceil(left, page) < div_ceil(compression.end, page)) hit("a prompt was cut to fewer homes");
   }
   for (const Adoption& adoption : c.adoptions) {
     hit("a prefix of homes was adopted");

@@ -141,3 +141,28 @@ TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
     done s2                           launch s3 r1:1 r2:1
   )");
 }
+
+TEST_CASE("arena: what a budget drops of a prompt has no home, and pages are those of what is left") {
+  CoreConfig config = arena_config();
+  config.pages_host = 10;
+  config.policies.scorer = "snapkv";
+  config.policies.budget = "uniform";
+  config.policies.layout = "compact";
+  config.policies.identity = "none";
+  config.policies.budget_spec.cells = 56;
+  Driven engine(config);
+  engine.arrive(0, 90, 40);  // two chunks
+  CHECK(engine.gauges().pages_host_free == 10 - 4);
+  engine.step();
+  // 6 pages of prompt, cut to 56 cells: 4 pages, of which the arena has 3.
+  CHECK(engine.gauges().pages_host_free == 10 - 4);
+  CHECK(engine.gauges().pages_gpu_held == 3);
+  CHECK(engine.gauges().cells_held == 56);
+  for (int i = 0; i < 8; ++i) engine.step();
+  CHECK(engine.gauges().pages_host_free == 10 - 4);  // 64 cells
+  engine.step();
+  CHECK(engine.gauges().pages_host_free == 10 - 5);
+  CHECK(engine.gauges().cells_held == 65);
+  while (!engine.idle()) engine.step();
+  CHECK(engine.gauges().pages_host_free == 10);
+}

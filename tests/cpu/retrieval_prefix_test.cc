@@ -1,0 +1,149 @@
+// A prefix cache beside an arena, on real values: who begins with homes of others samples the same, bit for
+// bit, as one that computes its whole prompt (METHODS 7.3, X-5). GPU pages, homes and slots are poisoned
+// before they are written: whoever reads what was not fetched samples NaN.
+
+#include <doctest/doctest.h>
+
+#include "engine/base/prng.h"
+#include "tests/cpu/retrieval_run.h"
+#include "tests/cpu/tiny_models.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+constexpr const char* kNames[] = {"freekv", "arkvale", "shadowkv", "infinigen"};
+constexpr RetrievalMethod kMethods[] = {RetrievalMethod::kFreekv, RetrievalMethod::kArkvale,
+                                        RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen};
+constexpr uint32_t kPage = 8;
+
+// Sessions of some turns that begin with the same four pages; each turn's prompt is the one before, what was
+// said, and something new. Turns of one session follow one another; sessions overlap.
+std::vector<RetrievalCall> turns(uint32_t sessions, uint32_t turns_each, uint64_t seed) {
+  Prng prng(draw({seed, 7}));
+  std::vector<RetrievalCall> out;
+  for (uint32_t turn = 0; turn < turns_each; ++turn) {
+    for (uint32_t s = 0; s < sessions; ++s) {
+      const uint32_t before =
+          turn == 0 ? 64 : out[out.size() - sessions].prompt + out[out.size() - sessions].output;
+      RetrievalCall call;
+      call.at_ns = int64_t{turn} * 40'000 + int64_t{s} * 900;
+      call.prompt = before + static_cast<uint32_t>(prng.range(1, 40));
+      call.output = static_cast<uint32_t>(prng.range(1, 30));
+      call.session = s;
+      const uint32_t units = (call.prompt + call.output) / kPage;
+      call.identity = {{1, 0, 4}, {2 + s, 4, units - 4}};
+      out.push_back(call);
+    }
+  }
+  return out;
+}
+
+RetrievalSetting setting_of(size_t method) {
+  RetrievalSetting out;
+  out.retrieval = kNames[method];
+  out.spec = small_spec(kMethods[method]);
+  out.spec.tau_q32 = kOneQ32 / 10;
+  out.page_tokens = kPage;
+  return out;
+}
+
+LlmSpec model(size_t index) {
+  LlmSpec llm = tiny_models()[index];
+  llm.layers = 3;
+  return llm;
+}
+
+}  // namespace
+
+TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample what they do without") {
+  const std::vector<RetrievalCall> calls = turns(3, 3, 1);
+  for (size_t method = 0; method < 4; ++method) {
+    for (const size_t index : {size_t{0}, size_t{1}}) {  // GQA 4:1, MHA
+      CAPTURE(kNames[method]);
+      const LlmSpec llm = model(index);
+      CAPTURE(llm.family);
+      const ModelWeights weights = ModelWeights::random(llm, 3);
+      RetrievalSetting setting = setting_of(method);
+      setting.spec.layers_dense = std::max<uint32_t>(setting.spec.layers_dense, index == 1);
+      const RetrievalOutcome apart = run_retrieval(setting, weights, calls);
+      setting.prefix_cache = true;
+      setting.spec.host_layout = index == 0 ? HostLayout::kHnd : HostLayout::kNhd;
+      const RetrievalOutcome shared = run_retrieval(setting, weights, calls);
+      CHECK(apart.tokens_adopted == 0);
+      CHECK(shared.tokens_adopted > 6 * 64);
+      CHECK(shared.logits == apart.logits);
+      CHECK(shared.recalled.blocking == apart.recalled.blocking);
+      CHECK(shared.recalled.background == apart.recalled.background);
+      CHECK(shared.recalled.corrected == apart.recalled.corrected);
+      CHECK(shared.recalled.heads > 100);
+    }
+  }
+}
+
+TEST_CASE("X-5 retrieval: with identity session nobody begins with another session's pages") {
+  const std::vector<RetrievalCall> calls = turns(4, 1, 2);  // one turn each: they share with others alone
+  const LlmSpec llm = model(0);
+  const ModelWeights weights = ModelWeights::random(llm, 4);
+  RetrievalSetting setting = setting_of(0);
+  setting.prefix_cache = true;
+  setting.calls_max = 1;  // one after the other
+  const RetrievalOutcome shared = run_retrieval(setting, weights, calls);
+  CHECK(shared.tokens_adopted == 3 * 32);
+  setting.identity = "session";
+  const RetrievalOutcome own = run_retrieval(setting, weights, calls);
+  CHECK(own.tokens_adopted == 0);
+  CHECK(own.logits == shared.logits);
+}
+
+TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit behind a prefix too") {
+  const std::vector<RetrievalCall> calls = turns(2, 3, 3);
+  const LlmSpec llm = model(2);
+  const ModelWeights weights = ModelWeights::random(llm, 5);
+  RetrievalSetting setting = setting_of(0);
+  setting.prefix_cache = true;
+  setting.spec.tau_q32 = kOneQ32 + 1;
+  const RetrievalOutcome always = run_retrieval(setting, weights, calls);
+  setting.spec.speculation = false;
+  const RetrievalOutcome blocking = run_retrieval(setting, weights, calls);
+  CHECK(always.tokens_adopted > 0);
+  CHECK(always.logits == blocking.logits);
+  CHECK(always.recalled.blocking == blocking.recalled.blocking);
+}
+
+TEST_CASE("F-7 X-8 X-9 retrieval: copies, chunks, company and little memory change no bit behind a prefix") {
+  uint64_t preemptions = 0, adopted = 0, rows = 0;
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    CAPTURE(seed);
+    const size_t method = seed % 4;
+    const LlmSpec llm = model(seed % 3);
+    const ModelWeights weights = ModelWeights::random(llm, seed);
+    const std::vector<RetrievalCall> calls = turns(3, 3, seed);
+    RetrievalSetting setting = setting_of(method);
+    setting.seed = seed;
+    const RetrievalOutcome expected = run_retrieval(setting, weights, calls);
+    setting.prefix_cache = true;
+    setting.delays = seed;
+    setting.in_flight = 1 + static_cast<uint32_t>(seed % 2);
+    setting.step_tokens_max = 20 + 9 * static_cast<uint32_t>(seed % 5);
+    setting.calls_max = 1 + static_cast<uint32_t>(seed % 4);
+    setting.spec.staging_buffers = 1 + static_cast<uint32_t>(seed % 2);
+    setting.pages_gpu = 48 + static_cast<uint32_t>(seed % 9);
+    setting.pages_host = 48 + static_cast<uint32_t>(seed % 30);
+    const RetrievalOutcome scarce = run_retrieval(setting, weights, calls);
+    preemptions += scarce.preemptions;
+    adopted += scarce.tokens_adopted;
+    for (const auto& [call, logits] : scarce.logits) {
+      // What it had said before it was sent away is a prompt when it comes back, and reads everything.
+      if (scarce.preempted.contains(call)) continue;
+      CAPTURE(raw(call));
+      CHECK(logits == expected.logits.at(call));
+      ++rows;
+    }
+  }
+  MESSAGE(preemptions << " preemptions, " << adopted << " tokens adopted, " << rows << " calls compared");
+  CHECK(preemptions > 10);
+  CHECK(adopted > 2'000);
+  CHECK(rows > 100);
+}
