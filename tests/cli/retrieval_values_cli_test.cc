@@ -49,6 +49,29 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("same decisions: turns that begin with prefixes on the host sample what they do without, in both worlds") {
+  const Folder folder;
+  const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
+  const Outcome computed =
+      run_tiny(folder, "freekv_turns", {"--world=cpu", "--clock=virtual", "--record", out("cpu")});
+  REQUIRE_MESSAGE(computed.status == 0, computed.err);
+  const Outcome simulated =
+      run_tiny(folder, "freekv_turns",
+               {"--world=sim", "--record", out("sim"), "--set=simulation.retrieval.outcomes=recorded",
+                "--set=simulation.recorded_run=" + folder.file("cpu")});
+  REQUIRE_MESSAGE(simulated.status == 0, simulated.err);
+  for (const char* file : {"/calls.csv", "/log.binpb", "/outcomes.binpb"})
+    CHECK(folder.read(std::string("sim") + file) == folder.read(std::string("cpu") + file));
+  const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("cpu")});
+  CHECK(replayed.out.find("same decisions") != std::string::npos);
+  const Outcome apart = run_tiny(folder, "freekv_turns",
+                                 {"--world=cpu", "--clock=virtual", "--no-write",
+                                  "--set=limits.prefix_cache=false"});
+  REQUIRE_MESSAGE(apart.status == 0, apart.err);
+  CHECK(after(apart.out, "samples=") == after(computed.out, "samples="));
+  CHECK(after(apart.out, "decisions=") != after(computed.out, "decisions="));
+}
+
 TEST_CASE(
     "same decisions: under the wall clock a run's log replays; what calls sample is the virtual clock's") {
   for (const std::string& method : kNames) {

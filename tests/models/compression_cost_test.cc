@@ -117,6 +117,27 @@ TEST_CASE("compression cost: what moves is what is kept of the ranked cells, or 
   CHECK(ns(price(work, shape), CompressionPart::kBookkeeping) == doctest::Approx(700));
 }
 
+TEST_CASE("compression cost: a snapshot's tail is read and written, whether or not the step compresses") {
+  StepShape shape;
+  shape.copied_pages = 60;
+  CompressionWork work;
+  CHECK(ns(price(work, shape), CompressionPart::kMove) == 0);
+  // Pages of 16 cells of 4 heads with 128 numbers, K and V in bf16: 32,768 bytes, a fourth of it a layer.
+  work.page_bytes = 32'768.0 / kLayers;
+  const double tails = kLayers * (2 * 60 * 8192 / 800.0 + 1000);
+  CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(tails));
+  CompressionCost cost = priced(work);
+  Ticks parts = 0;
+  for (const StepPart& part : cost.ops(shape)) parts += part.times * part.each;
+  CHECK(parts == cost.step(shape).device);
+  // Beside what a compression moves.
+  const CompressionShape one[] = {kOne};
+  shape.compressions = one;
+  work.moves = true, work.cell_bytes = 4000;
+  const double moved = kLayers * (2 * 500 * 4000 / 800.0 + 1000);
+  CHECK(ns(price(work, shape), CompressionPart::kMove) == doctest::Approx(tails + moved));
+}
+
 TEST_CASE("compression cost: probe rows are passes of the model behind the prompt, without logits") {
   const CompressionShape one[] = {kOne};
   StepShape shape;

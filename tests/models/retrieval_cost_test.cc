@@ -121,6 +121,21 @@ TEST_CASE("retrieval cost: what stays on the GPU is 1/32 for min and max of a pa
   CHECK(resident_share(small_llm(), {.scored_columns = 0.3}, 0) == doctest::Approx(0.15));
 }
 
+TEST_CASE("retrieval cost: a page that outlives its call takes its summaries to the host and back") {
+  RetrievalGeometry geometry{.page_tokens = 32};
+  const uint64_t page = 2 * 2 * 32 * 8 * 128;  // of one layer: K and V in bf16
+  CHECK(cost(geometry).offload().unit_bytes == page);
+  geometry.keeps_prefixes = true;
+  CHECK(cost(geometry).offload().unit_bytes == page + page / 32);  // two vectors beside 2 x 32
+  CHECK(ns(cost(geometry).offload().unit) > page / 16.384 * 33 / 32);
+  CHECK(summary_share(small_llm(), geometry, 0) == doctest::Approx(1.0 / 32));
+  CHECK(summary_share(small_llm(), geometry, 1) == doctest::Approx(3.0 / 4 / 32));
+  geometry.summary_vectors = 1;
+  CHECK(summary_share(small_llm(), geometry, 0) == doctest::Approx(1.0 / 64));
+  geometry.scored_columns = 0.3;  // partial keys are computed again
+  CHECK(summary_share(small_llm(), geometry, 0) == 0);
+}
+
 TEST_CASE("retrieval cost: every node of the catalog says what a recall and a look at the host take") {
   const Catalog catalog;
   for (const char* name :

@@ -124,7 +124,7 @@ TEST_CASE("retrieval: choices that cannot work together are refused with the way
        "turns the keys when they move", "set layout: compact"},
       {[](CoreConfig* c) {
          c->policies.scorer = "snapkv", c->policies.budget = "ada", c->policies.layout = "ragged";
-         c->policies.budget_spec.ratio = kWhole / 2, c->policies.identity = "none";
+         c->policies.budget_spec.cells = 512, c->policies.identity = "none";
        },
        "has one table for each group of them", "set layout: compact"},
       {[](CoreConfig* c) {

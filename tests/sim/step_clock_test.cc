@@ -176,6 +176,43 @@ TEST_CASE("step clock: compressions are priced with their step, by graph as by s
   }
 }
 
+TEST_CASE("step clock: tails of snapshots are copied once, by the first step of a stretch") {
+  const Catalog catalog;
+  const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
+  CompressionWork work;
+  work.page_bytes = 1e6;
+  const std::vector<PlanEntry> entries = {
+      {.call = CallId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 700}};
+  const std::vector<PlanEntry> later = {
+      {.call = CallId{0}, .kind = EntryKind::kDecode, .samples = true, .tokens = 1, .context = 701}};
+  // Three pages of one group and two of another; the first of the former is read where it is.
+  const PageId pages[] = {PageId{3}, PageId{4}, PageId{5}, PageId{8}, PageId{9}};
+  const uint32_t cells[] = {40, 20}, shared[] = {1, 0};
+  const Adoption adoption{CallId{0}, pages, 7, cells, shared};
+  CompressionCost cost(llm, catalog.device("h200").value(), work, llama_cost());
+  sim::GraphPricerSpec spec = identity_spec();
+  spec.graph.compresses = CompressionPlace::kInLayers;
+  for (const bool by_graph : {false, true}) {
+    CAPTURE(by_graph);
+    sim::GraphPricer pricer(spec, &cost, nullptr), other(spec, &cost, nullptr);
+    sim::StepClock folded(EngineId{}, &cost, 1), single(EngineId{}, &cost, 1);
+    if (by_graph) folded.extend(nullptr, &pricer, 1, nullptr), single.extend(nullptr, &other, 1, nullptr);
+    LaunchStep stretch = step_of(0, 2, entries), first = step_of(0, 1, entries);
+    stretch.adoptions = first.adoptions = {&adoption, 1};
+    const std::vector<int64_t> ends = ends_of(&folded, {stretch});
+    CHECK(ends == ends_of(&single, {first, step_of(1, 1, later)}));
+    REQUIRE(ends.size() == 2);
+    StepShape shape;
+    shape.decodes = 1, shape.decode_context_sum = shape.decode_context_max = 700;
+    shape.tokens = shape.tokens_padded = shape.logits_rows = 1;
+    shape.copied_pages = 4;
+    CHECK(ends[0] == cost.step(shape).device / kTicksPerNs);
+    const Ticks tails = cost.step(shape).compression[static_cast<size_t>(CompressionPart::kMove)];
+    CHECK(tails > 0);
+    CHECK(folded.totals().compression[static_cast<size_t>(CompressionPart::kMove)] == tails);
+  }
+}
+
 TEST_CASE("step clock: priced by graph or by sum, folded or not, steps end at the same instants") {
   for (const int64_t host_ns : {0, 90'000, -40'000}) {
     for (const uint32_t in_flight : {1u, 2u}) {

@@ -255,6 +255,7 @@ bool draw_arenas(CoreConfig* config, Prng* prng) {
   PolicySet& set = config->policies;
   config->prefix_cache = false;
   set.layout = "compact";
+  set.identity = one_of({"session", "none"}, prng);
   set.layout_spec.kv_heads = number(prng, 1, 3);
   draw_budget(config, Moment::kPromptEnd, prng);
   set.retrieval = one_of({"freekv", "arkvale"}, prng);

@@ -144,6 +144,7 @@ TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
 
 TEST_CASE("arena: what a budget drops of a prompt has no home, and pages are those of what is left") {
   CoreConfig config = arena_config();
+  config.pages_gpu = 16;
   config.pages_host = 10;
   config.policies.scorer = "snapkv";
   config.policies.budget = "uniform";
