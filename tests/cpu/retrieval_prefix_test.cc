@@ -129,8 +129,8 @@ TEST_CASE("F-7 X-8 X-9 retrieval: copies, chunks, company and little memory chan
     setting.step_tokens_max = 20 + 9 * static_cast<uint32_t>(seed % 5);
     setting.calls_max = 1 + static_cast<uint32_t>(seed % 4);
     setting.spec.staging_buffers = 1 + static_cast<uint32_t>(seed % 2);
-    setting.pages_gpu = 48 + static_cast<uint32_t>(seed % 9);
-    setting.pages_host = 48 + static_cast<uint32_t>(seed % 30);
+    setting.pages_gpu = 38 + static_cast<uint32_t>(seed % 5);
+    setting.pages_host = 38 + static_cast<uint32_t>(seed % 20);
     const RetrievalOutcome scarce = run_retrieval(setting, weights, calls);
     preemptions += scarce.preemptions;
     adopted += scarce.tokens_adopted;
