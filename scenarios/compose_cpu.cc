@@ -79,9 +79,8 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {
   const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  const cpu::RetrievedOptions retrieved{.method = method,
-                                        .spec = config.policies.retrieval_spec,
-                                        .prefix_cache = config.prefix_cache};
+  const cpu::RetrievedOptions retrieved{
+      .method = method, .spec = config.policies.retrieval_spec, .prefix_cache = config.prefix_cache};
   if (!drops(config) && !chooses_packed(config)) {
     if (method != RetrievalMethod::kAll) {
       return cpu::RetrievedCache::make(memory, weights, retrieved);

@@ -213,8 +213,9 @@ class SimBackend final : public Backend {
  private:
   // Something is under way whose end only SimGrid knows.
   bool busy() const {
-    return copies_.busy() || waiting_for_offload_ > 0 || std::any_of(clocks_.begin(), clocks_.end(),
-                                         [](const StepClock& clock) { return clock.running_elsewhere(); });
+    return copies_.busy() || waiting_for_offload_ > 0 ||
+           std::any_of(clocks_.begin(), clocks_.end(),
+                       [](const StepClock& clock) { return clock.running_elsewhere(); });
   }
 
   void tell_source(const Command& command) {

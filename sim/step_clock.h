@@ -155,7 +155,8 @@ class StepClock {
     std::vector<DecodeLength> decodes;
     PartitionPrice::Answer stretch{.stretch_q16 = 0, .steps = 0};
   };
-  // Times since base_. All but the first two are sums over all steps so far, so that stretches can be subtracted.
+  // Times since base_. All but the first two are sums over all steps so far, so that stretches can be
+  // subtracted.
   struct Priced {
     Ticks end = 0;
     Ticks offloaded = -(Ticks{1} << 61);

@@ -62,9 +62,9 @@ struct ArenaCall {
   std::vector<kernels::ReadRun> pages;     // gpu pages, whole: by position, then the arena's
   std::vector<kernels::ReadRun> resident;  // numbers of dense layers' pages, by position
   std::vector<uint32_t> homes;             // host pages, by position
-  uint32_t gone = 0;                       // cells that each head has dropped: cell i is the i-th that is left
-  bool in_arena = false;                   // its prompt is complete
-  bool preempted = false;                  // nothing that lies behind this step may be written
+  uint32_t gone = 0;       // cells that each head has dropped: cell i is the i-th that is left
+  bool in_arena = false;   // its prompt is complete
+  bool preempted = false;  // nothing that lies behind this step may be written
   std::vector<ArenaLayer> layers;
 };
 

@@ -10,8 +10,7 @@ namespace {
 
 void gather(const std::vector<uint32_t>& rows, uint64_t width, const float* from, std::vector<float>* to) {
   to->resize(rows.size() * width);
-  for (size_t i = 0; i < rows.size(); ++i)
-    std::copy_n(from + rows[i] * width, width, to->data() + i * width);
+  for (size_t i = 0; i < rows.size(); ++i) std::copy_n(from + rows[i] * width, width, to->data() + i * width);
 }
 
 }  // namespace
@@ -125,8 +124,8 @@ void RecalledCells::hand_over(const Ending& ending) {
   Call& call = calls_.at(ending.call);
   const CallCells& cells = prompts_->cells(ending.call);
   const CellStore& store = prompts_->store();
-  RetrievedCache::KeptPrompt kept{ending.call, ending.tokens, cells.cells(0), call.gpu, call.homes,
-                                  ending.queries, {}};
+  RetrievedCache::KeptPrompt kept{
+      ending.call, ending.tokens, cells.cells(0), call.gpu, call.homes, ending.queries, {}};
   for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head)
     KVT_CHECK(cells.cells(head) == kept.cells);
   kept.copy = [&](uint32_t layer, uint32_t head, uint32_t cell, float* key, float* value) {

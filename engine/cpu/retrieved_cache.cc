@@ -240,7 +240,8 @@ void RetrievedCache::keep_factors(uint32_t layer, const float* q, const float* k
   const uint64_t kv_width = uint64_t{llm_.kv_heads} * llm_.head_dim;
   for (size_t r = 0; r < rows_.size(); ++r) {
     ArenaLayer& own = rows_[r].call->layers[layer];
-    const bool shadow = own.shadow != nullptr && q == nullptr, partial = own.partial != nullptr && q != nullptr;
+    const bool shadow = own.shadow != nullptr && q == nullptr,
+               partial = own.partial != nullptr && q != nullptr;
     if (shadow) own.shadow->add(k + r * kv_width);
     if (partial) own.partial->add(q + r * width, k + r * kv_width);
     if (!options_.prefix_cache || !(shadow || partial)) continue;

@@ -395,9 +395,8 @@ void Core::State::check_invariants() const {
     pages_own += call.pages_held() - (call.lease.pages - index.holes(call.lease)) - call.tables.lent();
     if (arena) {
       KVT_CHECK(uint64_t{table_pages(call)} * config.page_tokens >= call.kv - call.dead);
-      KVT_CHECK(!call.in_arena ||
-                call.pages.size() ==
-                    gpu_pages_held(config.policies.retrieval_spec, config.page_tokens, table_pages(call)));
+      KVT_CHECK(!call.in_arena || call.pages.size() == gpu_pages_held(config.policies.retrieval_spec,
+                                                                      config.page_tokens, table_pages(call)));
     } else if (!retention.by_group()) {
       KVT_CHECK(!dual || call.cells.at == call.kv);
       KVT_CHECK(uint64_t{call.pages_span()} * config.page_tokens >= call.kv);

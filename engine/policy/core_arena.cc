@@ -114,7 +114,8 @@ Core::State::Admitted Core::State::admit_to_arena(Slot slot) {
 }
 
 // The step that is being launched drops cells of the prompt that it completes. What is left moves together
-// (layout compact) and goes to the first of the call's homes; from now on its pages are pages of what is left.
+// (layout compact) and goes to the first of the call's homes; from now on its pages are pages of what is
+// left.
 void Core::State::drop_before_arena(CallState* call) {
   const uint32_t left = retention.cells_after(0, call->kv);
   KVT_CHECK(call->dead == 0 && left <= call->kv);

@@ -1,9 +1,10 @@
-// Placement arena with a prefix cache: a call begins with what other calls have left of its prompt on the host.
+// Placement arena with a prefix cache: a call begins with what other calls have left of its prompt on the
+// host.
 //
 // The prefix index holds homes (host pages) as it holds GPU pages elsewhere. A call leases those of its
-// prefix; their content is copied to GPU pages of its own before its first step, because chunks read the whole
-// context (METHODS 7.5, FreeKV x chunked prefill), and goes again when the prompt is complete. So a prefix
-// costs its calls nothing on the host, and each of them GPU memory of its own.
+// prefix; their content is copied to GPU pages of its own before its first step, because chunks read the
+// whole context (METHODS 7.5, FreeKV x chunked prefill), and goes again when the prompt is complete. So a
+// prefix costs its calls nothing on the host, and each of them GPU memory of its own.
 //
 // Homes are findable when the step that fills them has ended, not when it is planned: a copy starts at once.
 // Only what prompts have computed is: a decode read some pages only, so its KV depends on where its prompt

@@ -72,11 +72,11 @@ struct CallState {
   bool due = false;     // once its prompt is computed, it may be compressed
   uint32_t fill = 0;    // tokens that were known when it was admitted: its prompt, and what a preemption lost
   uint32_t ranked = 0;  // tokens that the last compression knew of
-  uint32_t answers = 0;             // compressions whose counts or holes the world has yet to say
-  uint32_t attempt = 0;             // admissions
-  uint32_t dead = 0;                // tokens of which no cell is left, where cells keep their places (or in an arena)
-  uint32_t dead_soon = 0;           // likewise, once the world has answered: how many is known before
-  uint32_t holes = 0;               // positions, in pages, that have no page any more
+  uint32_t answers = 0;    // compressions whose counts or holes the world has yet to say
+  uint32_t attempt = 0;    // admissions
+  uint32_t dead = 0;       // tokens of which no cell is left, where cells keep their places (or in an arena)
+  uint32_t dead_soon = 0;  // likewise, once the world has answered: how many is known before
+  uint32_t holes = 0;      // positions, in pages, that have no page any more
   std::vector<uint16_t> page_dead;  // likewise, by page position; may be shorter
 
   // Compressed prefixes (core_snapshots.cc).
@@ -424,7 +424,7 @@ struct Core::State {
   std::unique_ptr<DualPool> dual;  // formats by tag: then `gpu` and `index` hold frames
   PagePool gpu;
   std::unique_ptr<PagePool> host;
-  PrefixIndex index;               // placement arena: of host pages, as if the host were its gpu
+  PrefixIndex index;                         // placement arena: of host pages, as if the host were its gpu
   std::unique_ptr<SnapshotCache> snapshots;  // layouts that move cells: instead of `index`
   SessionStore sessions;
   Instant now{};

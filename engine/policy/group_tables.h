@@ -84,9 +84,9 @@ class GroupTables {
   // Appends its own pages, and forgets all.
   void clear(std::vector<PageId>* pages);
 
-  // It would begin with a snapshot: cells[g] cells of the first `tokens` tokens in group g, shared[g] pages to
-  // be read where they are. What it would need can be asked then: pages_until(), shared().
-  // REQUIRES: open, and empty.
+  // It would begin with a snapshot: cells[g] cells of the first `tokens` tokens in group g, shared[g] pages
+  // to be read where they are. What it would need can be asked then: pages_until(), shared(). REQUIRES: open,
+  // and empty.
   void stand_behind(uint32_t tokens, std::span<const uint32_t> cells, std::span<const uint32_t> shared);
   // It does: these are the snapshot's pages, group by group. REQUIRES: stand_behind().
   void borrow(std::span<const uint32_t> cells, std::span<const PageId> pages);

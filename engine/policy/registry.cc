@@ -257,7 +257,8 @@ std::optional<std::string> validate_recall_of_kept(const PolicySet& set, const P
            (axes.layout->keeping() == Keeping::kHoles ? " leaves pages with holes"
             : axes.layout->keeps_phase()              ? " has one table for each group of them"
                                                       : " turns the keys when they move") +
-           "; set layout: compact, or retrieval: quest with placement: gpu, or budget: all with layout: paged";
+           "; set layout: compact, or retrieval: quest with placement: gpu, or budget: all with layout: "
+           "paged";
   }
   if (axes.scorer->moment() != Moment::kPromptEnd) {
     return recalls + " that never change, but scorer " + set.scorer +

@@ -28,9 +28,7 @@ class Retention {
   bool keeps_all() const { return keeping_ == Keeping::kAll; }
   // Pages belong to (call, group), not to positions. Not with an arena: there is one group then, and the Core
   // counts the pages of what is left of a context (core_arena.cc).
-  bool by_group() const {
-    return !arena_ && (keeping_ == Keeping::kMove || keeping_ == Keeping::kRing);
-  }
+  bool by_group() const { return !arena_ && (keeping_ == Keeping::kMove || keeping_ == Keeping::kRing); }
   // Prompt chunks end at multiples of chunk_tokens() and are never cut.
   bool by_chunk() const { return by_chunk_; }
   uint32_t chunk_tokens() const { return chunk_tokens_; }

@@ -66,7 +66,8 @@ TEST_CASE(
     if (chooses) {
       // Heads did choose; what is on the gpu is never chosen again in vain.
       if (!recalls) CHECK(after(computed.out, "absent; 0.00 % of ")[0] != '0');
-      CHECK((computed.out.find(" 0.00 % of the head-pages chosen were absent") == std::string::npos) == recalls);
+      CHECK((computed.out.find(" 0.00 % of the head-pages chosen were absent") == std::string::npos) ==
+            recalls);
       more.push_back("--set=simulation.retrieval.outcomes=recorded");
     }
     if (!ring) {

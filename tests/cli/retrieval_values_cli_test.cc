@@ -49,7 +49,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("same decisions: turns that begin with prefixes on the host sample what they do without, in both worlds") {
+TEST_CASE(
+    "same decisions: turns that begin with prefixes on the host sample what they do without, in both "
+    "worlds") {
   const Folder folder;
   const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
   const Outcome computed =
@@ -64,9 +66,9 @@ TEST_CASE("same decisions: turns that begin with prefixes on the host sample wha
     CHECK(folder.read(std::string("sim") + file) == folder.read(std::string("cpu") + file));
   const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("cpu")});
   CHECK(replayed.out.find("same decisions") != std::string::npos);
-  const Outcome apart = run_tiny(folder, "freekv_turns",
-                                 {"--world=cpu", "--clock=virtual", "--no-write",
-                                  "--set=limits.prefix_cache=false"});
+  const Outcome apart =
+      run_tiny(folder, "freekv_turns",
+               {"--world=cpu", "--clock=virtual", "--no-write", "--set=limits.prefix_cache=false"});
   REQUIRE_MESSAGE(apart.status == 0, apart.err);
   CHECK(after(apart.out, "samples=") == after(computed.out, "samples="));
   CHECK(after(apart.out, "decisions=") != after(computed.out, "decisions="));

@@ -113,8 +113,8 @@ TEST_CASE("X-3 recalled cells: calls that are preempted come back, and what they
   uint64_t preemptions = 0, compressions = 0;
   for (uint64_t seed = 1; seed <= 16; ++seed) {
     CAPTURE(seed);
-    RetrievalSetting setting = setting_of(
-        seed % 2 == 0 ? RetrievalMethod::kFreekv : RetrievalMethod::kArkvale, "knorm", "ratio");
+    RetrievalSetting setting =
+        setting_of(seed % 2 == 0 ? RetrievalMethod::kFreekv : RetrievalMethod::kArkvale, "knorm", "ratio");
     setting.seed = seed;
     setting.delays = seed % 3;
     setting.in_flight = 1 + static_cast<uint32_t>(seed % 2);

@@ -60,9 +60,8 @@ RetrievalMethod method_of(const std::string& name) {
 std::unique_ptr<cpu::KvCache> make_cutting(const RetrievalSetting& setting, const CoreConfig& core,
                                            const cpu::KvMemory& memory, const cpu::RetrievedOptions& options,
                                            const ModelWeights& weights) {
-  cpu::CompressedConfig config{.core = core,
-                               .score = kernels::score_spec(*kernels::scorer_kind(setting.scorer)),
-                               .seed = 1};
+  cpu::CompressedConfig config{
+      .core = core, .score = kernels::score_spec(*kernels::scorer_kind(setting.scorer)), .seed = 1};
   config.score.window.window = 8;
   config.score.seed = 11;
   if (core.policies.placement == "arena") {

@@ -21,7 +21,7 @@ namespace kvtwin::testing {
 struct RetrievalCall {
   int64_t at_ns = 0;
   uint32_t prompt = 0, output = 0;
-  uint32_t session = UINT32_MAX;        // its own
+  uint32_t session = UINT32_MAX;       // its own
   std::vector<UnitRun> identity = {};  // in pages; none: nobody has such tokens
 };
 

@@ -36,7 +36,7 @@ TEST_CASE("negative: every planted bug is caught within a thousand seeds, and th
     CAPTURE(bug);
     // What only calls that drop cells can show is looked for among the seeds that have such calls.
     const bool drops = bug == "early_hole" || bug == "stale_order";
-    const bool shares = bug == "open_tail";  // likewise, calls that go on from compressed prefixes
+    const bool shares = bug == "open_tail";    // likewise, calls that go on from compressed prefixes
     const bool arenas = bug == "early_fetch";  // and those whose prefixes are on the host
     const char* const seeds = drops    ? "1000000 1001000"
                               : shares ? "3000000 3001000"

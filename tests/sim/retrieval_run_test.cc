@@ -38,8 +38,8 @@ class Arrivals final : public Client {
     for (; next_ < rows_.size() && rows_[next_].at_us * 1000 <= now.ns; ++next_) {
       std::vector<UnitRun>& identity = identities_.emplace_back();
       if (rows_[next_].shared > 0) identity.push_back({1, 0, rows_[next_].shared});
-      events->push_back(CallReady{
-          CallId{next_}, SessionId{next_}, rows_[next_].prompt, rows_[next_].output, identity, {}});
+      events->push_back(
+          CallReady{CallId{next_}, SessionId{next_}, rows_[next_].prompt, rows_[next_].output, identity, {}});
     }
   }
   void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents*) override {

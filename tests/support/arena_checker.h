@@ -1,5 +1,5 @@
-// ArenaChecker knows which gpu pages the steps in flight use, where calls have arenas: a transfer that writes to
-// one of them would be seen by a step that reads it.
+// ArenaChecker knows which gpu pages the steps in flight use, where calls have arenas: a transfer that writes
+// to one of them would be seen by a step that reads it.
 //
 // Pages of calls that end or are sent away stay known as long as a step that has them is in flight.
 
@@ -35,7 +35,7 @@ class ArenaChecker {
     uint32_t from = 0;  // single step of the launch
   };
   struct Launch {
-    std::vector<Use> uses;      // of its calls, before it began and granted with it
+    std::vector<Use> uses;  // of its calls, before it began and granted with it
     std::vector<PlanEntry> entries;
     std::vector<uint32_t> left;  // by entry: cells of a head behind it
   };
