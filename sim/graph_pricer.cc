@@ -53,12 +53,12 @@ uint64_t GraphPricer::pages_filled(const StepShape& shape, std::span<const PlanE
       after = before + 1;
     } else if (spec_.drops) {
       // Compressions follow their entries' order. Those without one keep all.
-      const bool is_cut = cut < shape.compressions.size() && shape.compressions[cut].tokens == after;
-      if (!entry.samples) continue;
       before = 0;
-      if (is_cut) {
+      if (cut < shape.compressions.size() && shape.compressions[cut].tokens == after) {
         const CompressionShape& one = shape.compressions[cut++];
         after = one.kept + one.held - one.ranked;
+      } else if (!entry.samples) {
+        continue;  // its prompt goes on
       }
     }
     filled += after / page - before / page;

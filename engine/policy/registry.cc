@@ -215,8 +215,14 @@ std::optional<std::string> validate_pools(const PolicySet& set, const PolicyAxes
            set.placement + "; set placement: gpu, or precision: int4";
   }
   if (!axes.budget->keeps_all() || set.layout != "paged") {
-    return "precision triaxial fills pages with cells of one format, budget " + set.budget + " and layout " +
-           set.layout + " move or drop them; set budget: all and layout: paged, or precision: int4";
+    const char* const why = axes.layout->keeping() == Keeping::kHoles
+                                ? ", which holds tokens from far apart, so holes would hardly ever empty one"
+                                : ", of all heads, but what is left is other tokens in each head, and so "
+                                  "other numbers of either format (METHODS 7.5: quotas per format)";
+    return "precision triaxial fills pages with cells of one format" + std::string(why) + "; budget " +
+           set.budget + " and layout " + set.layout +
+           " move or drop them; set budget: all and layout: paged, or precision: int4, which packs what is "
+           "left";
   }
   if (!axes.retrieval->reads_everything()) {
     return "precision triaxial fills pages with cells of positions far apart, which retrieval " +

@@ -156,6 +156,23 @@ TEST_CASE("registry: two pools are refused where pages move, cells are dropped o
                c->policies.placement = "host";
              }),
              "set placement: gpu, or precision: int4"));
+  // METHODS 7.5: what is dropped head by head leaves each head other numbers of either format; what is
+  // dropped for all heads empties no page of tokens from far apart; and what is packed is not moved.
+  const auto dropping = [&](const char* scorer, const char* layout, Moment moment) {
+    return with([&](CoreConfig* c) {
+      PolicySet& set = c->policies;
+      set.scorer = scorer, set.budget = "ratio", set.layout = layout, set.identity = "session";
+      set.scorer_spec.moment = moment;
+      set.budget_spec.ratio = kWhole / 2, set.budget_spec.chunk_tokens = 64;
+    });
+  };
+  const std::string way_out =
+      "set budget: all and layout: paged, or precision: int4, which packs what is left";
+  CHECK(says(dropping("knorm", "compact", Moment::kChunkEnd), "other numbers of either format"));
+  CHECK(says(dropping("knorm", "compact", Moment::kChunkEnd), way_out.c_str()));
+  CHECK(says(dropping("intent_rule", "page_mask_dead", Moment::kPromptEnd), "holds tokens from far apart"));
+  CHECK(says(dropping("intent_rule", "page_mask_dead", Moment::kPromptEnd), way_out.c_str()));
+  CHECK(says(dropping("snapkv", "compact", Moment::kPromptEnd), "would quantise them twice"));
 }
 
 TEST_CASE("registry: combinations that contradict each other are refused, with the way out") {

@@ -213,6 +213,61 @@ TEST_CASE("step clock: tails of snapshots are copied once, by the first step of 
   }
 }
 
+TEST_CASE("step clock: what a step offloads arrives behind its end, which is known once it is answered") {
+  const Catalog catalog;
+  const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
+  const auto cost = llama_cost();
+  const RetrievalCost prices(llm, catalog.device("h200").value(), catalog.node("a100-40gb").value(), 1,
+                             {.page_tokens = 32});
+  sim::GraphPricerSpec spec = identity_spec();
+  spec.graph.method = RetrievalMethod::kFreekv;
+  spec.policy = retrieval_defaults(RetrievalMethod::kFreekv);
+  spec.kv_heads = llm.kv_heads;
+  sim::GraphPricer pricer(spec, cost.get(), &prices);
+  sim::StepClock clock(EngineId{}, cost.get(), 1);
+  clock.extend(nullptr, &pricer, 1, nullptr);
+  const PlanEntry chunk{
+      .call = CallId{0}, .kind = EntryKind::kChunk, .samples = true, .tokens = 2048, .context = 0};
+  clock.launch({}, step_of(0, 1, {&chunk, 1}));
+  while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+  CHECK(clock.offloaded_at().ns < 0);
+  const Instant end = clock.take().ends.back();
+  // At least the last layer's 64 pages.
+  const RetrievalPrice offload = prices.offload();
+  CHECK(clock.offloaded_at().ns > end.ns);
+  CHECK((clock.offloaded_at().ns - end.ns) * kTicksPerNs <= 32 * (offload.fixed + 64 * offload.unit));
+  // Where prompts are cut before they are offloaded, a chunk that ends none offloads nothing.
+  spec.drops = true;
+  sim::GraphPricer cutting(spec, cost.get(), &prices);
+  StepShape shape;
+  const ChunkShape chunks[] = {{2048, 2048}};
+  shape.chunks = chunks;
+  shape.tokens = shape.tokens_padded = 2048;
+  PlanEntry entry{
+      .call = CallId{0}, .kind = EntryKind::kChunk, .samples = false, .tokens = 2048, .context = 2048};
+  const auto filled = [&] {
+    cutting.prepare(shape, {&entry, 1}, 0, {});
+    return cutting.outcomes()[cutting.step().filled()];
+  };
+  CHECK(filled() == 0);
+  entry.samples = true;
+  CHECK(filled() == 128);  // nothing was dropped: all of it
+  const CompressionShape cut[] = {{.tokens = 4096, .held = 4096, .ranked = 4096, .kept = 1000}};
+  shape.compressions = cut;
+  CHECK(filled() == 31);
+  // 96 tokens after the cut: cells 1,095 ends no page, cell 1,055 does.
+  entry = {.call = CallId{0},
+           .kind = EntryKind::kDecode,
+           .samples = true,
+           .tokens = 1,
+           .context = 4191,
+           .gone = 3096};
+  shape.compressions = {}, shape.chunks = {}, shape.decodes = 1, shape.tokens = shape.tokens_padded = 1;
+  CHECK(filled() == 0);
+  entry.context = 4151;
+  CHECK(filled() == 1);
+}
+
 TEST_CASE("step clock: priced by graph or by sum, folded or not, steps end at the same instants") {
   for (const int64_t host_ns : {0, 90'000, -40'000}) {
     for (const uint32_t in_flight : {1u, 2u}) {
