@@ -245,14 +245,34 @@ void draw_demotion(CoreConfig* config, Prng* prng) {
   config->watermark_pages = prng->chance(1, 2) ? 0 : config->pages_gpu / 8;
 }
 
+// A host tier that is small as a rule, and a disk of any size behind it.
+void draw_disk(CoreConfig* config, Prng* prng) {
+  PolicySet& set = config->policies;
+  set.retrieval = "all";
+  set.placement = "host";
+  if (set.identity == "none") set.identity = "shared";
+  config->prefix_cache = true;
+  config->pages_gpu = number(prng, 2, prng->chance(1, 2) ? 12 : 40);
+  config->pages_host = number(prng, 1, prng->chance(2, 3) ? 8 : 80);
+  config->pages_disk = prng->chance(1, 8) ? 1 : number(prng, 2, prng->chance(1, 2) ? 12 : 200);
+  config->clean_pages_target = number(prng, 1, config->pages_gpu);
+  config->clean_batch_pages = number(prng, 1, 8);
+  config->spill_pages_target = number(prng, prng->chance(1, 8) ? 0 : 1, config->pages_host);
+  config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu / 4);
+  if (prng->chance(1, 3) && config->admission != AdmissionKind::kFullReservation) {
+    config->preemption = PreemptionKind::kDemote;
+  }
+}
+
 Setting draw_setting(uint64_t seed) {
   Prng prng(draw({seed, 0x5a4}));
   Setting setting;
   CoreConfig config;
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
-  const bool demotion = seed >= kDemotionSeeds;
-  const bool cluster = seed >= kClusterSeeds && !demotion;
+  const bool disk = seed >= kDiskSeeds;
+  const bool demotion = seed >= kDemotionSeeds && !disk;
+  const bool cluster = seed >= kClusterSeeds && !demotion && !disk;
   if (cluster && config.policies.placement == "arena") {
     config.policies = PolicySet{};
     config.pages_host = 0;
@@ -263,7 +283,7 @@ Setting draw_setting(uint64_t seed) {
     const auto wrong = validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
-  } else if (seed >= kRetentionSeeds && !cluster && !demotion) {
+  } else if (seed >= kRetentionSeeds && seed < kClusterSeeds) {
     const bool snapshots = seed >= kSnapshotSeeds;
     const Moment moment = snapshots ? draw_snapshots(&config, &prng) : draw_retention(&config, &prng);
     if (!snapshots) draw_chunk(&config, &prng);
@@ -273,6 +293,7 @@ Setting draw_setting(uint64_t seed) {
     KVT_CHECK(!wrong.has_value());
   } else {
     if (demotion) draw_demotion(&config, &prng);
+    if (disk) draw_disk(&config, &prng);
     const auto wrong = validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
@@ -390,9 +411,9 @@ void print_swarm(uint64_t seed, bool folded) {
   for (CoreConfig& config : setting.run.engines) config.repeat_max = folded ? config.repeat_max : 1;
   const CoreConfig& c = setting.run.engines.front();
   fmt::print(
-      "{} engines, pages {}+{} of {} ({} a unit), step {} chunk {} calls {}, in flight {}, order {}, "
+      "{} engines, pages {}+{}+{} of {} ({} a unit), step {} chunk {} calls {}, in flight {}, order {}, "
       "admission {}, watermark {}, page order {}, cache {} {} {}, clean {}/{}, evict {}\n",
-      setting.run.engines.size(), c.pages_gpu, c.pages_host, c.page_tokens, c.unit_tokens, c.step_tokens_max,
+      setting.run.engines.size(), c.pages_gpu, c.pages_host, c.pages_disk, c.page_tokens, c.unit_tokens, c.step_tokens_max,
       c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max, static_cast<int>(c.batch_order),
       static_cast<int>(c.admission), c.watermark_pages, static_cast<int>(c.page_order), c.prefix_cache,
       c.prefix_eviction, c.policies.identity, c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
