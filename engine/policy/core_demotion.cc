@@ -47,7 +47,11 @@ bool Core::State::demote(Slot slot) {
   ++away;
   pages_coming += static_cast<uint32_t>(transfer.source.size()) - transfer.first;
   transfer.asked = false;
+#ifdef KVTWIN_PLANT_EARLY_DEMOTION
+  ask_for(&transfer, Tier::kGpu, Tier::kHost);  // planted: tests/negative must catch it
+#else
   if (call.launches == 0) ask_for(&transfer, Tier::kGpu, Tier::kHost);
+#endif
   return true;
 }
 

@@ -316,6 +316,10 @@ Setting draw_setting(uint64_t seed) {
   client.late_rejects = setting.run.prefill_engines > 0;
   client.roles = formats;
   client.prompt_tokens_max = std::min(number(&prng, 1, room / (prng.chance(1, 3) ? 1 : 4) + 1), 300u);
+  if (disk) {  // many that come back, few that never fit
+    client.prompt_tokens_max = std::min(number(&prng, 1, room / 2 + 1), 300u);
+    client.calls_per_session = number(&prng, 2, 10);
+  }
   client.output_tokens_max = prng.chance(1, 8) ? 250 : number(&prng, 1, 40);
   client.gap_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{50'000}}, &prng);
   client.cancels_per_100 = prng.chance(1, 2) ? 0 : number(&prng, 1, 60);
