@@ -103,7 +103,7 @@ void Metrics::transfer_done(Instant now, EngineId engine, TransferId transfer, b
   KVT_CHECK(found != here.transfers.end());
   EngineTotals& totals = here.totals;
   ++(failed ? totals.transfers_failed : totals.transfers);
-  if (found->receives) {
+  if (found->kind == TransferKind::kReceive) {
     received(now, here, *found, failed);
     here.transfers.erase(found);
     return;
@@ -111,6 +111,12 @@ void Metrics::transfer_done(Instant now, EngineId engine, TransferId transfer, b
   const uint64_t bytes = failed ? 0 : found->pages * facts_[raw(engine)].page_bytes;
   if (found->target == Tier::kGpu) totals.bytes_in += bytes;
   if (found->source == Tier::kGpu) totals.bytes_out += bytes;
+  if (found->source == Tier::kDisk) totals.bytes_from_disk += bytes;
+  if (found->target == Tier::kDisk) totals.bytes_to_disk += bytes;
+  if (found->kind == TransferKind::kRecall && !failed) {
+    (found->source == Tier::kDisk ? totals.hits_disk : totals.hits_host) +=
+        found->pages * facts_[raw(engine)].page_tokens;
+  }
   if (found->recall != kNone)
     here.recalls[found->recall].done = failed ? here.recalls[found->recall].start : now;
   here.transfers.erase(found);
@@ -138,8 +144,8 @@ void Metrics::saw_command(Instant now, const Command& command) {
   if (const auto* start = std::get_if<StartTransfer>(&command)) {
     Engine& engine = engines_[raw(start->engine)];
     tick(engine, now);
-    engine.transfers.push_back({start->transfer, start->source_tier, start->target_tier, start->source.size(),
-                                kNone, start->kind == TransferKind::kReceive, start->call});
+    engine.transfers.push_back({start->transfer, start->kind, start->source_tier, start->target_tier,
+                                start->source.size(), kNone, start->call});
     if (start->kind == TransferKind::kReceive) {
       mark(calls_[raw(start->call)], live_[live_of_[raw(start->call)]], engine, now, TimeShare::kQueue);
     }
@@ -232,6 +238,8 @@ void Metrics::saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges)
   }
   pages_until(here, now);
   here.pages_held = gauges.pages_gpu_held;
+  here.totals.pages_disk_peak =
+      std::max(here.totals.pages_disk_peak, gauges.pages_disk_total - gauges.pages_disk_free);
   here.pages_int2_held = gauges.pages_int2_held;  // prompts alone take them: never ahead
   note_peaks(here);
 }

@@ -57,11 +57,11 @@ struct Metrics::Launch {
 
 struct Metrics::Transfer {
   TransferId id{};
+  TransferKind kind{};
   Tier source{}, target{};
   uint64_t pages = 0;
   uint32_t recall = kNone;
-  bool receives = false;  // the KV of `call`, from another engine
-  CallId call{};
+  CallId call{};  // kReceive: whose KV comes from another engine
 };
 
 struct Metrics::Engine {

@@ -110,6 +110,11 @@ void add_engines(const Metrics& metrics, Summary* sum) {
     sum->bytes_in += engine.bytes_in;
     sum->bytes_out += engine.bytes_out;
     sum->bytes_received += engine.bytes_received;
+    sum->bytes_from_disk += engine.bytes_from_disk;
+    sum->bytes_to_disk += engine.bytes_to_disk;
+    sum->pages_disk_peak += engine.pages_disk_peak;
+    sum->hits_host += engine.hits_host;
+    sum->hits_disk += engine.hits_disk;
     sum->transfer_exposed = sum->transfer_exposed + engine.exposed;
     sum->transfer_hidden = sum->transfer_hidden + engine.hidden;
     held_ns += engine.pages_held_ns;

@@ -50,6 +50,7 @@ struct Summary {
   uint64_t steps = 0, call_steps = 0;
   double busy = 0;  // share of engine time in which a step ran
   uint64_t transfers = 0, transfers_failed = 0, bytes_in = 0, bytes_out = 0, bytes_received = 0;
+  uint64_t bytes_from_disk = 0, bytes_to_disk = 0, pages_disk_peak = 0, hits_host = 0, hits_disk = 0;
   Duration transfer_exposed{}, transfer_hidden{};
   std::array<Integral, kTimeShares> time_ns{};  // summed over finished calls
   Integral latency_ns = 0;                      // their E2E; equals the sum of time_ns exactly

@@ -199,6 +199,8 @@ class Reader {
     out.unit_tokens = in.unit_tokens();
     out.pages_gpu = in.pages_gpu();
     out.pages_host = in.pages_host();
+    out.pages_disk = in.pages_disk();
+    out.spill_pages_target = in.spill_pages_target();
     out.calls_max = in.calls_max();
     out.step_tokens_max = in.step_tokens_max();
     out.chunk_tokens_max = in.chunk_tokens_max();
@@ -442,6 +444,8 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
     engine.set_unit_tokens(in.unit_tokens);
     engine.set_pages_gpu(in.pages_gpu);
     engine.set_pages_host(in.pages_host);
+    engine.set_pages_disk(in.pages_disk);
+    engine.set_spill_pages_target(in.spill_pages_target);
     engine.set_calls_max(in.calls_max);
     engine.set_step_tokens_max(in.step_tokens_max);
     engine.set_chunk_tokens_max(in.chunk_tokens_max);

@@ -45,6 +45,7 @@ struct NodeSpec {
   Figure host_memory_bytes, host_memory_bytes_per_s, nvlink_bytes_per_s, nvlink_latency_ns;
   Figure price_usd_per_hour;
   Figure nic_bytes_per_s;
+  Figure disk_bytes, disk_read_bytes_per_s, disk_write_bytes_per_s, disk_latency_ns;  // all or none
   Figure copy_row_bytes, host_sync_ns;  // of recalls inside a step (retrieval_cost.h)
 };
 

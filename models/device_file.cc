@@ -96,6 +96,10 @@ Result<NodeSpec> node_from(const v1::NodeSpec& in, const std::string& where) {
   KVT_FIGURE(host_memory_bytes_per_s, true, 1e6, 1e14);
   KVT_FIGURE(nvlink_bytes_per_s, false, 1e6, 1e14);
   KVT_FIGURE(nic_bytes_per_s, false, 1e6, 1e13);
+  KVT_FIGURE(disk_bytes, false, 1e6, 1e16);
+  KVT_FIGURE(disk_read_bytes_per_s, in.has_disk_bytes(), 1e6, 1e13);
+  KVT_FIGURE(disk_write_bytes_per_s, in.has_disk_bytes(), 1e6, 1e13);
+  KVT_FIGURE(disk_latency_ns, in.has_disk_bytes(), 0, 1e9);
   KVT_FIGURE(nvlink_latency_ns, in.has_nvlink_bytes_per_s(), 0, 1e9);
   KVT_FIGURE(price_usd_per_hour, false, 0, 1e6);
   if (auto r = reader.result(); !r) return tl::unexpected<Mistake>(r.error());

@@ -118,7 +118,8 @@ SimulatedEnd::CompressionTimes compression_of(const sim::SimReport& report) {
   return out;
 }
 
-sim::PlatformSpec platform_of(const EngineKind& kind) {
+// `disk`: some engine keeps pages there.
+sim::PlatformSpec platform_of(const EngineKind& kind, bool disk) {
   sim::PlatformSpec out;
   const NodeSpec& node = kind.node;
   out.gpus = kind.node_gpus;
@@ -128,6 +129,11 @@ sim::PlatformSpec platform_of(const EngineKind& kind) {
   if (node.copy_overhead_d2h_ns.present()) out.copy_overhead_out = rounded(node.copy_overhead_d2h_ns);
   if (node.host_memory_bytes_per_s.present()) out.host_memory_gb_per_s = giga(node.host_memory_bytes_per_s);
   if (node.nvlink_bytes_per_s.present()) out.nvlink_gb_per_s = giga(node.nvlink_bytes_per_s);
+  if (disk) {
+    out.disk_read_gb_per_s = giga(node.disk_read_bytes_per_s);
+    out.disk_write_gb_per_s = giga(node.disk_write_bytes_per_s);
+    out.disk_latency = rounded(node.disk_latency_ns);
+  }
   if (node.nic_bytes_per_s.present()) out.nic_gb_per_s = giga(node.nic_bytes_per_s);
   return out;
 }
@@ -135,10 +141,11 @@ sim::PlatformSpec platform_of(const EngineKind& kind) {
 // Nodes of all kinds, one behind the other; engines fill a node before they take the next.
 void place_on_nodes(const Composed& composed, sim::SimConfig* out) {
   uint32_t gpus_before = 0;
+  const bool disk = composed.options.engines.front().pages_disk > 0;
   for (const EngineKind& kind : composed.kinds) {
     for (uint32_t node = 0; node < kind.nodes; ++node) {
       const bool first = gpus_before == 0 && node == 0;
-      first ? void(out->node = platform_of(kind)) : out->node.further.push_back(platform_of(kind));
+      first ? void(out->node = platform_of(kind, disk)) : out->node.further.push_back(platform_of(kind, disk));
     }
     const uint32_t per_node = kind.node_gpus / kind.gpus_each;
     for (uint32_t i = 0; i < kind.engines; ++i) {

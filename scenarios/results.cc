@@ -58,7 +58,11 @@ void fill_pages(const Summary& sum, const Composed& composed, v1::Pages* out) {
   out->set_reclaimed(sum.reclaimed);
   out->set_page_tokens(composed.options.engines.front().page_tokens);
   out->set_page_bytes(composed.facts.front().page_bytes);
-  for (const CoreConfig& config : composed.options.engines) out->set_host(out->host() + config.pages_host);
+  for (const CoreConfig& config : composed.options.engines) {
+    out->set_host(out->host() + config.pages_host);
+    out->set_disk(out->disk() + config.pages_disk);
+  }
+  out->set_disk_peak(sum.pages_disk_peak);
 }
 
 void fill_series(const char* name, const char* unit, const Series& in, v1::RunResult* out) {
@@ -107,6 +111,10 @@ void fill_transfers(const Summary& sum, v1::Transfers* out) {
   out->set_exposed_ns(sum.transfer_exposed.ns);
   out->set_hidden_ns(sum.transfer_hidden.ns);
   out->set_bytes_received(sum.bytes_received);
+  out->set_hits_host(sum.hits_host);
+  out->set_hits_disk(sum.hits_disk);
+  out->set_bytes_from_disk(sum.bytes_from_disk);
+  out->set_bytes_to_disk(sum.bytes_to_disk);
 }
 
 void fill_compression(const SimulatedEnd::CompressionTimes& in, v1::CompressionTimes* out) {

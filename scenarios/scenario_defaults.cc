@@ -15,7 +15,7 @@ constexpr char kDefaults[] = R"pb(
   model { name: "" weights: "" context_window: 0 }
   hardware { node: "" gpus: 0 nodes: 1 }
   engines { count: 1 tensor_parallel: 1 routing: "round_robin" prefill: 0 }
-  memory { page_tokens: 16 gpu_pages: 0 gpu_fraction: 0.9 host_bytes: 0 reserved_pages: 0 }
+  memory { page_tokens: 16 gpu_pages: 0 gpu_fraction: 0.9 host_bytes: 0 disk_bytes: 0 reserved_pages: 0 }
   limits {
     preset: ""
     calls_max: 256
@@ -31,6 +31,7 @@ constexpr char kDefaults[] = R"pb(
     evict_batch_pages: 64
     clean_batch_pages: 256
     clean_pages_target: 0
+    spill_pages_target: 0
   }
   policies {
     scorer: "none"

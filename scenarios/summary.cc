@@ -149,6 +149,13 @@ class Table {
         static_cast<double>(all.bytes_out()) / 1e9, static_cast<double>(all.exposed_ns()) / 1e9,
         static_cast<double>(all.hidden_ns()) / 1e9,
         all.failed() > 0 ? fmt::format("; {} failed", all.failed()) : "");
+    if (r_.pages().disk() > 0) {
+      row("  disk", "{} tokens of prefixes came back from the disk, {} from the host; {:.3f} GB read, {:.3f} GB "
+          "written; at most {} of {} pages full",
+          grouped(all.hits_disk()), grouped(all.hits_host()), static_cast<double>(all.bytes_from_disk()) / 1e9,
+          static_cast<double>(all.bytes_to_disk()) / 1e9, grouped(r_.pages().disk_peak()),
+          grouped(r_.pages().disk()));
+    }
     if (all.bytes_received() > 0) {
       row("  between engines", "{:.3f} GB of KV that others computed",
           static_cast<double>(all.bytes_received()) / 1e9);
@@ -269,6 +276,10 @@ void put(const v1::Transfers& all, nlohmann::ordered_json* out) {
   (*out)["transfer_exposed_s"] = static_cast<double>(all.exposed_ns()) / 1e9;
   (*out)["transfer_hidden_s"] = static_cast<double>(all.hidden_ns()) / 1e9;
   (*out)["transfer_bytes_received"] = all.bytes_received();
+  (*out)["hit_tokens_host"] = all.hits_host();
+  (*out)["hit_tokens_disk"] = all.hits_disk();
+  (*out)["disk_bytes_read"] = all.bytes_from_disk();
+  (*out)["disk_bytes_written"] = all.bytes_to_disk();
 }
 
 void put(const v1::Price& all, nlohmann::ordered_json* out) {

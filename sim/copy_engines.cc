@@ -26,10 +26,12 @@ CopyEngines::CopyEngines(const PlatformSpec& spec, const std::vector<Place>& pla
       lanes.in.push_back(add_lane(grid->host_to_gpu(socket, gpu), node.copy_overhead_in));
       lanes.out.push_back(add_lane(grid->gpu_to_host(gpu, socket), node.copy_overhead_out));
     }
-    if (spec.disk_gb_per_s > 0) {
+    if (spec.disk_read_gb_per_s > 0) {
       const uint32_t socket = socket_of(spec, place.gpu_first);
-      lanes.to_disk.push_back(add_lane(grid->host_to_disk(socket), Duration{}));
-      lanes.from_disk.push_back(add_lane(grid->disk_to_host(socket), Duration{}));
+      lanes.to_disk.push_back(add_lane(grid->host_to_disk(socket), spec.disk_latency));
+      for (uint32_t gpu = place.gpu_first; gpu < place.gpu_first + place.gpus; ++gpu) {
+        lanes.from_disk.push_back(add_lane(grid->disk_to_gpu(gpu), spec.disk_latency));
+      }
     }
     places_.push_back(std::move(lanes));
   }
@@ -61,7 +63,7 @@ const std::vector<uint32_t>& CopyEngines::lanes_for(uint32_t place, Tier source,
   if (source == Tier::kHost && target == Tier::kGpu) return lanes.in;
   if (source == Tier::kGpu && target == Tier::kHost) return lanes.out;
   if (source == Tier::kHost && target == Tier::kDisk) return lanes.to_disk;
-  KVT_CHECK(source == Tier::kDisk && target == Tier::kHost);  // a policy goes by way of the host
+  KVT_CHECK(source == Tier::kDisk && target == Tier::kGpu);
   return lanes.from_disk;
 }
 

@@ -4,6 +4,9 @@
 // overhead; what they share (host memory, links between sockets) SimGrid divides fairly. A transfer of an
 // engine with g GPUs is g copies of 1/g of the bytes, side by side, and is done when the last one is.
 //
+// A disk belongs to the node: all its engines share it. What is read from it goes through host memory to a
+// GPU, piece by piece, as one copy at the rate of the slowest part.
+//
 // The overhead is a delay before the copy, not a link latency: SimGrid divides a link in proportion to
 // 1 / latency, and a latency would be the same in both directions.
 
@@ -66,7 +69,7 @@ class CopyEngines {
     uint64_t id = 0;
     uint32_t copies_left = 0;
   };
-  // Lanes of one engine: its GPUs', each way, then the disk's.
+  // Lanes of one engine: its GPUs', each way, then the disk's: one to it, from it one to each GPU.
   struct Lanes {
     std::vector<uint32_t> in, out;
     std::vector<uint32_t> to_disk, from_disk;

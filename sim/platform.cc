@@ -20,7 +20,7 @@ std::string bad_rate(const char* name, double value, bool may_be_zero) {
 
 Result<void> validate_platform(const PlatformSpec& spec) {
   for (const PlatformSpec& node : spec.further) {
-    if (!node.further.empty() || node.disk_gb_per_s > 0)
+    if (!node.further.empty() || node.disk_read_gb_per_s > 0)
       return mistake("node", "a further node has further ones or a disk", "only the first may");
     if (Result<void> ok = validate_platform(node); !ok) return ok;
   }
@@ -50,7 +50,8 @@ Result<void> validate_platform(const PlatformSpec& spec) {
         bad_rate("socket_link_gb_per_s", spec.socket_link_gb_per_s, spec.sockets == 1),
         bad_rate("nvlink_gb_per_s", spec.nvlink_gb_per_s, true),
         bad_rate("nic_gb_per_s", spec.nic_gb_per_s, true),
-        bad_rate("disk_gb_per_s", spec.disk_gb_per_s, true)}) {
+        bad_rate("disk_read_gb_per_s", spec.disk_read_gb_per_s, true),
+        bad_rate("disk_write_gb_per_s", spec.disk_write_gb_per_s, spec.disk_read_gb_per_s == 0)}) {
     if (!what.empty()) return mistake("node", what, "0.001 to 1,000,000 GB/s would be right");
   }
   return {};

@@ -23,7 +23,9 @@ struct PlatformSpec {
   double host_memory_gb_per_s = 200;  // of each socket, reads and writes together
   double socket_link_gb_per_s = 60;   // between sockets, in each direction; unused with one socket
   double nvlink_gb_per_s = 0;         // of each GPU, in each direction; 0: none
-  double disk_gb_per_s = 0;           // of the node, in each direction; 0: no disk tier
+  double disk_read_gb_per_s = 0;      // of the node's disks together; 0: no disk tier
+  double disk_write_gb_per_s = 0;     // likewise; reads and writes do not slow each other down
+  Duration disk_latency{};            // before each transfer's first byte, either way
   double nic_gb_per_s = 0;            // of each GPU, to other nodes, in each direction; 0: none
   // More nodes of a cluster, perhaps of other kinds. GPUs and sockets are numbered on from node to node.
   // These have no further ones, and no disk.

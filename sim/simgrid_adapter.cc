@@ -92,7 +92,7 @@ void SimGrid::State::build() {
   for (uint32_t i = 0; i < sockets_of(spec); ++i) {
     memories.push_back(zone->create_host("memory" + std::to_string(i), 1.0)->seal());
   }
-  if (spec.disk_gb_per_s > 0) disk = zone->create_host("disk", 1.0)->seal();
+  if (spec.disk_read_gb_per_s > 0) disk = zone->create_host("disk", 1.0)->seal();
   build_routes();
   zone->seal();  // explicitly: SimGrid seals by itself only for the first engine of a process
 }
@@ -150,9 +150,21 @@ void SimGrid::State::build_node(const NodePlace& place, std::vector<const sg4::S
     }
   }
   if (place.index > 0 || disk == nullptr) return;
-  const auto* disk_link = split("disk", node.disk_gb_per_s);
+  const auto link = [&](const char* name, double gb_per_s) {
+    auto* made = zone->create_link(name, gb_per_s * 1e9);
+    made->set_latency(0)->seal();
+    return sg4::LinkInRoute(made);
+  };
+  const sg4::LinkInRoute reads = link("disk_read", node.disk_read_gb_per_s);
+  const sg4::LinkInRoute writes = link("disk_write", node.disk_write_gb_per_s);
+  const auto one_way = [&](sg4::Host* source, sg4::Host* target, std::vector<sg4::LinkInRoute> links) {
+    zone->add_route(source->get_netpoint(), target->get_netpoint(), nullptr, nullptr, links, false);
+  };
   for (uint32_t s = 0; s < node.sockets; ++s) {
-    connect(disk, memories[s], {{disk_link, Up::UP}, sg4::LinkInRoute(memory_links[s])});
+    one_way(memories[s], disk, {sg4::LinkInRoute(memory_links[s]), writes});
+  }
+  for (uint32_t i = 0; i < node.gpus; ++i) {
+    one_way(disk, gpus[i], {reads, sg4::LinkInRoute(memory_links[socket_of(spec, i)]), {pcies[i], Up::UP}});
   }
 }
 
@@ -255,13 +267,15 @@ RouteId SimGrid::gpu_to_gpu(uint32_t source, uint32_t target) {
 RouteId SimGrid::host_to_disk(uint32_t socket) {
   State& s = *state_;
   KVT_CHECK(s.disk != nullptr);
-  return s.route(s.memories.at(socket), s.disk, std::min(s.spec.disk_gb_per_s, s.spec.host_memory_gb_per_s));
+  return s.route(s.memories.at(socket), s.disk,
+                 std::min(s.spec.disk_write_gb_per_s, s.spec.host_memory_gb_per_s));
 }
 
-RouteId SimGrid::disk_to_host(uint32_t socket) {
+RouteId SimGrid::disk_to_gpu(uint32_t gpu) {
   State& s = *state_;
   KVT_CHECK(s.disk != nullptr);
-  return s.route(s.disk, s.memories.at(socket), std::min(s.spec.disk_gb_per_s, s.spec.host_memory_gb_per_s));
+  const double rate = gb_per_s(host_to_gpu(socket_of(s.spec, gpu), gpu));
+  return s.route(s.disk, s.gpus.at(gpu), std::min(s.spec.disk_read_gb_per_s, rate));
 }
 
 double SimGrid::gb_per_s(RouteId route) const { return state_->routes.at(raw(route)).gb_per_s; }

@@ -34,8 +34,9 @@ class SimGrid {
   RouteId host_to_gpu(uint32_t socket, uint32_t gpu);
   RouteId gpu_to_host(uint32_t gpu, uint32_t socket);
   RouteId gpu_to_gpu(uint32_t source, uint32_t target);  // REQUIRES: there is a way (platform.h)
-  RouteId host_to_disk(uint32_t socket);                 // REQUIRES: disk_gb_per_s > 0
-  RouteId disk_to_host(uint32_t socket);
+  // REQUIRES: disk_read_gb_per_s > 0. A read passes through the memory next to the GPU, in pieces, and on.
+  RouteId host_to_disk(uint32_t socket);
+  RouteId disk_to_gpu(uint32_t gpu);
   // What a copy alone on this path gets: the slowest link.
   double gb_per_s(RouteId route) const;
 

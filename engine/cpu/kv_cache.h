@@ -27,7 +27,10 @@ struct KvMemory {
   uint32_t page_tokens = 16;
   uint32_t pages_gpu = 0;   // pages [0, pages_gpu) of the address space
   uint32_t pages_host = 0;  // behind them
-  bool poison = false;      // pages are filled with NaN when they are granted: tests
+  bool poison = false;      // pages are filled with NaN when they are granted, or left the disk: tests
+  uint32_t pages_disk = 0;  // behind the host's
+
+  uint64_t pages() const { return uint64_t{pages_gpu} + pages_host + pages_disk; }
 };
 
 // What the engine lends those that run rows of their own, or keep something for a session.

@@ -1,4 +1,4 @@
-// KvStore holds the values of an engine's pages, on the gpu tier and on the host tier alike: tiers are
+// KvStore holds the values of an engine's pages, on the gpu, on the host and on the disk alike: tiers are
 // ranges of one address space (units.h, PageId), and to this engine all memory is equal.
 //
 // A page is one piece: [layers][keys, values][kv_heads][page_tokens][head_dim], fp32. Memory is taken when a

@@ -11,7 +11,7 @@ namespace kvtwin::cpu {
 Result<std::unique_ptr<KvCache>> PackedCache::make(const KvMemory& memory, const LlmSpec& llm,
                                                    const PackedFormat& format) {
   const PageShape shape{memory.page_tokens, llm.head_dim, format.group};
-  const PackedPool pool{format.format, memory.pages_gpu + memory.pages_host};
+  const PackedPool pool{format.format, static_cast<uint32_t>(memory.pages())};
   Result<PackedStore> store =
       PackedStore::make(llm, shape, {&pool, 1}, div_ceil(format.step_tokens_max, memory.page_tokens));
   if (!store) return tl::unexpected<Mistake>(store.error());
@@ -150,8 +150,10 @@ void PackedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, S
 void PackedCache::told(const Command& command) {
   if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
     KVT_CHECK(transfer->source.size() == transfer->target.size());
-    for (size_t i = 0; i < transfer->source.size(); ++i)
+    for (size_t i = 0; i < transfer->source.size(); ++i) {
       store_.copy(transfer->source[i], transfer->target[i]);
+      if (memory_.poison && transfer->source_tier == Tier::kDisk) store_.poison(transfer->source[i]);
+    }
   }
   // A preempted call may still be in a step that was launched before; if it comes back, it begins a new
   // table.

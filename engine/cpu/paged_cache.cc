@@ -7,7 +7,7 @@
 namespace kvtwin::cpu {
 
 Result<std::unique_ptr<KvCache>> PagedCache::make(const KvMemory& memory, const LlmSpec& llm) {
-  Result<KvStore> kv = KvStore::make(llm, memory.page_tokens, uint64_t{memory.pages_gpu} + memory.pages_host);
+  Result<KvStore> kv = KvStore::make(llm, memory.page_tokens, memory.pages());
   if (!kv) return tl::unexpected<Mistake>(kv.error());
   return std::unique_ptr<KvCache>(new PagedCache(memory, llm, std::move(*kv)));
 }
@@ -57,7 +57,10 @@ void PagedCache::attend(uint32_t layer, float* q, float* k, const float* v, floa
 void PagedCache::told(const Command& command) {
   if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
     KVT_CHECK(transfer->source.size() == transfer->target.size());
-    for (size_t i = 0; i < transfer->source.size(); ++i) kv_.copy(transfer->source[i], transfer->target[i]);
+    for (size_t i = 0; i < transfer->source.size(); ++i) {
+      kv_.copy(transfer->source[i], transfer->target[i]);
+      if (memory_.poison && transfer->source_tier == Tier::kDisk) kv_.poison(transfer->source[i]);
+    }
   }
   // A preempted call may still be in a step that was launched before; if it comes back, it begins a new
   // table.

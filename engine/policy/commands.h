@@ -149,11 +149,12 @@ struct LaunchStep {
 };
 
 enum class TransferKind : uint8_t {
-  kRecall,
+  kRecall,  // a cached prefix, from the host or the disk
   kDemote,
   kReceive,  // gpu pages of another engine, `from`: the prompt of `call`, which was computed there
   kPreempt,  // all pages of a call that was sent away, to the host; the last one may be filled in part
   kResume,   // those of them that the call needs again
+  kSpill,    // cached prefixes, from the host to the disk
 };
 
 // Copy pages between tiers, in this order. Both sides are reserved until TransferDone/TransferFailed.

@@ -64,6 +64,7 @@ struct CoreConfig {
   uint32_t unit_tokens = 16;  // divides page_tokens
   uint32_t pages_gpu = 0;
   uint32_t pages_host = 0;           // 0: no host tier
+  uint32_t pages_disk = 0;           // behind the host tier; 0: none
   uint32_t pages_int2 = 0;           // triaxial: the first so many of pages_gpu; the others are int4
   uint32_t calls_max = 256;          // running at once (vLLM max_num_seqs)
   uint32_t step_tokens_max = 2048;   // budget of one step (vLLM max_num_batched_tokens)
@@ -81,7 +82,8 @@ struct CoreConfig {
   std::string prefix_eviction = "lru";
   uint32_t evict_batch_pages = 64;   // evict at least this many at once when any are needed
   uint32_t clean_pages_target = 0;   // host tier: keep so many gpu pages free or copied to the host
-  uint32_t clean_batch_pages = 256;  // of one demotion
+  uint32_t spill_pages_target = 0;   // disk tier: keep so many host pages free
+  uint32_t clean_batch_pages = 256;  // of one demotion or spill
   // Ascending; steps of at most the largest are padded up to the next one (CUDA graphs).
   std::vector<uint32_t> capture_sizes;
   PolicySet policies;

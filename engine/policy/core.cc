@@ -69,8 +69,11 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
       host(c.pages_host == 0
                ? nullptr
                : std::make_unique<PagePool>(PageId{c.pages_gpu}, c.pages_host, PageOrder::kLowestFirst)),
+      disk(c.pages_disk == 0 ? nullptr
+                             : std::make_unique<PagePool>(PageId{c.pages_gpu + c.pages_host}, c.pages_disk,
+                                                          PageOrder::kLowestFirst)),
       index(c.page_tokens / c.unit_tokens, arena ? host.get() : &gpu, arena ? nullptr : host.get(),
-            make_prefix_eviction(c.prefix_eviction), dual.get()),
+            make_prefix_eviction(c.prefix_eviction), dual.get(), disk.get()),
       snapshots(make_snapshots(c, retention)),
       sessions(axes.identity->session_states_max()) {
   KVT_CHECK(!validate_limits(c).has_value());
@@ -85,7 +88,7 @@ void Core::State::apply(Instant at, const Event& event, std::vector<Command>* co
   std::visit([this](const auto& e) { on(e); }, event);
   while (plan_step()) {
   }
-  start_cleaning();
+  start_copies_down();
   out = nullptr;
 }
 
@@ -132,7 +135,7 @@ void Core::State::on(const CallReady& event) {
   if (raw(event.call) >= slots.size()) slots.resize(raw(event.call) + 1, UINT32_MAX);
   slots[raw(event.call)] = slot;
   waiting.push_back(slot);
-  cleaning_barred = false;
+  cleaning_barred = spilling_barred = false;
   ++calls_live;
   sessions.begin(event.session);
   drop_surplus_sessions();
@@ -200,7 +203,7 @@ void Core::State::on(const Timer&) {}  // no policy sets one yet
 
 void Core::State::end_call(Slot slot) {
   CallState& call = calls[slot];
-  cleaning_barred = false;
+  cleaning_barred = spilling_barred = false;
   if (call.phase == CallState::Phase::kWaiting) {
     waiting.erase(std::find(waiting.begin(), waiting.end(), slot));
     if (!call.host_pages.empty()) let_go_of_host(&call);
@@ -351,6 +354,8 @@ CoreGauges Core::gauges() const {
   g.pages_gpu_held = g.pages_gpu_total - g.pages_gpu_free - g.pages_gpu_cached;
   g.pages_host_total = s.host ? s.host->pages_total() : 0;
   g.pages_host_free = s.host ? s.host->pages_free() + static_cast<uint32_t>(host_ahead) : 0;
+  g.pages_disk_total = s.config.pages_disk;
+  g.pages_disk_free = s.disk ? s.disk->pages_free() : 0;
   g.cells_held = s.cells_held - cells_ahead;
   g.slots_held = (s.pages_running - (s.arena ? host_ahead : pages_ahead)) * s.config.page_tokens;
   if (s.dual) {  // cells that wait for their group have slots in staging
@@ -365,6 +370,7 @@ void Core::check_invariants() const { state_->check_invariants(); }
 void Core::State::check_invariants() const {
   gpu.check_invariants();
   if (host) host->check_invariants();
+  if (disk) disk->check_invariants();
   index.check_invariants();
   if (snapshots) snapshots->check_invariants();
   sessions.check_invariants();
@@ -409,8 +415,8 @@ void Core::State::check_invariants() const {
       }
     }
   }
-  uint64_t gpu_in_flight = 0, host_in_flight = 0;
-  check_transfers(&gpu_in_flight, &host_in_flight);
+  uint64_t gpu_in_flight = 0, host_in_flight = 0, disk_in_flight = 0;
+  check_transfers(&gpu_in_flight, &host_in_flight, &disk_in_flight);
   pages_own += pages_handed_over();
   KVT_CHECK(live == calls_live);
   KVT_CHECK(cells == cells_held);
@@ -422,6 +428,7 @@ void Core::State::check_invariants() const {
   const uint32_t host_in_index = arena ? index.pages_gpu() : index.pages_host();
   KVT_CHECK(gpu.pages_owned() == pages_own + in_index + in_snapshots + gpu_in_flight);
   KVT_CHECK(!host || host->pages_owned() == host_own + host_in_index + host_in_flight);
+  KVT_CHECK(!disk || disk->pages_owned() == index.pages_disk() + disk_in_flight);
   KVT_CHECK(running.size() <= config.calls_max);
   KVT_CHECK(launched >= done);
   check_reserves();

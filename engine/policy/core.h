@@ -27,6 +27,8 @@ struct CoreGauges {
   uint32_t pages_gpu_held = 0;    // calls or transfers need them
   uint32_t pages_host_total = 0;
   uint32_t pages_host_free = 0;
+  uint32_t pages_disk_total = 0;
+  uint32_t pages_disk_free = 0;
   // Formats by tag; the rest of the pages are int4.
   uint32_t pages_int2_total = 0;
   uint32_t pages_int2_held = 0;

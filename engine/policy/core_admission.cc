@@ -72,7 +72,7 @@ void Core::State::start(Slot slot, uint32_t cached, uint32_t tokens, uint64_t pa
   add_entry(slot, tokens, granted_before);
 }
 
-// Part of the prefix is on the host only: the call waits while it comes back, others may pass.
+// Part of the prefix is below the gpu only: the call waits while it comes back, others may pass.
 Core::State::Admitted Core::State::recall_first(Slot slot, const Match& match) {
   CallState& call = calls[slot];
   if (match.recall != Match::kNoRecall) {
@@ -96,13 +96,20 @@ Core::State::Admitted Core::State::recall_first(Slot slot, const Match& match) {
   transfer.lease = match.lease;
   transfer.first = match.pages_gpu;
   index.host_pages(match.lease, match.pages_gpu, &transfer.source);
-  for (uint32_t left = pages; left > 0; --left) transfer.target.push_back(take_page(left));
+  // One tier at a time: what is on the disk lies behind, and comes by a transfer of its own afterwards.
+  const bool from_disk = index.on_disk(transfer.source.front());
+  const auto other = std::find_if(transfer.source.begin(), transfer.source.end(),
+                                  [&](PageId page) { return index.on_disk(page) != from_disk; });
+  transfer.source.erase(other, transfer.source.end());
+  for (size_t left = transfer.source.size(); left > 0; --left) {
+    transfer.target.push_back(take_page(static_cast<uint32_t>(left)));
+  }
   index.start_recall(match.lease, match.pages_gpu, raw(transfer.id));
   waiting.pop_front();
   call.phase = CallState::Phase::kRecalling;
   ++recalling;
   transfer.waiting.emplace_back(slot, call.id);
-  submit_transfer(transfer, Tier::kHost, Tier::kGpu);
+  submit_transfer(transfer, from_disk ? Tier::kDisk : Tier::kHost, Tier::kGpu);
   return Admitted::kElsewhere;
 }
 
@@ -134,9 +141,7 @@ void Core::State::start_cleaning() {
       answer = Cleaning::kNothingToClean;
     }
     if (answer != Cleaning::kStarted) {
-      transfer.live = false;
-      --transfers_live;
-      --transfer_next;
+      undo_transfer(&transfer);
       if (answer == Cleaning::kNothingToClean) return;
       evicted_now = true;
       give_page(index.evict_uncleaned_page());  // the oldest there is, on either tier: not worth a copy
@@ -171,6 +176,8 @@ void Core::State::finish_transfer(TransferId id, bool arrived) {
     finish_receive(transfer, arrived);
   } else if (arena) {
     finish_fetch(transfer, arrived);
+  } else if (transfer.kind == TransferKind::kSpill) {
+    finish_spill(transfer, arrived);
   } else {
     if (arrived) {
       index.recalled(transfer.lease, transfer.first, transfer.target);
@@ -209,6 +216,13 @@ TransferState& Core::State::new_transfer(TransferKind kind) {
   place->live = true;
   ++transfers_live;
   return *place;
+}
+
+// As if it had never been. REQUIRES: it is the newest, and was not submitted.
+void Core::State::undo_transfer(TransferState* transfer) {
+  transfer->live = false;
+  --transfers_live;
+  --transfer_next;
 }
 
 TransferState& Core::State::transfer_of(TransferId id) {

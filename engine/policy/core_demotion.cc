@@ -47,7 +47,11 @@ bool Core::State::demote(Slot slot) {
   ++away;
   pages_coming += static_cast<uint32_t>(transfer.source.size()) - transfer.first;
   transfer.asked = false;
+#ifdef KVTWIN_PLANT_EARLY_DEMOTION
+  ask_for(&transfer, Tier::kGpu, Tier::kHost);  // planted: tests/negative must catch it
+#else
   if (call.launches == 0) ask_for(&transfer, Tier::kGpu, Tier::kHost);
+#endif
   return true;
 }
 
@@ -146,9 +150,7 @@ Core::State::Admitted Core::State::resume(Slot slot) {
   transfer.waiting.emplace_back(slot, call.id);
   if (transfer.source.empty()) {  // the index has kept all of it
     finish_resume(&transfer, true);
-    transfer.live = false;
-    --transfers_live;
-    --transfer_next;
+    undo_transfer(&transfer);
     const size_t granted_before = granted.size();
     const bool grown = grow(&call, tokens);
     KVT_CHECK(grown);
@@ -201,12 +203,13 @@ void Core::State::adopt_resumed(const CallState& call) {
 }
 
 // Adds the pages that transfers own: neither a call nor the index does.
-void Core::State::check_transfers(uint64_t* pages_gpu, uint64_t* pages_host) const {
+void Core::State::check_transfers(uint64_t* pages_gpu, uint64_t* pages_host, uint64_t* pages_disk) const {
   uint64_t waits = 0, coming = 0;
   for (const TransferState& transfer : transfers) {
     if (!transfer.live) continue;
-    const bool to_gpu = transfer.kind != TransferKind::kDemote && transfer.kind != TransferKind::kPreempt;
-    *(to_gpu ? pages_gpu : pages_host) += transfer.target.size();
+    const bool to_host = transfer.kind == TransferKind::kDemote || transfer.kind == TransferKind::kPreempt;
+    const bool to_disk = transfer.kind == TransferKind::kSpill;
+    *(to_disk ? pages_disk : to_host ? pages_host : pages_gpu) += transfer.target.size();
     if (transfer.kind == TransferKind::kPreempt) coming += transfer.source.size() - transfer.first;
     if (transfer.kind == TransferKind::kResume) *pages_host += transfer.source.size();
     waits += transfer.waiting.size();

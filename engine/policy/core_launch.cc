@@ -32,7 +32,7 @@ void Core::State::launch_planned() {
     forced += compression.forced.size();
   }
   // Before pages are taken ahead: an unfolded run would decide here, with this step's pages gone.
-  start_cleaning();
+  start_copies_down();
 
   const HeldCells held = retention.keeps_all() && !dual ? HeldCells{} : held_by(launch);
   uint32_t repeat = able == planned.size() ? quiet_steps(launch) : 1;

@@ -113,7 +113,12 @@ bool Core::State::compresses(const CallState& call, uint32_t context) const {
 
 void Core::State::compress(CallState* call, uint32_t entry, Launch* launch) {
   const bool before = retention.at_turn_start();
-  const uint32_t tokens = before ? launch->entries[entry].context : call->kv, sinks = retention.sinks(),
+#ifdef KVTWIN_PLANT_TURN_RANKED
+  const bool ranks_context = false;  // planted: rows that are not computed yet; tests/negative must catch it
+#else
+  const bool ranks_context = before;
+#endif
+  const uint32_t tokens = ranks_context ? launch->entries[entry].context : call->kv, sinks = retention.sinks(),
                  window = retention.window();
   const uint32_t ranked_before = retention.by_chunk() ? retention.ranked(call->ranked) : 0;
   Compression c;

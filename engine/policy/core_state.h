@@ -366,7 +366,7 @@ struct Core::State {
   Admitted resume(Slot slot);
   void finish_resume(TransferState* transfer, bool arrived);
   void adopt_resumed(const CallState& call);
-  void check_transfers(uint64_t* pages_gpu, uint64_t* pages_host) const;
+  void check_transfers(uint64_t* pages_gpu, uint64_t* pages_host, uint64_t* pages_disk) const;
   bool waits_for_pages(const CallState& call, uint32_t tokens) const;
 
   // core_admission.cc
@@ -376,9 +376,13 @@ struct Core::State {
   void start(Slot slot, uint32_t cached, uint32_t tokens, uint64_t pages);
   Admitted recall_first(Slot slot, const Match& match);
   bool below_clean_target(uint32_t newly_taken) const;
+  void start_copies_down();
   void start_cleaning();
+  bool start_spilling();
+  void finish_spill(const TransferState& transfer, bool arrived);
   void finish_transfer(TransferId id, bool arrived);
   TransferState& new_transfer(TransferKind kind);
+  void undo_transfer(TransferState* transfer);
   TransferState& transfer_of(TransferId id);
   void submit_transfer(const TransferState& transfer, Tier source, Tier target);
 
@@ -423,7 +427,7 @@ struct Core::State {
   const uint32_t exact_tail;       // newest tokens of a call that are not in its pages yet
   std::unique_ptr<DualPool> dual;  // formats by tag: then `gpu` and `index` hold frames
   PagePool gpu;
-  std::unique_ptr<PagePool> host;
+  std::unique_ptr<PagePool> host, disk;
   PrefixIndex index;                         // placement arena: of host pages, as if the host were its gpu
   std::unique_ptr<SnapshotCache> snapshots;  // layouts that move cells: instead of `index`
   SessionStore sessions;
@@ -455,6 +459,9 @@ struct Core::State {
   uint32_t cleaning = 0;  // demotions under way
   uint32_t cleaning_pages = 0;
   bool cleaning_barred = false;  // one failed: none until a call comes or goes
+  uint32_t spilling = 0;         // likewise, of copies to the disk
+  uint32_t spilling_pages = 0;
+  bool spilling_barred = false;
 
   std::vector<Planned> planned;  // of the step being planned
   struct Granted {

@@ -41,6 +41,7 @@ class PagePool {
   uint32_t pages_total() const { return pages_total_; }
   uint32_t pages_free() const { return pages_free_; }
   uint32_t pages_owned() const { return pages_total_ - pages_free_; }
+  bool has(PageId page) const { return raw(page) - first_ < pages_total_; }
   bool owned(PageId page) const { return owned_[raw(page) - first_]; }
   void check_invariants() const;
 

@@ -8,16 +8,18 @@
 namespace kvtwin {
 
 PrefixIndex::PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
-                         std::unique_ptr<PrefixEviction> eviction, HoldWatch* watch)
+                         std::unique_ptr<PrefixEviction> eviction, HoldWatch* watch, PagePool* disk)
     : units_per_page_(units_per_page),
       gpu_pool_(gpu),
       host_pool_(host),
+      disk_pool_(disk),
       eviction_(std::move(eviction)),
       watch_(watch),
       nodes_(1),
       table_(1024, 0) {
   KVT_CHECK(units_per_page > 0);
   KVT_CHECK(gpu != nullptr);
+  KVT_CHECK(disk == nullptr || host != nullptr);
 }
 
 // --- leases
@@ -159,21 +161,6 @@ bool PrefixIndex::insert(uint64_t name_space, std::span<const UnitRun> identity,
   return true;
 }
 
-template <typename Visit>
-void PrefixIndex::visit_pages(const Lease& lease, uint32_t first, uint32_t last, Visit visit) const {
-  path_.clear();
-  for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
-    if (nodes_[id].pages_before < last) path_.push_back(id);
-    if (nodes_[id].pages_before <= first) break;
-  }
-  for (auto id = path_.rbegin(); id != path_.rend(); ++id) {
-    const Node& node = nodes_[*id];
-    const uint32_t from = first > node.pages_before ? first - node.pages_before : 0;
-    const uint32_t to = std::min(node.pages, last - node.pages_before);
-    if (from < to) visit(*id, from, to);
-  }
-}
-
 void PrefixIndex::gpu_pages(const Lease& lease, std::vector<PageId>* pages) const {
   visit_pages(lease, 0, lease.pages, [&](uint32_t id, uint32_t from, uint32_t to) {
     const Node& node = nodes_[id];
@@ -213,7 +200,8 @@ void PrefixIndex::file(uint32_t id) {
   const bool gpu_leaf = unlocked && !node.gpu.empty() && node.children_gpu == 0;
   const bool clean = gpu_leaf && tail_is_clean(node);
   const bool host_leaf = unlocked && node.host_count > 0 && node.children_host == 0;
-  const uint64_t rank = gpu_leaf || host_leaf
+  const bool disk_leaf = unlocked && node.disk_count > 0 && node.children_disk == 0;
+  const uint64_t rank = gpu_leaf || host_leaf || disk_leaf
                             ? eviction_->rank({node.stamp, node.uses, node.pages_before * units_per_page_})
                             : 0;
   if (clean)
@@ -228,6 +216,15 @@ void PrefixIndex::file(uint32_t id) {
     host_.set(id, rank);
   else
     host_.remove(id);
+  if (disk_pool_ == nullptr) return;
+  if (host_leaf && node.host_count > node.clean_count)
+    spill_.set(id, rank);
+  else
+    spill_.remove(id);
+  if (disk_leaf)
+    disk_.set(id, rank);
+  else
+    disk_.remove(id);
 }
 
 uint64_t PrefixIndex::next_eviction_rank() const {
@@ -258,13 +255,7 @@ PageId PrefixIndex::evict_tail(uint32_t id) {
     --node.clean_count;
     --evictable_clean_;
   } else {
-    // What comes behind this page, on the host only, could not be reached any more.
-    drop_children(id);
-    while (node.pages > node.gpu.size() + 1) {
-      host_pool_->release(node.host[node.pages - 1], clock_);
-      set_host(id, node.pages - 1, kNoPage);
-      trim_last_page(id);
-    }
+    drop_behind(id, static_cast<uint32_t>(node.gpu.size()) + 1);
   }
   if (node.gpu.empty()) {
     --nodes_[node.parent].children_gpu;
@@ -302,14 +293,13 @@ void PrefixIndex::trim_last_page(uint32_t id) {
 void PrefixIndex::drop_host_page(uint32_t id) {
   Node& node = nodes_[id];
   uint32_t last = node.pages;
-  while (node.host[last - 1] == kNoPage) --last;
-  host_pool_->release(node.host[last - 1], clock_);
+  while (node.host[last - 1] == kNoPage || on_disk(node.host[last - 1])) --last;
   const bool on_gpu = last <= node.gpu.size();
-  set_host(id, last - 1, kNoPage);
+  if (!on_gpu) drop_behind(id, last);
+  release_copy(id, last - 1);
   if (on_gpu) {
     file(id);
   } else {
-    KVT_CHECK(last == node.pages);
     trim_last_page(id);
   }
 }
@@ -322,34 +312,55 @@ void PrefixIndex::drop_children(uint32_t id) {
     Node& node = nodes_[child];
     KVT_CHECK(node.locks == 0);
     KVT_CHECK(node.gpu.empty());
-    for (uint32_t i = 0; i < node.pages; ++i) {
-      host_pool_->release(node.host[i], clock_);
-      set_host(child, i, kNoPage);
-    }
+    for (uint32_t i = 0; i < node.pages; ++i) release_copy(child, i);
     node.pages = 0;
     drop_node(child);
   }
 }
 
+// What comes behind the node's first `pages` pages, below the gpu only, could not be reached any more.
+void PrefixIndex::drop_behind(uint32_t id, uint32_t pages) {
+  drop_children(id);
+  while (nodes_[id].pages > pages) {
+    release_copy(id, nodes_[id].pages - 1);
+    trim_last_page(id);
+  }
+}
+
+void PrefixIndex::release_copy(uint32_t id, uint32_t index) {
+  const PageId page = nodes_[id].host[index];
+  (on_disk(page) ? disk_pool_ : host_pool_)->release(page, clock_);
+  set_host(id, index, kNoPage);
+}
+
 void PrefixIndex::set_host(uint32_t id, uint32_t index, PageId page) {
   Node& node = nodes_[id];
   if (node.host.empty()) node.host.resize(node.pages, kNoPage);
-  const bool had = node.host[index] != kNoPage;
-  const bool has = page != kNoPage;
+  const PageId before = node.host[index];
   node.host[index] = page;
-  if (had == has) return;
+  count_copy(id, index, before, false);
+  count_copy(id, index, page, true);
+  if (node.host_count + node.disk_count == 0) node.host.clear();
+}
+
+// The copy of page `index` is there now (`has`), or no longer.
+void PrefixIndex::count_copy(uint32_t id, uint32_t index, PageId page, bool has) {
+  if (page == kNoPage) return;
+  Node& node = nodes_[id];
+  const bool disk = on_disk(page);
   const auto change = has ? 1u : ~0u;  // +1 or -1, modulo 2^32
-  node.host_count += change;
-  pages_host_ += change;
-  if (index < node.gpu.size()) {
+  uint32_t& count = disk ? node.disk_count : node.host_count;
+  count += change;
+  (disk ? pages_disk_ : pages_host_) += change;
+  if (index < node.gpu.size() && !disk) {
     node.clean_count += change;
     if (node.locks == 0) evictable_clean_ += change;
   }
-  if (node.host_count == (has ? 1u : 0u)) {
-    nodes_[node.parent].children_host += change;
+  if (count == (has ? 1u : 0u)) {
+    Node& above = nodes_[node.parent];
+    (disk ? above.children_disk : above.children_host) += change;
     if (node.parent != 0) file(node.parent);
   }
-  if (node.host_count == 0) node.host.clear();
 }
 
 // --- the host tier
@@ -421,8 +432,10 @@ void PrefixIndex::recalled(const Lease& lease, uint32_t first, std::span<const P
                 KVT_CHECK(node.gpu.size() == from);
                 if (node.gpu.empty()) ++nodes_[node.parent].children_gpu;
                 for (uint32_t i = from; i < to; ++i) {
+                  const bool from_disk = on_disk(node.host[i]);
+                  if (from_disk) release_copy(id, i);
                   node.gpu.push_back(gpu[next++]);
-                  if (node.host[i] != kNoPage) ++node.clean_count;
+                  if (!from_disk && node.host[i] != kNoPage) ++node.clean_count;
                 }
               });
   KVT_CHECK(next == gpu.size());

@@ -3,8 +3,11 @@
 // A node is a run of consecutive pages; its identity is a list of unit runs, so a prompt of a million
 // tokens costs a few comparisons. Only whole pages are kept. Each namespace has its own tree.
 //
-// Every page of a node is on the gpu, on the host, or on both; what the gpu holds of a path is always
-// a prefix of it. A *lease* protects a path from eviction. Only leaves lose pages, from their tail: an
+// Every page of a node is on the gpu, below it, or on both; what the gpu holds of a path is always a
+// prefix of it. Below is the host, and behind that, where there is one, the disk (prefix_index_disk.cc): a
+// page has at most one copy below, and on the disk only pages lie that are nowhere else. So along a path
+// come first the pages on the gpu, with or without copies on the host, then those on the host alone, then
+// those on the disk. A *lease* protects a path from eviction. Only leaves lose pages, from their tail: an
 // inner page is the prefix of its children. Which leaf goes first is the PrefixEviction's choice; ties
 // cannot happen, each release takes a fresh stamp.
 //
@@ -14,14 +17,17 @@
 // Invariants, verified by check_invariants():
 //   (1) lock count of a node = leases on it + lock counts of its children;
 //   (2) gpu pages of a child exist only where all gpu pages of its parent do;
-//   (3) a page of a node without a gpu page has a host page;
+//   (3) a page of a node without a gpu page has a copy below; behind a page on the disk all are there;
 //   (4) pages_evictable() = gpu pages of unlocked nodes; every unlocked node with gpu pages and no
 //       child on the gpu stands in exactly one eviction heap;
-//   (5) siblings differ in their first page.
+//   (5) siblings differ in their first page;
+//   (6) unlocked nodes stand in a heap of a tier below if they have copies there and no child has: those
+//       that have some on the host alone, in the spill heap too.
 
 #ifndef KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
 #define KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -62,9 +68,10 @@ class HoldWatch {
 
 class PrefixIndex {
  public:
-  // `host` may be null: no host tier; `watch` too. All must outlive the index.
+  // `host` may be null: no host tier; `watch` and `disk` too. All must outlive the index. REQUIRES: no disk
+  // without a host tier; no page is in two pools.
   PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
-              std::unique_ptr<PrefixEviction> eviction, HoldWatch* watch = nullptr);
+              std::unique_ptr<PrefixEviction> eviction, HoldWatch* watch = nullptr, PagePool* disk = nullptr);
 
   // Protects the longest cached prefix of `identity`, at most pages_max pages. Splits a node where the
   // match ends inside it.
@@ -96,7 +103,8 @@ class PrefixIndex {
     const Node& node = nodes_[raw(lease.node)];
     return node.gpu[lease.pages - node.pages_before - 1];
   }
-  // Appends the host pages [first, lease.pages) in order. REQUIRES: all are on the host.
+  // Appends the pages in which copies of [first, lease.pages) lie, on the host or on the disk, in order.
+  // REQUIRES: all have one.
   void host_pages(const Lease& lease, uint32_t first, std::vector<PageId>* pages) const;
   uint32_t pages_on_gpu(const Lease& lease) const;
 
@@ -119,11 +127,24 @@ class PrefixIndex {
   PageId evict_uncleaned_page() { return evict_tail(dirty_.top()); }  // no holes: see insert
   void cleaned(const Lease& lease, uint32_t first, std::span<const PageId> host);
   void clean_failed(const Lease& lease, std::span<const PageId> host);
-  // Pages [first, lease.pages) are being recalled by the transfer `recall`; ends with recalled() or
-  // recall_failed(). None of the three touches the lease.
+  // Pages [first, lease.pages) are being recalled by the transfer `recall`; ends with recalled(), of all or
+  // of the first of them, or recall_failed(). None of the three touches the lease. What came from the disk
+  // is on the gpu alone then.
   void start_recall(const Lease& lease, uint32_t first, uint64_t recall);
   void recalled(const Lease& lease, uint32_t first, std::span<const PageId> gpu);
   void recall_failed(const Lease& lease, uint32_t first);
+
+  // Picks up to pages_max pages that are on the host alone, next to go, and protects them with *lease; *first
+  // is the position of the first. Appends their host pages to *source and owned disk pages to *target. On a
+  // full disk what is not newer makes room. False: there is nothing to spill, or all on the disk is newer.
+  // Ends with spilled() or spill_failed().
+  bool start_spill(uint32_t pages_max, Lease* lease, uint32_t* first, std::vector<PageId>* source,
+                   std::vector<PageId>* target);
+  // Their host pages are free, but for those that somebody else leases, or that came back to the gpu
+  // meanwhile: they stay where they are, since they are in use, or being read by a recall.
+  void spilled(const Lease& lease, uint32_t first, std::span<const PageId> disk);
+  void spill_failed(const Lease& lease, std::span<const PageId> disk);
+  bool on_disk(PageId page) const { return disk_pool_ != nullptr && disk_pool_->has(page); }
 
   // `cells` tokens of page `page` of the lease will never be read again (dead slots, METHODS 3.6).
   void mark_dead(const Lease& lease, uint32_t page, uint32_t cells);
@@ -143,6 +164,7 @@ class PrefixIndex {
   uint32_t pages_evictable_clean() const { return evictable_clean_; }
   uint32_t pages_gpu() const { return pages_gpu_; }
   uint32_t pages_host() const { return pages_host_; }
+  uint32_t pages_disk() const { return pages_disk_; }
   uint32_t nodes() const { return nodes_live_; }
   void check_invariants() const;
 
@@ -151,12 +173,12 @@ class PrefixIndex {
     uint32_t parent = 0;
     uint32_t first_child = 0, next_sibling = 0, previous_sibling = 0;
     uint32_t locks = 0;
-    uint32_t children_gpu = 0, children_host = 0;  // children with pages there
+    uint32_t children_gpu = 0, children_host = 0, children_disk = 0;  // children with pages there
     uint32_t pages = 0;
-    uint32_t pages_before = 0;  // on the path above
-    uint32_t host_count = 0;
-    uint32_t clean_count = 0;  // gpu pages with a host copy
-    uint32_t holes = 0;        // places in `gpu` that have no page
+    uint32_t pages_before = 0;                // on the path above
+    uint32_t host_count = 0, disk_count = 0;  // of `host`
+    uint32_t clean_count = 0;                 // gpu pages with a host copy
+    uint32_t holes = 0;                       // places in `gpu` that have no page
     uint32_t uses = 0;
     uint64_t stamp = 0;
     uint64_t recall = Match::kNoRecall;
@@ -164,7 +186,7 @@ class PrefixIndex {
     uint64_t hash = 0;  // of (parent, name space, first page)
     std::vector<UnitRun> runs;
     std::vector<PageId> gpu;     // of the first gpu.size() pages; kNoPage: a hole
-    std::vector<PageId> host;    // kNoPage where there is none; empty: none at all
+    std::vector<PageId> host;    // copies below, on host or disk; kNoPage: none; empty: none at all
     std::vector<uint16_t> dead;  // cells per page; empty: none
 
     uint32_t gpu_pages() const { return static_cast<uint32_t>(gpu.size()) - holes; }
@@ -189,6 +211,8 @@ class PrefixIndex {
   void trim_last_page(uint32_t id);
   void drop_host_page(uint32_t id);
   void drop_children(uint32_t id);
+  void drop_behind(uint32_t id, uint32_t pages);
+  void drop_disk_page(uint32_t id);
   bool take_host_page(uint64_t rank, PageId* page);
   PageId evict_tail(uint32_t id);
   void lock(uint32_t id);
@@ -196,6 +220,9 @@ class PrefixIndex {
   void file(uint32_t id);  // puts the node into the heaps it belongs to, and out of the others
   static bool tail_is_clean(const Node& node);
   void set_host(uint32_t id, uint32_t index, PageId page);
+  void count_copy(uint32_t id, uint32_t index, PageId page, bool has);
+  void release_copy(uint32_t id, uint32_t index);
+  void check_tiers(uint32_t id) const;
   template <typename Visit>
   void visit_pages(const Lease& lease, uint32_t first, uint32_t last, Visit visit) const;
 
@@ -207,16 +234,34 @@ class PrefixIndex {
   const uint32_t units_per_page_;
   PagePool* const gpu_pool_;
   PagePool* const host_pool_;
+  PagePool* const disk_pool_;
   const std::unique_ptr<PrefixEviction> eviction_;
   HoldWatch* const watch_;
   std::vector<Node> nodes_;  // [0] is above all roots
   std::vector<uint32_t> unused_;
   std::vector<uint32_t> table_;  // open addressing by Node::hash; 0: empty
-  IndexedHeap dirty_, clean_, host_;
+  IndexedHeap dirty_, clean_, host_, spill_, disk_;
   mutable std::vector<uint32_t> path_;
   uint64_t clock_ = 0;
-  uint32_t evictable_ = 0, evictable_clean_ = 0, pages_gpu_ = 0, pages_host_ = 0, nodes_live_ = 0;
+  uint32_t evictable_ = 0, evictable_clean_ = 0;
+  uint32_t pages_gpu_ = 0, pages_host_ = 0, pages_disk_ = 0, nodes_live_ = 0;
 };
+
+// Calls visit(node, from, to) along the path: pages [from, to) of each node that has some of [first, last).
+template <typename Visit>
+void PrefixIndex::visit_pages(const Lease& lease, uint32_t first, uint32_t last, Visit visit) const {
+  path_.clear();
+  for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
+    if (nodes_[id].pages_before < last) path_.push_back(id);
+    if (nodes_[id].pages_before <= first) break;
+  }
+  for (auto id = path_.rbegin(); id != path_.rend(); ++id) {
+    const Node& node = nodes_[*id];
+    const uint32_t from = first > node.pages_before ? first - node.pages_before : 0;
+    const uint32_t to = std::min(node.pages, last - node.pages_before);
+    if (from < to) visit(*id, from, to);
+  }
+}
 
 }  // namespace kvtwin
 

@@ -125,6 +125,8 @@ void PrefixIndex::drop_node(uint32_t id) {
   dirty_.remove(id);
   clean_.remove(id);
   host_.remove(id);
+  spill_.remove(id);
+  disk_.remove(id);
   node = Node{};
   unused_.push_back(id);
   --nodes_live_;
@@ -168,28 +170,30 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
     from->erase(from->begin(), from->begin() + static_cast<ptrdiff_t>(count));
   };
   const bool lower_was_on_gpu = !lower.gpu.empty();
-  const bool lower_was_on_host = lower.host_count > 0;
+  const bool lower_was_on_host = lower.host_count > 0, lower_was_on_disk = lower.disk_count > 0;
   split_list(&lower.gpu, &upper.gpu);
   split_list(&lower.host, &upper.host);
   split_list(&lower.dead, &upper.dead);
-  const auto count_host = [](Node* node) {
+  const auto count_copies = [this](Node* node) {
     node->holes = static_cast<uint32_t>(std::count(node->gpu.begin(), node->gpu.end(), kNoPage));
-    node->host_count = node->clean_count = 0;
+    node->host_count = node->disk_count = node->clean_count = 0;
     for (size_t i = 0; i < node->host.size(); ++i) {
       if (node->host[i] == kNoPage) continue;
-      ++node->host_count;
+      ++(on_disk(node->host[i]) ? node->disk_count : node->host_count);
       if (i < node->gpu.size()) ++node->clean_count;
     }
-    if (node->host_count == 0) node->host.clear();
+    if (node->host_count + node->disk_count == 0) node->host.clear();
   };
   // What is on the gpu already is not being recalled.
   if (upper.gpu.size() < pages) upper.recall = lower.recall;
-  count_host(&upper);
-  count_host(&lower);
+  count_copies(&upper);
+  count_copies(&lower);
   upper.children_gpu = lower.gpu.empty() ? 0 : 1;
   upper.children_host = lower.host_count > 0 ? 1 : 0;
+  upper.children_disk = lower.disk_count > 0 ? 1 : 0;
   if (lower_was_on_gpu && upper.gpu.empty()) --nodes_[upper.parent].children_gpu;
   if (lower_was_on_host && upper.host_count == 0) --nodes_[upper.parent].children_host;
+  if (lower_was_on_disk && upper.disk_count == 0) --nodes_[upper.parent].children_disk;
 
   lower.pages -= pages;
   lower.pages_before += pages;
@@ -255,7 +259,7 @@ void PrefixIndex::table_grow() {
 }
 
 void PrefixIndex::check_invariants() const {
-  uint32_t evictable = 0, evictable_clean = 0, gpu = 0, host = 0, live = 0;
+  uint32_t evictable = 0, evictable_clean = 0, gpu = 0, host = 0, disk = 0, live = 0;
   for (uint32_t id = 1; id < nodes_.size(); ++id) {
     const Node& node = nodes_[id];
     if (node.pages == 0) continue;
@@ -277,24 +281,25 @@ void PrefixIndex::check_invariants() const {
     uint64_t units = 0;
     for (const UnitRun& run : node.runs) units += run.count;
     KVT_CHECK(units == uint64_t{node.pages} * units_per_page_);
-    uint32_t hosted = 0, clean = 0, holes = 0;
+    uint32_t copies = 0, clean = 0, holes = 0;
     for (uint32_t i = 0; i < node.pages; ++i) {
-      const bool on_host = !node.host.empty() && node.host[i] != kNoPage;
-      KVT_CHECK(i < node.gpu.size() || on_host);
-      hosted += on_host ? 1 : 0;
-      clean += on_host && i < node.gpu.size() ? 1 : 0;
+      const bool copied = !node.host.empty() && node.host[i] != kNoPage;
+      KVT_CHECK(i < node.gpu.size() || copied);
+      copies += copied ? 1 : 0;
+      clean += copied && i < node.gpu.size() ? 1 : 0;
       if (i < node.gpu.size() && node.gpu[i] == kNoPage)
         ++holes;
       else if (i < node.gpu.size())
         KVT_CHECK(gpu_pool_->owned(node.gpu[i]));
-      if (on_host) KVT_CHECK(host_pool_->owned(node.host[i]));
+      if (copied) KVT_CHECK((on_disk(node.host[i]) ? disk_pool_ : host_pool_)->owned(node.host[i]));
     }
-    KVT_CHECK(hosted == node.host_count);
+    KVT_CHECK(copies == node.host_count + node.disk_count);
     KVT_CHECK(clean == node.clean_count);
     KVT_CHECK(holes == node.holes);
     KVT_CHECK(node.dead.empty() || node.dead.size() == node.pages);
     gpu += node.gpu_pages();
-    host += hosted;
+    host += node.host_count;
+    disk += node.disk_count;
     if (node.locks == 0) {
       evictable += node.gpu_pages();
       evictable_clean += clean;
@@ -303,6 +308,7 @@ void PrefixIndex::check_invariants() const {
     KVT_CHECK((clean_.contains(id) || dirty_.contains(id)) == gpu_leaf);
     KVT_CHECK(!(clean_.contains(id) && dirty_.contains(id)));
     KVT_CHECK(host_.contains(id) == (node.locks == 0 && node.host_count > 0 && node.children_host == 0));
+    check_tiers(id);
     KVT_CHECK(find_child(node.parent, node.name_space, node.hash, Cursor{node.runs}) == id);
   }
   KVT_CHECK(live == nodes_live_);
@@ -310,6 +316,7 @@ void PrefixIndex::check_invariants() const {
   KVT_CHECK(evictable_clean == evictable_clean_);
   KVT_CHECK(gpu == pages_gpu_);
   KVT_CHECK(host == pages_host_);
+  KVT_CHECK(disk == pages_disk_);
 }
 
 }  // namespace kvtwin

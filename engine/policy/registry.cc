@@ -328,6 +328,20 @@ std::optional<std::string> validate_retrieval(const PolicySet& set, const Policy
   return check_retrieval_spec(set.retrieval_spec, axes.retrieval->method(), config.page_tokens);
 }
 
+std::optional<std::string> validate_disk(const PolicyAxes& axes, const PolicySet& set,
+                                         const CoreConfig& config) {
+  if (config.pages_disk == 0) return std::nullopt;
+  const std::string has = "the disk tier has " + std::to_string(config.pages_disk) + " pages";
+  if (axes.placement->uses_arena() || !axes.placement->uses_host()) {
+    return has + " behind a host tier that placement " + set.placement +
+           " does not keep for cached prefixes; set placement: host, or 0 pages";
+  }
+  if (!config.prefix_cache) {
+    return has + " for cached prefixes, but there is no prefix cache; set prefix_cache: true, or 0 pages";
+  }
+  return std::nullopt;
+}
+
 // Whose pages can go to the host and come back as they are.
 std::optional<std::string> validate_demotion(const PolicyAxes& axes, const PolicySet& set) {
   if (axes.placement->uses_arena() || !axes.placement->uses_host()) {
@@ -411,6 +425,7 @@ std::optional<std::string> validate_axes(const PolicyAxes& axes, const PolicySet
   if (config.preemption == PreemptionKind::kDemote) {
     if (auto wrong = validate_demotion(axes, set)) return wrong;
   }
+  if (auto wrong = validate_disk(axes, set, config)) return wrong;
   if (!axes.placement->uses_host() && config.pages_host > 0) {
     return "the host tier has " + std::to_string(config.pages_host) + " pages that placement " +
            set.placement + " never uses; set placement host, or 0 pages";
@@ -433,8 +448,8 @@ std::optional<std::string> validate_limits(const CoreConfig& config) {
            number(config.page_tokens);
   }
   if (config.pages_gpu == 0) return "there is no room for a single page of KV on the gpu";
-  if (uint64_t{config.pages_gpu} + config.pages_host >= UINT32_MAX) {
-    return number(uint64_t{config.pages_gpu} + config.pages_host) +
+  if (uint64_t{config.pages_gpu} + config.pages_host + config.pages_disk >= UINT32_MAX) {
+    return number(uint64_t{config.pages_gpu} + config.pages_host + config.pages_disk) +
            " pages do not fit 32-bit page numbers; use "
            "larger pages";
   }

@@ -62,6 +62,7 @@ void OpenLoop::price(Instant now, const StartTransfer& transfer) {
   const auto less = [](const Log::Transfer& one, uint64_t number) { return one.number < number; };
   const auto found = std::lower_bound(known.begin(), known.end(), raw(transfer.transfer), less);
   if (found == known.end() || found->number != raw(transfer.transfer) || found->failed) return;
+  if (transfer.source_tier == Tier::kDisk || transfer.target_tier == Tier::kDisk) return;  // another price
   const bool to_gpu = transfer.target_tier == Tier::kGpu;
   Instant& until = copies_until_[raw(transfer.engine)][to_gpu];
   const Duration took = found->at - std::max(now, until);

@@ -245,6 +245,34 @@ TEST_CASE("cli: an imported run stands beside ours in a report, and is compared 
   CHECK(tool(scratch, "import --help").out.find("--before=FILE") != std::string::npos);
 }
 
+TEST_CASE("cli: of a server's counters, what an earlier scrape had seen is taken off") {
+  const Folder scratch;
+  const auto scrape = [&](const char* name, int short_ones, int all, double sum) {
+    const auto line = [](const char* what, const char* labels, double value) {
+      return fmt::format("vllm:time_to_first_token_seconds_{}{} {}\n", what, labels, value);
+    };
+    scratch.write(name, line("bucket", "{le=\"0.1\"}", short_ones) + line("bucket", "{le=\"0.5\"}", all) +
+                            line("bucket", "{le=\"+Inf\"}", all) + line("sum", "", sum) + line("count", "", all));
+  };
+  scrape("before.txt", 2, 2, 0.1);
+  scrape("after.txt", 4, 10, 2.5);
+  // Eight since: two up to 0.1 s, six from there to 0.5 s; the fourth is a third of the way.
+  const auto median = [&](const std::string& more) {
+    const Outcome read = tool(scratch, "import after.txt --format=prometheus --seconds=10 --out=scraped" + more);
+    REQUIRE_MESSAGE(read.status == 0, read.err);
+    REQUIRE(tool(scratch, "report scraped --out=scraped.md").status == 0);
+    const std::string text = scratch.read("scraped.md");
+    const size_t at = text.find("| TTFT median, ms | ");
+    REQUIRE(at != std::string::npos);
+    return std::stod(text.substr(at + 20));
+  };
+  CHECK(median(" --before=before.txt") == doctest::Approx(233).epsilon(0.01));
+  CHECK(median("") == doctest::Approx(167).epsilon(0.01));  // the fifth of ten: a sixth of the way
+  const Outcome swapped = tool(scratch, "import before.txt --format=prometheus --before=after.txt --out=wrong");
+  CHECK(swapped.status == 2);
+  CHECK(swapped.err.find("--before") != std::string::npos);
+}
+
 TEST_CASE("cli: every shipped scenario loads, or says which data it misses") {
   const Folder scratch;
   const std::string list = tool(scratch, "list scenarios").out;

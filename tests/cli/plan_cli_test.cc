@@ -47,6 +47,7 @@ TEST_CASE("plan: agrees with brute force on a coarse grid of loads") {
   REQUIRE(answer["candidates"].size() == 4);
   std::string cheapest;
   double price = 1e9;
+  int narrowed = 0;
   for (const Json& candidate : answer["candidates"]) {
     const std::string node = candidate["choices"]["hardware.node"],
                       count = candidate["choices"]["engines.count"];
@@ -63,12 +64,24 @@ TEST_CASE("plan: agrees with brute force on a coarse grid of loads") {
     // The plan's border lies between the last load of the grid that holds and the first that does not.
     CHECK(candidate["up_to"].get<double>() >= held);
     CHECK(candidate["up_to"].get<double>() < broken);
+    // What lies between is as narrow as was asked for, and both ends are what they are said to be.
+    const int up_to = candidate["up_to"], breaks_at = candidate["breaks_at"];
+    CAPTURE(up_to);
+    CAPTURE(breaks_at);
+    if (up_to > 0) CHECK(ttft_p90(folder, node, count, up_to) <= 1500);
+    if (breaks_at > 0) CHECK(ttft_p90(folder, node, count, breaks_at) > 1500);
+    if (up_to > 0 && breaks_at > 0) {
+      CHECK(breaks_at > up_to);
+      CHECK(breaks_at - up_to <= std::max(1.0, 0.05 * up_to));
+      ++narrowed;
+    }
     if (at_need && candidate["usd_per_hour"] < price) {
       price = candidate["usd_per_hour"];
       cheapest = candidate["name"];
     }
   }
   REQUIRE(!cheapest.empty());
+  CHECK(narrowed > 0);
   CHECK(answer["best"] == cheapest);
   // Again: everything is found.
   const Outcome again = run_kvtwin(

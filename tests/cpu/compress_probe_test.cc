@@ -86,6 +86,33 @@ TEST_CASE("J-1 probes: what judges ask leaves every cell of the call as it was, 
   }
 }
 
+TEST_CASE("J-2 probes: with a budget of the prompt or more, Judge Q's calls go on as if nobody had judged") {
+  for (const LlmSpec& llm : models()) {
+    RunOf plain = run_for({"none", "all", "paged"}, llm);
+    plain.dense = true;
+    const RunResult unjudged = run_of(plain);
+    for (const uint32_t heads : {1u, 0u}) {  // each head a table of its own; those of a layer together
+      RunOf asks = run_for({"judge_q", "uniform", "ragged", heads}, llm);
+      asks.config.policies.budget_spec.cells = 60;  // of the longest prompt
+      std::set<CallId> judged;
+      asks.judge = [&](const Kept& kept) {
+        judged.insert(kept.call);
+        CHECK(kept.after == kept.before);
+      };
+      const RunResult all = run_of(asks);
+      CHECK(judged.size() == unjudged.logits.size());
+      CHECK(all.dropped == 0);
+      CHECK(all.logits == unjudged.logits);
+
+      asks.config.policies.budget_spec.cells = 16;
+      asks.judge = {};
+      const RunResult some = run_of(asks);
+      CHECK(some.dropped > 0);
+      CHECK(some.logits != unjudged.logits);
+    }
+  }
+}
+
 TEST_CASE("J-3 probes: judges that are the response itself keep what the response looks at") {
   for (const LlmSpec& llm : models()) {
     // The response's own rows, on a cache of which nothing was dropped: [call][query head of all][position].

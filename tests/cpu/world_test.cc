@@ -60,6 +60,7 @@ class Witness final : public OutcomeSource {
                     std::get<DropCallState>(command).reason == DropCallState::Reason::kPreempted;
     if (const auto* transfer = std::get_if<StartTransfer>(&command)) {
       recalls_ += transfer->kind == TransferKind::kRecall ? 1 : 0;
+      from_disk_ += transfer->source_tier == Tier::kDisk ? 1 : 0;
       returns_ += transfer->kind == TransferKind::kResume ? 1 : 0;
     }
     all_.told(command);
@@ -70,6 +71,7 @@ class Witness final : public OutcomeSource {
   uint32_t preemptions() const { return preemptions_; }
   uint32_t recalls() const { return recalls_; }
   uint32_t returns() const { return returns_; }
+  uint32_t from_disk() const { return from_disk_; }
 
  private:
   const std::vector<std::unique_ptr<cpu::CpuEngine>>& engines_;
@@ -78,11 +80,13 @@ class Witness final : public OutcomeSource {
   const uint32_t vocab_;
   std::map<CallId, History> calls_;
   bool finite_ = true;
-  uint32_t preemptions_ = 0, recalls_ = 0, returns_ = 0;
+  uint32_t preemptions_ = 0, recalls_ = 0, returns_ = 0, from_disk_ = 0;
 };
 
 // Behind these, calls that are sent away take their pages to the host.
 constexpr uint64_t kDemotionSeeds = 40;
+// Behind these, a disk stands behind the host tier.
+constexpr uint64_t kDiskSeeds = 80;
 
 CoreConfig config_of(uint64_t seed) {
   Prng prng(draw({seed, 77}));
@@ -100,7 +104,15 @@ CoreConfig config_of(uint64_t seed) {
   config.step_tokens_max = static_cast<uint32_t>(prng.range(8, 64));
   config.steps_in_flight_max = static_cast<uint32_t>(prng.range(1, 2));
   config.batch_order = prng.chance(1, 2) ? BatchOrder::kDecodeFirst : BatchOrder::kMixed;
-  if (seed > kDemotionSeeds) {
+  if (seed > kDiskSeeds) {
+    config.policies.placement = "host";
+    config.pages_gpu = static_cast<uint32_t>(prng.range(20, 28));
+    config.pages_host = static_cast<uint32_t>(prng.range(2, 12));
+    config.pages_disk = static_cast<uint32_t>(prng.range(10, 60));
+    config.clean_pages_target = config.pages_gpu / 2;
+    config.clean_batch_pages = 3;
+    config.spill_pages_target = config.pages_host;
+  } else if (seed > kDemotionSeeds) {
     config.policies.placement = "host";
     config.preemption = PreemptionKind::kDemote;
     config.pages_gpu = static_cast<uint32_t>(prng.range(20, 28));
@@ -112,7 +124,7 @@ CoreConfig config_of(uint64_t seed) {
 }
 
 struct Totals {
-  uint64_t calls = 0, preemptions = 0, recalls = 0, returns = 0, adopted = 0;
+  uint64_t calls = 0, preemptions = 0, recalls = 0, returns = 0, from_disk = 0, adopted = 0;
 };
 
 class AdoptionCounter final : public Observer {
@@ -148,7 +160,8 @@ void check_run(uint64_t seed, Totals* totals) {
   std::vector<std::unique_ptr<cpu::CpuEngine>> made;
   std::vector<uint32_t> in_flight;
   for (const CoreConfig& engine : options.engines) {
-    const cpu::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, true};
+    const cpu::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, true,
+                               engine.pages_disk};
     made.push_back(std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{.engine = engine.engine}, &weights,
                                                     &tokens, paged(memory, llm)));
     in_flight.push_back(engine.steps_in_flight_max);
@@ -178,6 +191,7 @@ void check_run(uint64_t seed, Totals* totals) {
   totals->preemptions += witness.preemptions();
   totals->recalls += witness.recalls();
   totals->returns += witness.returns();
+  totals->from_disk += witness.from_disk();
 }
 
 }  // namespace
@@ -199,6 +213,13 @@ TEST_CASE("X-6 world: calls that were sent away with their pages go on as if the
   MESSAGE(totals.calls << " calls, " << totals.preemptions << " preemptions, " << totals.returns
                        << " returns");
   CHECK(totals.returns > 5);
+}
+
+TEST_CASE("X-2 X-6 world: prefixes that were on a disk are what they were") {
+  Totals totals;
+  for (uint64_t seed = kDiskSeeds + 1; seed <= kDiskSeeds + 30; ++seed) check_run(seed, &totals);
+  MESSAGE(totals.calls << " calls, " << totals.recalls << " recalls, " << totals.from_disk << " from the disk");
+  CHECK(totals.from_disk > 5);
 }
 
 TEST_CASE("G-5 world: a page that two calls were given by mistake would be seen in what they sample") {

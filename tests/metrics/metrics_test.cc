@@ -227,6 +227,40 @@ TEST_CASE("metrics: a call that waits for a recall waits for a transfer, not in 
   CHECK(totals.hidden.ns == 2);
 }
 
+TEST_CASE("metrics: what a disk brought and took, and hits by tier") {
+  Feed feed;
+  const std::vector<PageId> gpu = {PageId{5}, PageId{6}}, host = {PageId{1000}, PageId{1001}},
+                            disk = {PageId{2000}, PageId{2001}};
+  const auto copy = [&](uint64_t number, TransferKind kind, Tier from, Tier to, const std::vector<PageId>& source,
+                        const std::vector<PageId>& target, bool fails) {
+    const TransferId id{number};
+    const Instant at{static_cast<int64_t>(10 * number)};
+    feed.metrics.saw_command(at, StartTransfer{kE0, id, kind, from, to, source, target});
+    if (fails) return feed.metrics.saw_event(at, kE0, TransferFailed{kE0, id});
+    feed.metrics.saw_event(at, kE0, TransferDone{kE0, id});
+  };
+  copy(0, TransferKind::kDemote, Tier::kGpu, Tier::kHost, gpu, host, false);
+  copy(1, TransferKind::kSpill, Tier::kHost, Tier::kDisk, host, disk, false);
+  copy(2, TransferKind::kRecall, Tier::kDisk, Tier::kGpu, disk, gpu, false);
+  copy(3, TransferKind::kRecall, Tier::kHost, Tier::kGpu, {host[0]}, {gpu[0]}, false);
+  copy(4, TransferKind::kRecall, Tier::kDisk, Tier::kGpu, disk, gpu, true);
+  copy(5, TransferKind::kSpill, Tier::kHost, Tier::kDisk, host, disk, true);
+  const EngineTotals& totals = feed.metrics.totals(kE0);
+  CHECK(totals.bytes_in == 3000);  // of the disk and of the host
+  CHECK(totals.bytes_out == 2000);
+  CHECK(totals.bytes_from_disk == 2000);
+  CHECK(totals.bytes_to_disk == 2000);
+  CHECK(totals.hits_disk == 32);
+  CHECK(totals.hits_host == 16);
+  CoreGauges gauges;
+  gauges.pages_disk_total = 8;
+  for (const uint32_t free : {8u, 3u, 6u}) {
+    gauges.pages_disk_free = free;
+    feed.metrics.saw_gauges(Instant{60}, kE0, gauges);
+  }
+  CHECK(totals.pages_disk_peak == 5);
+}
+
 TEST_CASE("metrics: pages granted for later steps of a folded launch count when their step begins") {
   Feed folded, single;
   for (Feed* feed : {&folded, &single}) {

@@ -93,20 +93,67 @@ const NaivePrefixes::Key* NaivePrefixes::find_host(PageId host) const {
   return nullptr;
 }
 
-// A page that is on the host alone may go only if nothing hangs on it.
+// A page that is on the host alone may go only if nothing hangs on it but what is on the disk.
 bool NaivePrefixes::may_lose_copy(const Key& key) const {
   const Page& page = pages_.at(key);
   if (page.locks > 0) return false;
   if (page.gpu) return true;
   bool last = true;
-  each_behind(key, [&](const Key&, const Page&) { last = false; });
+  each_behind(key, [&](const Key&, const Page& behind) { last = last && behind.disk; });
   return last;
 }
 
 void NaivePrefixes::lose_copy(const Key& key) {
   Page& page = pages_.at(key);
   page.host.reset();
-  if (!page.gpu) pages_.erase(Key(key));
+  if (page.gpu) return;
+  std::vector<Key> lost{key};
+  each_behind(key, [&](const Key& behind, const Page&) { lost.push_back(behind); });
+  for (const Key& gone : lost) pages_.erase(gone);
+}
+
+bool NaivePrefixes::may_spill(const Key& key) const {
+  const Page& page = pages_.at(key);
+  bool last = true;
+  each_behind(key, [&](const Key&, const Page& behind) { last = last && !behind.host; });
+  return page.host && !page.gpu && page.locks == 0 && last;
+}
+
+const NaivePrefixes::Key* NaivePrefixes::next_spill(const std::function<bool(const Key&)>& shielded) const {
+  const Key* next = nullptr;
+  uint64_t stamp = UINT64_MAX;
+  for (const auto& [key, page] : pages_) {
+    if (page.stamp >= stamp || !may_spill(key) || shielded(key)) continue;
+    next = &key;
+    stamp = page.stamp;
+  }
+  return next;
+}
+
+const NaivePrefixes::Key* NaivePrefixes::find_disk(PageId disk) const {
+  for (const auto& [key, page] : pages_) {
+    if (page.disk == disk) return &key;
+  }
+  return nullptr;
+}
+
+bool NaivePrefixes::may_leave_disk(const Key& key, uint64_t stamp) const {
+  const Page& page = pages_.at(key);
+  bool last = true;
+  each_behind(key, [&](const Key&, const Page&) { last = false; });
+  return page.disk && page.locks == 0 && last && page.stamp <= stamp;
+}
+
+bool NaivePrefixes::any_may_leave_disk(uint64_t stamp,
+                                       const std::function<bool(const Key&)>& shielded) const {
+  return std::any_of(pages_.begin(), pages_.end(), [&](const auto& entry) {
+    return may_leave_disk(entry.first, stamp) && !shielded(entry.first);
+  });
+}
+
+uint32_t NaivePrefixes::count_disk() const {
+  return static_cast<uint32_t>(std::count_if(
+      pages_.begin(), pages_.end(), [](const auto& entry) { return entry.second.disk.has_value(); }));
 }
 
 uint32_t NaivePrefixes::count_gpu() const {

@@ -6,6 +6,7 @@
 #define KVTWIN_TESTS_MODEL_NAIVE_PREFIXES_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -21,7 +22,7 @@ using Units = std::vector<Unit>;
 class NaivePrefixes {
  public:
   struct Page {
-    std::optional<PageId> gpu, host;
+    std::optional<PageId> gpu, host, disk;
     uint32_t locks = 0;
     uint64_t stamp = 0;
     uint32_t dead = 0;
@@ -53,8 +54,20 @@ class NaivePrefixes {
   bool may_lose_copy(const Key& key) const;
   void lose_copy(const Key& key);
 
+  // May go to the disk next: it is on the host alone, nobody protects it, nothing behind it is on the host.
+  bool may_spill(const Key& key) const;
+  // The least recently used of those that are not `shielded`.
+  const Key* next_spill(const std::function<bool(const Key&)>& shielded) const;
+  // The page that lies in `disk`, or null.
+  const Key* find_disk(PageId disk) const;
+  // It may make room for something used at `stamp`: nobody protects it, it is last, and not newer.
+  bool may_leave_disk(const Key& key, uint64_t stamp) const;
+  bool any_may_leave_disk(uint64_t stamp, const std::function<bool(const Key&)>& shielded) const;
+  void leave_disk(const Key& key) { pages_.erase(Key(key)); }
+
   uint32_t count_gpu() const;
   uint32_t count_host() const;
+  uint32_t count_disk() const;
   uint32_t count_evictable(bool clean_only) const;
 
   uint64_t clock = 0;

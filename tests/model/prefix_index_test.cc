@@ -42,13 +42,16 @@ class Pair {
         order_(prng_.chance(1, 2) ? PageOrder::kLowestFirst : PageOrder::kOldestFirst),
         pages_gpu_(static_cast<uint32_t>(prng_.range(1, 40))),
         pages_host_(prng_.chance(1, 3) ? 0 : static_cast<uint32_t>(prng_.range(1, 30))),
+        pages_disk_(prng_.chance(1, 3) ? 0 : static_cast<uint32_t>(prng_.range(1, 20))),
         gpu_(PageId{0}, pages_gpu_, order_),
         host_(PageId{1'000}, pages_host_, order_),
-        index_(units_per_page, &gpu_, pages_host_ > 0 ? &host_ : nullptr, make_lru_eviction()),
+        disk_(PageId{2'000}, pages_disk_, order_),
+        index_(units_per_page, &gpu_, pages_host_ > 0 ? &host_ : nullptr, make_lru_eviction(), nullptr,
+               has_disk() ? &disk_ : nullptr),
         naive_(units_per_page) {}
 
   void step() {
-    switch (prng_.range(0, 9)) {
+    switch (prng_.range(0, 10)) {
       case 0:
       case 1:
         acquire();
@@ -73,6 +76,9 @@ class Pair {
       case 9:
         mark_dead();
         break;
+      case 10:
+        start_spill();
+        break;
     }
     expect_equal();
   }
@@ -95,9 +101,10 @@ class Pair {
     bool inserted = false;
     bool recalling = false;
   };
-  // A cleaning (gpu to host) or a recall (host to gpu) under way.
+  // A cleaning (gpu to host), a spill (host to disk) or a recall (host and disk to gpu) under way.
   struct Transfer {
     bool cleaning = false;
+    bool spill = false;
     Held held;
     uint32_t first = 0;
     std::vector<PageId> target;
@@ -134,7 +141,7 @@ class Pair {
     const uint32_t missing = expected - match.pages_gpu;
     if (missing == 0) {
       leases_.push_back(held);
-    } else if (match.recall == Match::kNoRecall && !cleaned_on_the_way(held) && make_room(missing)) {
+    } else if (match.recall == Match::kNoRecall && !copied_on_the_way(held) && make_room(missing)) {
       start_recall(held, match.pages_gpu);
     } else {
       index_.release(held.lease, false);
@@ -142,15 +149,29 @@ class Pair {
     }
   }
 
-  // A cleaning protects its whole node, so the pages behind it that are on the host alone would be
+  // A cleaning or a spill protects its whole node, so the pages behind it that are on the host alone would be
   // protected too once they are back; the naive model has no nodes, so it is not asked.
-  bool cleaned_on_the_way(const Held& held) const {
+  bool copied_on_the_way(const Held& held) const {
     return std::any_of(transfers_.begin(), transfers_.end(), [&](const Transfer& transfer) {
       const Held& cleaned = transfer.held;
-      return transfer.cleaning && cleaned.name_space == held.name_space &&
-             cleaned.units.size() <= held.units.size() &&
+      return (transfer.cleaning || (transfer.spill && cleaned.units.size() < held.units.size())) &&
+             cleaned.name_space == held.name_space && cleaned.units.size() <= held.units.size() &&
              std::equal(cleaned.units.begin(), cleaned.units.end(), held.units.begin());
     });
+  }
+
+  // Likewise, when it comes to what such a node has below the gpu.
+  bool behind_a_copy(const NaivePrefixes::Key& key) const {
+    return std::any_of(transfers_.begin(), transfers_.end(), [&](const Transfer& transfer) {
+      const Held& copied = transfer.held;
+      return (transfer.cleaning || transfer.spill) && copied.name_space == key.first &&
+             copied.units.size() < key.second.size() &&
+             std::equal(copied.units.begin(), copied.units.end(), key.second.begin());
+    });
+  }
+  uint64_t stamp_of(const NaivePrefixes::Key& key) {
+    return naive_.page(key.first, key.second, static_cast<uint32_t>(key.second.size()) / units_per_page_ - 1)
+        .stamp;
   }
 
   // Evicts until `pages` gpu pages are free. False if that cannot be.
@@ -164,11 +185,15 @@ class Pair {
 
   void start_recall(const Held& held, uint32_t first) {
     Transfer recall{.cleaning = false, .held = held, .first = first, .target = {}};
-    for (uint32_t i = first; i < held.lease.pages; ++i) recall.target.push_back(gpu_.acquire());
+    // All of them, or the first ones.
+    const auto count = static_cast<uint32_t>(
+        prng_.chance(2, 3) ? held.lease.pages - first : prng_.range(1, held.lease.pages - first));
+    for (uint32_t i = 0; i < count; ++i) recall.target.push_back(gpu_.acquire());
     std::vector<PageId> source, expected;
     index_.host_pages(held.lease, first, &source);
     for (uint32_t i = first; i < held.lease.pages; ++i) {
-      expected.push_back(*naive_.page(held.name_space, held.units, i).host);
+      const auto& page = naive_.page(held.name_space, held.units, i);
+      expected.push_back(page.host ? *page.host : *page.disk);
     }
     REQUIRE(source == expected);
     index_.start_recall(held.lease, first, ++transfer_next_);
@@ -272,7 +297,9 @@ class Pair {
     transfers_.erase(at);
     const Held& held = transfer.held;
     const bool failed = prng_.chance(1, 4);
-    if (transfer.cleaning) {
+    if (transfer.spill) {
+      end_spill(transfer, failed);
+    } else if (transfer.cleaning) {
       if (failed) {
         index_.clean_failed(transfer.held.lease, transfer.target);
       } else {
@@ -290,10 +317,76 @@ class Pair {
     } else {
       index_.recalled(held.lease, transfer.first, transfer.target);
       for (uint32_t i = 0; i < transfer.target.size(); ++i) {
-        naive_.page(held.name_space, held.units, transfer.first + i).gpu = transfer.target[i];
+        auto& page = naive_.page(held.name_space, held.units, transfer.first + i);
+        page.gpu = transfer.target[i];
+        page.disk.reset();
       }
-      leases_.push_back(held);
+      if (transfer.first + transfer.target.size() == held.lease.pages) return leases_.push_back(held);
+      index_.release(held.lease, false);
+      naive_.unlock(held.name_space, held.units, held.lease.pages, false);
     }
+  }
+
+  void start_spill() {
+    if (!has_disk()) return;
+    const auto pages_max = static_cast<uint32_t>(prng_.range(1, 6));
+    const uint32_t disk_free = disk_.pages_free();
+    const auto shielded = [&](const NaivePrefixes::Key& key) { return behind_a_copy(key); };
+    const auto* next = naive_.next_spill(shielded);
+    const uint64_t next_stamp = next == nullptr ? UINT64_MAX : stamp_of(*next);
+    Transfer spill{.spill = true, .held = {}, .target = {}};
+    std::vector<PageId> source;
+    const bool started =
+        index_.start_spill(pages_max, &spill.held.lease, &spill.first, &source, &spill.target);
+    REQUIRE((started || next == nullptr || disk_free == 0));
+    if (!started && next != nullptr) REQUIRE(!naive_.any_may_leave_disk(next_stamp, shielded));
+    if (!started) return;
+    next = naive_.find_host(source.back());
+    REQUIRE(next != nullptr);
+    REQUIRE(naive_.may_spill(*next));
+    const uint64_t stamp = stamp_of(*next);
+    REQUIRE(stamp <= next_stamp);
+    const uint32_t end = static_cast<uint32_t>(next->second.size()) / units_per_page_;
+    spill.held.name_space = next->first;
+    spill.held.units = next->second;
+    REQUIRE(spill.held.lease.pages == end);
+    REQUIRE(spill.first < end);
+    REQUIRE(end - spill.first <= pages_max);
+    REQUIRE(source.size() == end - spill.first);
+    REQUIRE(spill.target.size() == source.size());
+    for (uint32_t i = spill.first; i < end; ++i) {
+      const auto& page = naive_.page(next->first, next->second, i);
+      REQUIRE(page.host == source[i - spill.first]);
+      REQUIRE(!page.gpu);
+      REQUIRE(page.locks == 0);
+    }
+    // Whatever was dropped from the disk made room for exactly this.
+    for (size_t left = spill.target.size(); left > 0; --left) {
+      for (const PageId target : spill.target) {
+        const auto* dropped = naive_.find_disk(target);
+        if (dropped != nullptr && naive_.may_leave_disk(*dropped, stamp)) naive_.leave_disk(*dropped);
+      }
+    }
+    for (const PageId target : spill.target) REQUIRE(naive_.find_disk(target) == nullptr);
+    naive_.lock(spill.held.name_space, spill.held.units, end);
+    transfers_.push_back(spill);
+  }
+
+  // What somebody else protects, or what is on the gpu again, stays on the host.
+  void end_spill(const Transfer& spill, bool failed) {
+    const Held& held = spill.held;
+    if (failed) {
+      index_.spill_failed(held.lease, spill.target);
+    } else {
+      index_.spilled(held.lease, spill.first, spill.target);
+      for (uint32_t i = 0; i < spill.target.size(); ++i) {
+        auto& page = naive_.page(held.name_space, held.units, spill.first + i);
+        if (page.gpu || page.locks > 1) continue;
+        page.host.reset();
+        page.disk = spill.target[i];
+      }
+    }
+    naive_.unlock(held.name_space, held.units, held.lease.pages, false);
   }
 
   void mark_dead() {
@@ -313,14 +406,19 @@ class Pair {
     host_.check_invariants();
     REQUIRE(index_.pages_gpu() == naive_.count_gpu());
     REQUIRE(index_.pages_host() == naive_.count_host());
+    REQUIRE(index_.pages_disk() == naive_.count_disk());
+    disk_.check_invariants();
     REQUIRE(index_.pages_evictable() == naive_.count_evictable(false));
     REQUIRE(index_.pages_evictable_clean() == naive_.count_evictable(true));
-    uint32_t to_gpu = 0, to_host = 0;
+    uint32_t to_gpu = 0, to_host = 0, to_disk = 0;
     for (const Transfer& transfer : transfers_) {
-      (transfer.cleaning ? to_host : to_gpu) += static_cast<uint32_t>(transfer.target.size());
+      (transfer.spill      ? to_disk
+       : transfer.cleaning ? to_host
+                           : to_gpu) += static_cast<uint32_t>(transfer.target.size());
     }
     REQUIRE(gpu_.pages_owned() == naive_.count_gpu() + to_gpu);
     REQUIRE(host_.pages_owned() == naive_.count_host() + to_host);
+    REQUIRE(disk_.pages_owned() == naive_.count_disk() + to_disk);
     for (const Held& held : leases_) {
       std::vector<PageId> pages, expected;
       uint64_t live = 0;
@@ -336,11 +434,13 @@ class Pair {
     }
   }
 
+  bool has_disk() const { return pages_host_ > 0 && pages_disk_ > 0; }
+
   Prng prng_;
   const uint32_t units_per_page_;
   const PageOrder order_;
-  const uint32_t pages_gpu_, pages_host_;
-  PagePool gpu_, host_;
+  const uint32_t pages_gpu_, pages_host_, pages_disk_;
+  PagePool gpu_, host_, disk_;
   PrefixIndex index_;
   NaivePrefixes naive_;
   std::vector<Units> identities_;

@@ -35,13 +35,17 @@ TEST_CASE("negative: every planted bug is caught within a thousand seeds, and th
     const std::string bug = entry.substr(0, entry.find('='));
     CAPTURE(bug);
     // What only calls that drop cells can show is looked for among the seeds that have such calls.
-    const bool drops = bug == "early_hole" || bug == "stale_order";
-    const bool shares = bug == "open_tail";    // likewise, calls that go on from compressed prefixes
-    const bool arenas = bug == "early_fetch";  // and those whose prefixes are on the host
-    const char* const seeds = drops    ? "1000000 1001000"
-                              : shares ? "3000000 3001000"
-                              : arenas ? "7000000 7001000"
-                                       : "1 1000";
+    const bool drops = bug == "early_hole" || bug == "stale_order" || bug == "turn_ranked";
+    const bool shares = bug == "open_tail";        // likewise, calls that go on from compressed prefixes
+    const bool demotes = bug == "early_demotion";  // likewise, calls whose pages go to the host
+    const bool arenas = bug == "early_fetch";      // likewise, those whose prefixes are on the host
+    const bool spills = bug == "hot_spill";        // likewise, a disk
+    const char* const seeds = drops     ? "1000000 1001000"
+                              : shares  ? "3000000 3001000"
+                              : demotes ? "5000000 5001000"
+                              : arenas  ? "7000000 7001000"
+                              : spills  ? "8000000 8001000"
+                                        : "1 1000";
     const Run run = run_seeds(entry.substr(entry.find('=') + 1), seeds);
     CAPTURE(run.output);
     CHECK(run.status != 0);

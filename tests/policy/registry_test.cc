@@ -185,6 +185,22 @@ TEST_CASE("registry: combinations that contradict each other are refused, with t
   CHECK(host(10, "host") == "");
   CHECK(says(host(0, "host"), "placement gpu"));
   CHECK(says(host(10, "gpu"), "placement host"));
+  const auto disk = [](uint32_t pages_host, const char* placement, bool prefix_cache) {
+    return complaint([&](CoreConfig* c) {
+      c->pages_host = pages_host;
+      c->pages_disk = 7;
+      c->policies.placement = placement;
+      c->prefix_cache = prefix_cache;
+    });
+  };
+  CHECK(disk(10, "host", true) == "");
+  CHECK(says(disk(0, "gpu", true), "7 pages behind a host tier that placement gpu does not keep"));
+  CHECK(says(disk(0, "gpu", true), "set placement: host, or 0 pages"));
+  CHECK(says(disk(10, "host", false), "set prefix_cache: true, or 0 pages"));
+  CHECK(says(complaint([](CoreConfig* c) {
+               c->pages_host = 10, c->policies.placement = "host", c->pages_disk = UINT32_MAX - 10;
+             }),
+             "do not fit 32-bit page numbers"));
   const auto demote = [](uint32_t pages, const char* placement, const char* precision) {
     return complaint([&](CoreConfig* c) {
       c->preemption = PreemptionKind::kDemote;

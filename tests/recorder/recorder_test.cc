@@ -38,6 +38,7 @@ Setting draw_setting(uint64_t seed) {
     config.pages_host = 40;
     config.clean_pages_target = 10;
     config.clean_batch_pages = 4;
+    if (prng.chance(1, 2)) config.pages_host = 6, config.pages_disk = 20, config.spill_pages_target = 3;
   }
   REQUIRE(!validate_core_config(config));
   out.run.routing = static_cast<RoutingKind>(prng.range(0, 2));

@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sim/sim_backend.h"
@@ -22,6 +25,7 @@ struct Move {
   bool in = true;
   uint64_t bytes = 0;
   int from = -1;  // an engine whose KV it fetches
+  std::optional<std::pair<Tier, Tier>> tiers{};  // instead of `in`
 };
 
 // Pages of one byte would need spans of gigabytes: a move of b bytes is one page of b bytes, so all moves
@@ -43,7 +47,8 @@ std::string ends_of(const sim::SimConfig& config, const std::vector<Move>& moves
     sim::simulate(config, [&](Backend* world) {
       const PageId page{};
       const auto start = [&](size_t i) {
-        const Tier from = moves[i].in ? Tier::kHost : Tier::kGpu, to = moves[i].in ? Tier::kGpu : Tier::kHost;
+        Tier from = moves[i].in ? Tier::kHost : Tier::kGpu, to = moves[i].in ? Tier::kGpu : Tier::kHost;
+        if (moves[i].tiers) std::tie(from, to) = *moves[i].tiers;
         const std::span<const PageId> pages(&page, moves[i].bytes > 0 ? 1 : 0);
         StartTransfer command{EngineId{moves[i].engine}, TransferId{i}, {}, from, to, pages, pages};
         if (moves[i].from >= 0) {
@@ -183,6 +188,35 @@ TEST_CASE("physics: things a nanosecond apart stay apart, and things of one inst
         "e0 #2 1000\ne1 #1 1000\ne2 #0 1001\ne0 #3 1002\n");
 }
 
+// By hand: 0.1 ms of latency, then 28 MB at 7 GB/s. The PCIe link of 50 GB/s is no limit.
+TEST_CASE("physics: a read from the disk is a latency and the bytes at the disk's rate; writes have their own") {
+  ToyCost cost(1, false, 0);
+  sim::SimConfig config = node(2, 28'000'000, &cost);
+  config.node.pcie_gb_per_s = 50;
+  config.node.host_memory_gb_per_s = 200;
+  config.node.disk_read_gb_per_s = 7;
+  config.node.disk_write_gb_per_s = 4;
+  config.node.disk_latency = {100'000};
+  const Tier host = Tier::kHost, disk = Tier::kDisk, gpu = Tier::kGpu;
+  CHECK(ends_of(config, {{.bytes = 1, .tiers = {{disk, gpu}}}}) == "e0 #0 4100000\n");
+  CHECK(ends_of(config, {{.bytes = 1, .tiers = {{host, disk}}}}) == "e0 #0 7100000\n");
+  // Reads and writes beside each other; two reads of one engine follow one another, each with its latency.
+  CHECK(ends_of(config, {{.bytes = 1, .tiers = {{disk, gpu}}},
+                         {.bytes = 1, .tiers = {{disk, gpu}}},
+                         {.bytes = 1, .tiers = {{host, disk}}}}) ==
+        "e0 #0 4100000\ne0 #2 7100000\ne0 #1 8200000\n");
+  // Two engines share the disk: 56 MB over 7 GB/s.
+  CHECK(ends_of(config, {{.bytes = 1, .tiers = {{disk, gpu}}}, {.engine = 1, .bytes = 1, .tiers = {{disk, gpu}}}}) ==
+        "e0 #0 8100000\ne1 #1 8100000\n");
+  // A copy from the host takes 28 MB / 50 GB/s of the link that the read leaves almost alone: 50 - 7 GB/s.
+  CHECK(ends_of(config, {{.bytes = 1, .tiers = {{disk, gpu}}}, {.in = true, .bytes = 1}}) ==
+        "e0 #1 651163\ne0 #0 4100000\n");
+  // One engine on two GPUs: half of the bytes to each, over one disk.
+  config.engines.resize(1);
+  config.engines[0].gpus = 2;
+  CHECK(ends_of(config, {{.bytes = 1, .tiers = {{disk, gpu}}}}) == "e0 #0 4100000\n");
+}
+
 TEST_CASE(
     "physics: memory of the other socket is reached over the link between sockets, NVLink over its own") {
   sim::PlatformSpec spec;
@@ -191,12 +225,13 @@ TEST_CASE(
   spec.pcie_gb_per_s = 50;
   spec.socket_link_gb_per_s = 40;
   spec.nvlink_gb_per_s = 450;
-  spec.disk_gb_per_s = 7;
+  spec.disk_read_gb_per_s = 7;
+  spec.disk_write_gb_per_s = 3;
   const std::string log = in_child([&] {
     std::string text;
     sim::SimGrid grid(spec);
     const auto near = grid.host_to_gpu(0, 0), far = grid.host_to_gpu(0, 3), far_too = grid.host_to_gpu(0, 2);
-    const auto nvlink = grid.gpu_to_gpu(1, 2), disk = grid.disk_to_host(1);
+    const auto nvlink = grid.gpu_to_gpu(1, 2), disk = grid.disk_to_gpu(1);
     grid.on_done([&](sim::Token token) { text += fmt::format("{} {:.1f}\n", token, grid.now_ns()); });
     grid.run([&] {
       grid.start_copy(near, 50'000'000, 1);     // 1 ms

@@ -42,8 +42,9 @@ std::string text_of(const LaunchStep& c) {
   return text;
 }
 std::string text_of(const StartTransfer& c) {
-  static constexpr const char* kKinds[] = {"recall", "demote", "receive", "send", "return"};
-  return fmt::format("{} t{} {}", kKinds[static_cast<size_t>(c.kind)], raw(c.transfer) + 1, c.source.size());
+  static constexpr const char* kKinds[] = {"recall", "demote", "receive", "send", "return", "spill"};
+  return fmt::format("{} t{} {}{}", kKinds[static_cast<size_t>(c.kind)], raw(c.transfer) + 1, c.source.size(),
+                     c.source_tier == Tier::kDisk ? " disk" : "");
 }
 std::string text_of(const SetTimer&) { return "timer"; }
 std::string text_of(const TokensEmitted& c) { return fmt::format("told r{}:{}", raw(c.call), c.tokens); }

@@ -222,6 +222,7 @@ void PageChecker::transfer_started(const StartTransfer& start) {
   Copy& copy = copies_[transfer];
   copy.source.assign(source.begin(), source.end());
   copy.target.assign(target.begin(), target.end());
+  copy.leaves_disk = start.source_tier == Tier::kDisk;
   for (const PageId page : source) {
     KVT_CHECK(pages_[page].size() == shape_.page_tokens || (part && page == source.back()));
     copy.at_start.push_back(pages_[page]);
@@ -251,6 +252,7 @@ void PageChecker::transfer_ended(TransferId transfer, bool arrived) {
     const auto& origin = copy.from == nullptr ? pages_ : copy.from->pages_;
     KVT_CHECK(origin.at(copy.source[i]) == copy.at_start[i]);  // nobody wrote to it meanwhile
     pages_[copy.target[i]] = arrived ? copy.at_start[i] : Content{};
+    if (arrived && copy.leaves_disk) pages_[copy.source[i]].clear();  // nobody may find it there again
   }
   copies_.erase(entry);
 }

@@ -66,6 +66,7 @@ class PageChecker {
     std::vector<PageId> source, target;
     std::vector<Content> at_start;
     const PageChecker* from = nullptr;  // null: this one
+    bool leaves_disk = false;
   };
   // One call's cells in one head group: cell i is the token of positions[i], in slot i of the table. Where
   // cells keep their places, positions[i] is i or kDead.

@@ -263,15 +263,35 @@ bool draw_arenas(CoreConfig* config, Prng* prng) {
   return true;
 }
 
+// A host tier that is small as a rule, and a disk of any size behind it.
+void draw_disk(CoreConfig* config, Prng* prng) {
+  PolicySet& set = config->policies;
+  set.retrieval = "all";
+  set.placement = "host";
+  if (set.identity == "none") set.identity = "shared";
+  config->prefix_cache = true;
+  config->pages_gpu = number(prng, 2, prng->chance(1, 2) ? 12 : 40);
+  config->pages_host = number(prng, 1, prng->chance(2, 3) ? 8 : 80);
+  config->pages_disk = prng->chance(1, 8) ? 1 : number(prng, 2, prng->chance(1, 2) ? 12 : 200);
+  config->clean_pages_target = number(prng, 1, config->pages_gpu);
+  config->clean_batch_pages = number(prng, 1, 8);
+  config->spill_pages_target = number(prng, prng->chance(1, 8) ? 0 : 1, config->pages_host);
+  config->watermark_pages = std::min(config->watermark_pages, config->pages_gpu / 4);
+  if (prng->chance(1, 3) && config->admission != AdmissionKind::kFullReservation) {
+    config->preemption = PreemptionKind::kDemote;
+  }
+}
+
 Setting draw_setting(uint64_t seed) {
   Prng prng(draw({seed, 0x5a4}));
   Setting setting;
   CoreConfig config;
   draw_memory(&config, &prng);
   draw_scheduling(&config, &prng);
-  const bool arenas = seed >= kArenaSeeds;
-  const bool demotion = seed >= kDemotionSeeds && !arenas;
-  const bool cluster = seed >= kClusterSeeds && !demotion && !arenas;
+  const bool disk = seed >= kDiskSeeds;
+  const bool arenas = seed >= kArenaSeeds && !disk;
+  const bool demotion = seed >= kDemotionSeeds && seed < kArenaSeeds;
+  const bool cluster = seed >= kClusterSeeds && seed < kDemotionSeeds;
   if (cluster && config.policies.placement == "arena") {
     config.policies = PolicySet{};
     config.pages_host = 0;
@@ -282,7 +302,7 @@ Setting draw_setting(uint64_t seed) {
     const auto wrong = validate_core_config(config);
     if (wrong.has_value()) fmt::print(stderr, "{}\n", *wrong);
     KVT_CHECK(!wrong.has_value());
-  } else if (seed >= kRetentionSeeds && !cluster && !demotion && !arenas) {
+  } else if (seed >= kRetentionSeeds && seed < kClusterSeeds) {
     const bool snapshots = seed >= kSnapshotSeeds;
     const Moment moment = snapshots ? draw_snapshots(&config, &prng) : draw_retention(&config, &prng);
     if (!snapshots) draw_chunk(&config, &prng);
@@ -292,6 +312,7 @@ Setting draw_setting(uint64_t seed) {
     KVT_CHECK(!wrong.has_value());
   } else {
     if (demotion) draw_demotion(&config, &prng);
+    if (disk) draw_disk(&config, &prng);
     if (arenas && draw_arenas(&config, &prng)) {
       setting.run.make_axes = [](const CoreConfig& c) { return axes_with_scorer(c, Moment::kPromptEnd); };
     }
@@ -319,6 +340,10 @@ Setting draw_setting(uint64_t seed) {
   client.late_rejects = setting.run.prefill_engines > 0;
   client.roles = formats;
   client.prompt_tokens_max = std::min(number(&prng, 1, room / (prng.chance(1, 3) ? 1 : 4) + 1), 300u);
+  if (disk) {  // many that come back, few that never fit
+    client.prompt_tokens_max = std::min(number(&prng, 1, room / 2 + 1), 300u);
+    client.calls_per_session = number(&prng, 2, 10);
+  }
   client.output_tokens_max = prng.chance(1, 8) ? 250 : number(&prng, 1, 40);
   client.gap_ns_max = one_of({int64_t{0}, int64_t{10}, int64_t{1'000}, int64_t{50'000}}, &prng);
   client.cancels_per_100 = prng.chance(1, 2) ? 0 : number(&prng, 1, 60);
@@ -414,12 +439,13 @@ void print_swarm(uint64_t seed, bool folded) {
   for (CoreConfig& config : setting.run.engines) config.repeat_max = folded ? config.repeat_max : 1;
   const CoreConfig& c = setting.run.engines.front();
   fmt::print(
-      "{} engines, pages {}+{} of {} ({} a unit), step {} chunk {} calls {}, in flight {}, order {}, "
+      "{} engines, pages {}+{}+{} of {} ({} a unit), step {} chunk {} calls {}, in flight {}, order {}, "
       "admission {}, watermark {}, page order {}, cache {} {} {}, clean {}/{}, evict {}\n",
-      setting.run.engines.size(), c.pages_gpu, c.pages_host, c.page_tokens, c.unit_tokens, c.step_tokens_max,
-      c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max, static_cast<int>(c.batch_order),
-      static_cast<int>(c.admission), c.watermark_pages, static_cast<int>(c.page_order), c.prefix_cache,
-      c.prefix_eviction, c.policies.identity, c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
+      setting.run.engines.size(), c.pages_gpu, c.pages_host, c.pages_disk, c.page_tokens, c.unit_tokens,
+      c.step_tokens_max, c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max,
+      static_cast<int>(c.batch_order), static_cast<int>(c.admission), c.watermark_pages,
+      static_cast<int>(c.page_order), c.prefix_cache, c.prefix_eviction, c.policies.identity,
+      c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
   if (seed >= kClusterSeeds) {
     fmt::print("{} of the engines compute prompts, routing {}\n", setting.run.prefill_engines,
                static_cast<int>(setting.run.routing));

@@ -38,6 +38,9 @@ constexpr uint64_t kDemotionSeeds = 5'000'000;
 // From this seed on, calls with an arena begin with what others left of their prompt on the host.
 constexpr uint64_t kArenaSeeds = 7'000'000;
 
+// From this seed on, a disk stands behind the host tier.
+constexpr uint64_t kDiskSeeds = 8'000'000;
+
 struct SwarmResult {
   uint64_t digest = 0;
   uint64_t events = 0;

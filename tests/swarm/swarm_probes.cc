@@ -66,6 +66,19 @@ Probes arena_probes() {
   return probes;
 }
 
+Probes disk_probes() {
+  Probes probes;
+  for (const char* name :
+       {"a spill arrived", "a spill failed", "a recall from the disk", "a recall from the disk failed",
+        "a recall reads what is being spilled", "the disk tier is full", "the host tier is full",
+        "a disk of one page was used", "a call was demoted", "a stretch got pages ahead",
+        "two recalls at once", "cancelled while a recall was under way, before its first step",
+        "no page free and none to evict"}) {
+    probes[name] = 0;
+  }
+  return probes;
+}
+
 Probes cluster_probes() {
   Probes probes;
   for (const char* name :
@@ -97,6 +110,7 @@ Probes snapshot_probes() {
 
 Probes all_probes(uint64_t last) {
   Probes probes;
+  if (last >= kDiskSeeds) return disk_probes();
   if (last >= kArenaSeeds) return arena_probes();
   if (last >= kDemotionSeeds) return demotion_probes();
   if (last >= kClusterSeeds) return cluster_probes();
@@ -214,17 +228,20 @@ void ProbeObserver::saw(const StepDone& event, Engine* engine) {
 }
 
 void ProbeObserver::saw(const TransferDone& event, Engine* engine) {
-  static constexpr const char* kNames[] = {"a recall arrived", "a demotion arrived", "a prompt arrived",
-                                           "a demoted call left", "a demoted call returned"};
+  static constexpr const char* kNames[] = {"a recall arrived",        "a demotion arrived",
+                                           "a prompt arrived",        "a demoted call left",
+                                           "a demoted call returned", "a spill arrived"};
   hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
-  engine->transfers.erase(event.transfer);
+  engine->forget(event.transfer);
 }
 
 void ProbeObserver::saw(const TransferFailed& event, Engine* engine) {
-  static constexpr const char* kNames[] = {"a recall failed", "a demotion failed", "a prompt did not arrive",
-                                           "a call's demotion failed", "a call's return failed"};
+  static constexpr const char* kNames[] = {"a recall failed",         "a demotion failed",
+                                           "a prompt did not arrive", "a call's demotion failed",
+                                           "a call's return failed",  "a spill failed"};
   hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
-  engine->transfers.erase(event.transfer);
+  if (engine->from_disk.contains(event.transfer)) hit("a recall from the disk failed");
+  engine->forget(event.transfer);
 }
 
 // --- commands
@@ -398,6 +415,18 @@ void ProbeObserver::told(const StartTransfer& c) {
     engine.returned.insert(c.target.begin(), c.target.end());
   }
   engine.transfers[c.transfer] = c.kind;
+  if (c.kind == TransferKind::kSpill) {
+    engine.spilling[c.transfer] = {c.source.begin(), c.source.end()};
+    if (configs_[raw(c.engine)].pages_disk == 1) hit("a disk of one page was used");
+  }
+  if (c.kind == TransferKind::kRecall && c.source_tier == Tier::kDisk) {
+    hit("a recall from the disk");
+    engine.from_disk.insert(c.transfer);
+  } else if (c.kind == TransferKind::kRecall) {
+    for (const auto& [id, pages] : engine.spilling) {
+      if (pages.contains(c.source.back())) hit("a recall reads what is being spilled");
+    }
+  }
   if (c.kind != TransferKind::kReceive) return;
   Call& call = calls_.at(c.call);
   KVT_CHECK(call.arrived && !call.launched);
@@ -458,6 +487,7 @@ void ProbeObserver::saw_state(Instant, EngineId, const Core& core) {
   }
   if (gauges.pages_gpu_free == 0 && gauges.pages_gpu_cached == 0) hit("no page free and none to evict");
   if (gauges.pages_host_total > 0 && gauges.pages_host_free == 0) hit("the host tier is full");
+  if (gauges.pages_disk_total > 0 && gauges.pages_disk_free == 0) hit("the disk tier is full");
 }
 
 }  // namespace kvtwin::testing

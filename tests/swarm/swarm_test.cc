@@ -49,6 +49,15 @@ TEST_CASE("X-3 X-4 X-5 swarm: arenas that begin with prefixes on the host") {
   }
 }
 
+TEST_CASE("X-3 X-4 X-6 swarm: a disk behind the host tier") {
+  Probes probes = all_probes(kDiskSeeds);
+  for (uint64_t seed = kDiskSeeds; seed < kDiskSeeds + 400; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}
+
 TEST_CASE("X-3 X-4 X-5 swarm: calls that go on from compressed prefixes") {
   Probes probes = all_probes(kSnapshotSeeds);
   for (uint64_t seed = kSnapshotSeeds; seed < kSnapshotSeeds + 300; ++seed) {

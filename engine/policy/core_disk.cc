@@ -1,0 +1,56 @@
+// The disk behind the host tier: what cleaning is to the gpu, spilling is to the host. While less than
+// spill_pages_target host pages are free, the next victims that are on the host alone are copied to the disk.
+// Cleaning never waits for it: where the disk does not keep up, the host drops its oldest copies, as it would
+// without one.
+
+#include "engine/policy/core_state.h"
+
+namespace kvtwin {
+
+// Copies what is next to go, from each tier to the one below, until there is nothing left to start: a copy
+// protects its path, and frees or takes pages of the other tier.
+void Core::State::start_copies_down() {
+  do {
+    start_cleaning();
+  } while (disk && start_spilling());
+}
+
+bool Core::State::start_spilling() {
+  constexpr uint32_t kSpillsMax = 2;
+  bool changed = false;
+  while (!spilling_barred && spilling < kSpillsMax &&
+         uint64_t{host->pages_free()} + spilling_pages < config.spill_pages_target) {
+    TransferState& transfer = new_transfer(TransferKind::kSpill);
+    bool started = index.start_spill(config.clean_batch_pages, &transfer.lease, &transfer.first,
+                                     &transfer.source, &transfer.target);
+    evicted_now = evicted_now || started;  // what is older may have made room
+    if (started && reserved_total > uint64_t{gpu.pages_free()} + index.pages_evictable()) {
+      // What is above them on the gpu cannot be evicted meanwhile: see start_cleaning().
+      index.spill_failed(transfer.lease, transfer.target);
+      spilling_barred = true;
+      started = false;
+    }
+    if (!started) {
+      undo_transfer(&transfer);
+      return changed;
+    }
+    changed = true;
+    ++spilling;
+    spilling_pages += static_cast<uint32_t>(transfer.source.size());
+    submit_transfer(transfer, Tier::kHost, Tier::kDisk);
+  }
+  return changed;
+}
+
+void Core::State::finish_spill(const TransferState& transfer, bool arrived) {
+  --spilling;
+  spilling_pages -= static_cast<uint32_t>(transfer.source.size());
+  if (arrived) {
+    index.spilled(transfer.lease, transfer.first, transfer.target);
+  } else {
+    index.spill_failed(transfer.lease, transfer.target);
+    spilling_barred = true;
+  }
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,82 @@
+// A disk behind the host tier, as its users meet it.
+
+#include "tests/cli/program.h"
+
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::string kAgents = KVTWIN_SOURCE_DIR "/scenarios/coding_agents_small.textproto";
+const std::string kTiny = KVTWIN_SOURCE_DIR "/scenarios/search_tiny.textproto";
+
+Outcome run_with(const Folder& folder, const std::string& scenario, std::vector<std::string> more) {
+  more.insert(more.begin(), {"run", scenario, "--quiet"});
+  return run_kvtwin(folder, more);
+}
+
+// 128 KiB a token: pages of 16 tokens have 2 MiB. Little enough for prefixes to leave the gpu.
+const std::vector<std::string> kSmall = {"--set=memory.gpu_pages=3000", "--set=memory.host_bytes=1048576000",
+                                         "--format=json"};
+const std::string kDisk = "--set=memory.disk_bytes=20971520000";
+
+std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+}  // namespace
+
+TEST_CASE("disk: prefixes that the host has no room for come back from there; log and folding agree") {
+  const Folder folder;
+  const Outcome host = run_with(folder, kAgents, with(kSmall, {"--no-write"}));
+  REQUIRE_MESSAGE(host.status == 0, host.err);
+  CHECK(json_number(host.out, "hit_tokens_disk") == 0);
+  CHECK(json_number(host.out, "disk_bytes_written") == 0);
+  const Outcome disk = run_with(folder, kAgents, with(kSmall, {kDisk, "--record", "--out=" + folder.file("a")}));
+  REQUIRE_MESSAGE(disk.status == 0, disk.err);
+  CHECK(json_number(disk.out, "hit_tokens_disk") > 10'000);
+  CHECK(json_number(disk.out, "disk_bytes_written") >= json_number(disk.out, "disk_bytes_read"));
+  CHECK(json_number(disk.out, "disk_bytes_read") == json_number(disk.out, "hit_tokens_disk") * 131'072);
+  CHECK(json_number(disk.out, "prompt_tokens_computed") < json_number(host.out, "prompt_tokens_computed"));
+  CHECK(run_kvtwin(folder, {"replay", folder.file("a")}).out.find("same decisions") != std::string::npos);
+
+  const Outcome single = run_with(folder, kAgents, with(kSmall, {kDisk, "--no-write", "--set=simulation.fold=false"}));
+  CHECK(after(single.out, "\"decisions\":") == after(disk.out, "\"decisions\":"));
+  CHECK(json_number(single.out, "makespan_s") == json_number(disk.out, "makespan_s"));
+}
+
+TEST_CASE("disk: on real values, what was on the disk is what it was") {
+  const Folder folder;
+  const std::vector<std::string> words = {"--world=cpu", "--no-write", "--set=replay.sessions_max=2",
+                                          "--clock=virtual"};
+  const Outcome plain = run_with(folder, kTiny, with(words, {"--set=limits.prefix_cache=false"}));
+  REQUIRE_MESSAGE(plain.status == 0, plain.err);
+  const Outcome disk =
+      run_with(folder, kTiny, with(words, {"--set=memory.host_bytes=400000", "--set=memory.disk_bytes=100000000",
+                                           "--set=memory.gpu_pages=60"}));
+  REQUIRE_MESSAGE(disk.status == 0, disk.err);
+  CHECK(std::stoul(after(disk.out, "  disk")) > 100);
+  CHECK(after(disk.out, "samples=") == after(plain.out, "samples="));
+}
+
+TEST_CASE("disk: what cannot be is said with its place and the way out, status 2") {
+  const Folder folder;
+  const struct {
+    std::vector<std::string> words;
+    const char* says;
+  } rows[] = {
+      {{"--set=memory.host_bytes=0"}, "set placement: host"},
+      {{"--set=limits.prefix_cache=false"}, "set prefix_cache: true"},
+      {{"--set=memory.disk_bytes=8000000000000"}, "largest that fits: --set=memory.disk_bytes=3840000000000"},
+      {{"--set=memory.disk_bytes=1000"}, "smallest that does: --set=memory.disk_bytes=2097152"},
+      {{"--set=hardware.node=l40s"}, "node l40s has no disk for KV"},
+      {{"--set=engines.count=2"}, "disks belong to one"},
+      {{"--world=cuda"}, "the CUDA engine has no disk tier"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.words.front());
+    const Outcome outcome = run_with(folder, kAgents, with(with(kSmall, {kDisk, "--no-write"}), row.words));
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said(row.says), outcome.err);
+  }
+}

@@ -1,0 +1,91 @@
+#include "scenarios/validate/open_loop.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+namespace kvtwin {
+namespace {
+
+// A step takes 100 us, 150 with a prompt, and somewhere between 90 and 160.
+class Flat final : public CostModel {
+ public:
+  StepCost step(const StepShape& shape) override {
+    StepCost cost;
+    cost.device = (shape.chunks.empty() ? 100'000 : 150'000) * kTicksPerNs;
+    cost.by_evidence[static_cast<size_t>(Evidence::kMeasured)] = cost.device;
+    cells.push_back(shape.decode_context_sum);
+    ranked.push_back(shape.compressions.empty() ? 0 : shape.compressions[0].ranked);
+    return cost;
+  }
+  StepRange range(const StepShape&) override { return {90'000 * kTicksPerNs, 160'000 * kTicksPerNs}; }
+  std::vector<uint64_t> cells;
+  std::vector<uint32_t> ranked;
+};
+
+constexpr int64_t kUs = 1000;
+
+Log log_of(const std::vector<int64_t>& ends_us, const std::vector<Log::Transfer>& transfers) {
+  Log out;
+  Log::Engine& engine = out.engines.emplace_back();
+  for (const int64_t us : ends_us) engine.ends.push_back({us * kUs});
+  engine.transfers = transfers;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("open loop: a step that took longer than predicted has a negative error, a shorter one a positive") {
+  Flat flat;
+  // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
+  const Log log = log_of({125, 205, 375}, {});
+  OpenLoop open(&log, &flat, {});
+  const PlanEntry decode[] = {{CallId{1}, EntryKind::kDecode, false, true, 1, 40}};
+  open.saw_command({0}, LaunchStep{.step = StepId{0}, .repeat = 2, .tokens = 1, .entries = decode, .grants = {}, .adoptions = {}});
+  const PlanEntry chunk[] = {{CallId{2}, EntryKind::kChunk, true, true, 64, 0}};
+  const Compression::Forced forced[] = {{0, 4}};
+  const uint32_t keep[] = {10};
+  const Compression compression[] = {{.entry = 0, .begin = 0, .end = 64, .forced = forced, .keep = keep}};
+  open.saw_command({225 * kUs}, LaunchStep{.step = StepId{2}, .tokens = 64, .entries = chunk, .grants = {},
+                                           .adoptions = {}, .compressions = compression});
+  const std::vector<PricedStep> steps = open.steps();
+  REQUIRE(steps.size() == 3);
+  CHECK(steps[0].measured == doctest::Approx(125));
+  CHECK(steps[0].predicted == doctest::Approx(100));
+  CHECK(steps[0].error() == doctest::Approx(-0.2));
+  CHECK(steps[1].measured == doctest::Approx(80));
+  CHECK(steps[1].error() == doctest::Approx(0.25));
+  CHECK(steps[2].measured == doctest::Approx(150));
+  CHECK(steps[2].error() == doctest::Approx(0));
+  CHECK(steps[0].low == doctest::Approx(90));
+  CHECK(steps[0].high == doctest::Approx(160));
+  CHECK(!steps[1].chunks);
+  CHECK(steps[2].chunks);
+  CHECK(flat.cells == std::vector<uint64_t>{40, 41, 0});  // each step of a stretch reads one cell more
+  CHECK(flat.ranked == std::vector<uint32_t>{0, 0, 64});
+}
+
+TEST_CASE("open loop: copies follow one another in each direction, and a failed one is left out") {
+  Flat flat;
+  const Log log = log_of({}, {{0, {20 * kUs}, false}, {1, {45 * kUs}, false}, {2, {50 * kUs}, false}, {3, {60 * kUs}, true}, {4, {70 * kUs}, false}});
+  OpenLoop open(&log, &flat, {.in_overhead_us = 2, .out_overhead_us = 10, .bytes_per_us = 100, .page_bytes = 1000});
+  const PageId pages[] = {PageId{1}, PageId{2}};
+  const auto copy = [&](uint64_t number, int64_t us, Tier from, Tier to) {
+    open.saw_command({us * kUs}, StartTransfer{{}, TransferId{number}, {}, from, to, pages, pages});
+  };
+  copy(0, 0, Tier::kHost, Tier::kGpu);
+  copy(1, 5, Tier::kHost, Tier::kGpu);  // it waits for the first
+  copy(2, 10, Tier::kGpu, Tier::kHost);
+  copy(3, 10, Tier::kGpu, Tier::kHost);
+  copy(4, 10, Tier::kDisk, Tier::kGpu);  // of another price
+  REQUIRE(open.copies().size() == 3);
+  CHECK(open.copies()[0].predicted == doctest::Approx(22));
+  CHECK(open.copies()[0].error() == doctest::Approx(0.1));
+  CHECK(open.copies()[1].measured == doctest::Approx(25));
+  CHECK(open.copies()[1].error() == doctest::Approx(-0.12));
+  CHECK(open.copies()[2].predicted == doctest::Approx(30));
+  CHECK(open.copies()[2].measured == doctest::Approx(40));
+  CHECK(!open.copies()[2].to_gpu);
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,46 @@
+// What a launch tells the price of a compression.
+
+#include "sim/step_shape.h"
+
+#include <doctest/doctest.h>
+
+using namespace kvtwin;
+
+namespace {
+
+// 100 new tokens behind 1,000, of which a head has lost 200.
+constexpr PlanEntry kChunk{.kind = EntryKind::kChunk, .tokens = 100, .context = 1000, .gone = 200};
+
+}  // namespace
+
+TEST_CASE("step shape: a compression behind its rows ranks them, one before them does not") {
+  const PlanEntry entries[] = {PlanEntry{.tokens = 7, .context = 7}, kChunk};
+  const Compression::Forced forced[] = {{0, 4}, {1090, 1100}};
+  const uint32_t keep[] = {50, 70};
+  Compression compression{.entry = 1, .begin = 0, .end = 1100, .forced = forced, .keep = keep};
+  const CompressionShape behind = sim::shape_of(compression, entries);
+  CHECK(behind.tokens == 1100);
+  CHECK(behind.held == 900);
+  CHECK(behind.ranked == 900);
+  CHECK(behind.kept == 60 + 4 + 10);
+
+  const Compression::Forced before_forced[] = {{0, 4}, {990, 1000}};
+  compression.before = true, compression.end = 1000, compression.forced = before_forced;
+  const CompressionShape before = sim::shape_of(compression, entries);
+  CHECK(before.tokens == 1000);
+  CHECK(before.held == 800);
+  CHECK(before.ranked == 800);
+  CHECK(before.kept == 60 + 4 + 10);
+}
+
+TEST_CASE("step shape: behind earlier compressions only the rest is ranked; counts that the world says are unknown") {
+  const PlanEntry entries[] = {kChunk};
+  Compression compression{.entry = 0, .begin = 960, .end = 1100};
+  const CompressionShape unknown = sim::shape_of(compression, entries);
+  CHECK(unknown.held == 900);
+  CHECK(unknown.ranked == 140);
+  CHECK(unknown.kept == CompressionShape::kUnknown);
+  const uint32_t keep[] = {4000};  // more than there is
+  compression.keep = keep;
+  CHECK(sim::shape_of(compression, entries).kept == 140);
+}
