@@ -163,6 +163,7 @@ TEST_CASE("registry: two pools are refused where pages move, cells are dropped o
       PolicySet& set = c->policies;
       set.scorer = scorer, set.budget = "ratio", set.layout = layout, set.identity = "session";
       set.scorer_spec.moment = moment;
+      c->prefix_cache = false;
       set.budget_spec.ratio = kWhole / 2, set.budget_spec.chunk_tokens = 64;
     });
   };

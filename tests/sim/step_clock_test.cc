@@ -217,8 +217,9 @@ TEST_CASE("step clock: what a step offloads arrives behind its end, which is kno
   const Catalog catalog;
   const LlmSpec llm = catalog.llm("llama-3.1-8b").value();
   const auto cost = llama_cost();
-  const RetrievalCost prices(llm, catalog.device("h200").value(), catalog.node("a100-40gb").value(), 1,
-                             {.page_tokens = 32});
+  NodeSpec node = catalog.node("a100-40gb").value();
+  node.pcie_bytes_per_s.value = 1e9;  // offloads end long after what computes
+  const RetrievalCost prices(llm, catalog.device("h200").value(), node, 1, {.page_tokens = 32});
   sim::GraphPricerSpec spec = identity_spec();
   spec.graph.method = RetrievalMethod::kFreekv;
   spec.policy = retrieval_defaults(RetrievalMethod::kFreekv);
@@ -232,7 +233,6 @@ TEST_CASE("step clock: what a step offloads arrives behind its end, which is kno
   while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
   CHECK(clock.offloaded_at().ns < 0);
   const Instant end = clock.take().ends.back();
-  // At least the last layer's 64 pages.
   const RetrievalPrice offload = prices.offload();
   CHECK(clock.offloaded_at().ns > end.ns);
   CHECK((clock.offloaded_at().ns - end.ns) * kTicksPerNs <= 32 * (offload.fixed + 64 * offload.unit));
