@@ -48,7 +48,8 @@ Result<OwnedCache> DualCache::make(const DualOptions& options, const KvMemory& m
   out->staged_.spans().resize(2);
   out->waiting_ = ExactCells(*llm, memory.page_tokens);
   if (options.fused) {
-    Result<PackedAttention> fused = PackedAttention::make(*llm, out->pools_, memory.rows_max);
+    Result<PackedAttention> fused =
+        PackedAttention::make(*llm, out->pools_, memory.rows_max, memory.pages_gpu);
     if (!fused) return tl::unexpected<Mistake>(fused.error());
     out->fused_ = std::move(*fused);
   }
@@ -80,7 +81,8 @@ void DualCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const
   staged_.clear();
   fused_.clear();
   for (const Share& share : shares_) add_share(share, rows);
-  staged_.prepare();
+  staged_.send(on.stream);
+  fused_.send(on.stream);
   waiting_.reserve(cells_.waiting_pages());
 }
 
@@ -96,7 +98,7 @@ void DualCache::age(std::span<const CellAgeing> ageings, cudaStream_t stream) {
       add_cell(&unpacked, cell(aged.from[i].page, aged.from[i].slot), base + i, first);
     packed.push_back({base, cell(raw(aged.target), 0), memory_.page_tokens, kBothSides});
   }
-  staged_.prepare();
+  staged_.grow_pages();
   ageing_.clear();
   const ListAt<CellSpan> unpacked_at = ageing_.add(unpacked), packed_at = ageing_.add(packed);
   ageing_.send(stream);
@@ -123,19 +125,19 @@ void DualCache::add_share(const Share& share, StepRows* rows) {
 
 // If the call's cells are whole pages but for the last one of each pool, which they fill from its start.
 bool DualCache::add_fused(const Share& share) {
-  std::map<uint32_t, uint32_t> cells;  // by page
-  std::map<uint32_t, uint32_t> last;   // the furthest slot
+  for (const uint32_t page : seen_) filled_[page] = {};
+  seen_.clear();
   for (const Place& place : share.history) {
     if (place.page >= memory_.pages_gpu) return false;  // it waits
-    ++cells[place.page];
-    uint32_t& furthest = last[place.page];
-    furthest = std::max(furthest, place.slot);
+    Filled& page = filled_[place.page];
+    if (page.cells++ == 0) seen_.push_back(place.page);
+    page.end = std::max(page.end, place.slot + 1);
   }
   std::vector<uint32_t> pages[2];
   uint32_t tokens[2] = {}, partial[2] = {UINT32_MAX, UINT32_MAX};
-  for (const auto& [page, count] : cells) {
-    const uint32_t pool = pool_of(page);
-    if (last[page] + 1 != count) return false;
+  for (const uint32_t page : seen_) {
+    const uint32_t pool = pool_of(page), count = filled_[page].cells;
+    if (filled_[page].end != count) return false;
     tokens[pool] += count;
     const uint32_t number = pool == 0 ? page : page - options_.pages_int2;
     if (count == memory_.page_tokens) {
@@ -207,6 +209,11 @@ void DualCache::plan(const DeviceRows& rows, const StepStream& on) {
   fused_.plan(on);
 }
 
+bool DualCache::repeats(const DeviceRows& rows) const {
+  return rows.decodes_count == 0 && rows.chunks_count == 0 && rows.other_rows == 0 && fused_.ready() &&
+         staged_.repeats() && fused_.repeats();
+}
+
 void DualCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                        const StepStream& on) {
   staged_.stage(layer, tensors, rows, pools_, &waiting_, on);
@@ -218,14 +225,14 @@ void DualCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRow
 void DualCache::copy(PageId, PageId, cudaStream_t) { KVT_CHECK(!"pages of two formats are not copied"); }
 
 // As PackedCache's.
-void DualCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
+void DualCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   staged_.clear();
   fused_.clear();
   const uint32_t base = staged_.open(size);
   StagedCells::add_rows(llm_, base, 0, size, rows);
   staged_.add_reads(base, 0, 0, 1, rows);
   if (size > 2) staged_.add_reads(base, 1, 0, 2, rows);
-  staged_.prepare();
+  staged_.send(on.stream);
   waiting_.reserve(1);
 }
 

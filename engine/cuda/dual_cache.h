@@ -30,6 +30,8 @@ class DualCache final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  // Steps of decodes alone that read packed pages.
+  bool repeats(const DeviceRows& rows) const override;
   void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&, StepValues*) override {
   }
   void told(const Command& command) override { cells_.told(command); }
@@ -46,7 +48,13 @@ class DualCache final : public KvCache {
         memory_(memory),
         llm_(*llm),
         pools_(2),
-        cells_(memory.page_tokens, options.pages_int2, memory.pages_gpu) {}
+        cells_(memory.page_tokens, options.pages_int2, memory.pages_gpu),
+        filled_(memory.pages_gpu) {}
+
+  // What a call has of a page: so many cells, all before slot `end`.
+  struct Filled {
+    uint32_t cells = 0, end = 0;
+  };
 
   // Of pools_, and of its pages.
   uint32_t pool_of(uint32_t page) const { return cells_.is_int2(page) ? 0 : 1; }
@@ -71,6 +79,9 @@ class DualCache final : public KvCache {
   std::vector<Share> shares_;
   std::vector<PageId> taken_;
   DeviceLists ageing_;
+  // Of the call at hand.
+  std::vector<Filled> filled_;  // by page
+  std::vector<uint32_t> seen_;  // pages that it has cells in
 };
 
 }  // namespace kvtwin::cuda

@@ -24,7 +24,7 @@ std::optional<PackedPart> PackedAttention::part_of(Format format) {
 }
 
 Result<PackedAttention> PackedAttention::make(const LlmSpec& llm, std::span<const PackedPages> pools,
-                                              uint32_t rows) {
+                                              uint32_t rows, uint32_t pages) {
   PackedAttention out;
   int sms = 0;
   if (Result<void> ok = check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0),
@@ -59,6 +59,9 @@ Result<PackedAttention> PackedAttention::make(const LlmSpec& llm, std::span<cons
     }
     *row.buffer = std::move(*made);
   }
+  out.upload_.reserve(uint64_t{shape.sequences} * sizeof(PackedSequence) +
+                      (uint64_t{pages} + 2 * rows) * sizeof(uint32_t) + 1024);
+  out.lists_at_ = out.upload_.base();
   out.shape_ = shape;
   out.scale_ = 1 / std::sqrt(static_cast<float>(llm.head_dim));
   out.query_heads_ = llm.query_heads, out.kv_heads_ = llm.kv_heads;
@@ -93,11 +96,15 @@ PackedDecodeArgs PackedAttention::args() const {
   return out;
 }
 
-void PackedAttention::plan(const StepStream& on) {
+void PackedAttention::send(cudaStream_t stream) {
   if (sequences_.empty()) return;
   upload_.clear();
   sequences_at_ = upload_.add(sequences_), pages_at_ = upload_.add(pages_);
-  upload_.send(on.stream);
+  upload_.send(stream);
+}
+
+void PackedAttention::plan(const StepStream& on) {
+  if (sequences_.empty()) return;
   const auto shape = [&] { return fmt::format("{} sequences", sequences_.size()); };
   must(cudaMemsetAsync(workspace_.as<void>(), 0, counter_bytes(sequences_.size()), on.stream),
        "counters of packed attention", counter_bytes(sequences_.size()), shape);

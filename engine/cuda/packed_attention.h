@@ -23,9 +23,10 @@ class PackedAttention {
   static std::optional<PackedPart> part_of(Format format);
 
   PackedAttention() = default;
-  // For the formats of `pools` (pages of the GPU, one geometry), steps of at most `rows` rows. Takes nothing
-  // if the kernel does not take them: then ready() is false. Wrong: no room.
-  static Result<PackedAttention> make(const LlmSpec& llm, std::span<const PackedPages> pools, uint32_t rows);
+  // For the formats of `pools` (one geometry), steps of at most `rows` rows that read about `pages` pages.
+  // Takes nothing if the kernel does not take them: then ready() is false. Wrong: no room.
+  static Result<PackedAttention> make(const LlmSpec& llm, std::span<const PackedPages> pools, uint32_t rows,
+                                      uint32_t pages);
   bool ready() const { return shape_.sequences > 0; }
 
   void clear();
@@ -37,6 +38,9 @@ class PackedAttention {
   };
   void add(uint32_t row, std::span<const Part> parts);
 
+  void send(cudaStream_t stream);
+  // As StagedCells::repeats(), of plan() and attend(): every row has been added.
+  bool repeats() const { return upload_.base() == lists_at_; }
   void plan(const StepStream& on);
   void attend(uint32_t layer, const LayerRows& tensors, std::span<const PackedPages> pools,
               const StepStream& on);
@@ -53,6 +57,7 @@ class PackedAttention {
   DeviceLists upload_;
   ListAt<PackedSequence> sequences_at_;
   ListAt<uint32_t> pages_at_;
+  const void* lists_at_ = nullptr;  // at first
 };
 
 }  // namespace kvtwin::cuda

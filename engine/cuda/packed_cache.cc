@@ -47,7 +47,8 @@ Result<OwnedCache> PackedCache::make(const PackedOptions& options, const KvMemor
   if (out->kivi()) {
     out->exact_ = ExactCells(*llm, options.residual_tokens);
   } else if (options.fused) {
-    Result<PackedAttention> fused = PackedAttention::make(*llm, {&out->pool_, 1}, memory.rows_max);
+    Result<PackedAttention> fused =
+        PackedAttention::make(*llm, {&out->pool_, 1}, memory.rows_max, memory.pages_gpu);
     if (!fused) return tl::unexpected<Mistake>(fused.error());
     out->fused_ = std::move(*fused);
   }
@@ -66,7 +67,8 @@ void PackedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<con
     add_entry(entry, row, rows);
     row += entry.tokens;
   }
-  staged_.prepare();
+  staged_.send(on.stream);
+  fused_.send(on.stream);
   if (kivi()) exact_.reserve(slots_);
 }
 
@@ -175,6 +177,11 @@ void PackedCache::plan(const DeviceRows& rows, const StepStream& on) {
   fused_.plan(on);
 }
 
+bool PackedCache::repeats(const DeviceRows& rows) const {
+  return rows.decodes_count == 0 && rows.chunks_count == 0 && rows.other_rows == 0 && fused_.ready() &&
+         staged_.repeats() && fused_.repeats();
+}
+
 void PackedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                          const StepStream& on) {
   staged_.stage(layer, tensors, rows, {&pool_, 1}, kivi() ? &exact_ : nullptr, on);
@@ -199,14 +206,14 @@ void PackedCache::copy(PageId source, PageId target, cudaStream_t stream) {
 }
 
 // Rows that nobody has: one decode and, where there is room for it, a chunk.
-void PackedCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
+void PackedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   staged_.clear();
   fused_.clear();
   const uint32_t base = staged_.open(size);
   StagedCells::add_rows(llm_, base, 0, size, rows);
   staged_.add_reads(base, 0, 0, 1, rows);
   if (size > 2) staged_.add_reads(base, 1, 0, 2, rows);
-  staged_.prepare();
+  staged_.send(on.stream);
 }
 
 }  // namespace kvtwin::cuda

@@ -32,6 +32,8 @@ class PackedCache final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  // Steps of decodes alone that read packed pages.
+  bool repeats(const DeviceRows& rows) const override;
   void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&, StepValues*) override {
   }
   void told(const Command& command) override;

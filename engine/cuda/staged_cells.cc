@@ -26,6 +26,9 @@ Result<StagedCells> StagedCells::make(const LlmSpec* llm, uint64_t cells, uint32
   // Entries begin with a page of their own.
   if (Result<void> ok = out.allocate(cells + uint64_t{rows} * kStagedPage); !ok)
     return tl::unexpected<Mistake>(ok.error());
+  constexpr uint64_t kLists = 16;  // of spans, each aligned
+  out.upload_.reserve(uint64_t{rows} * sizeof(CellSpan) + kLists * 256);
+  out.lists_at_ = out.upload_.base();
   return out;
 }
 
@@ -78,20 +81,29 @@ void StagedCells::add_reads(uint32_t base, uint32_t first, uint32_t context, uin
   attention_.add(first, table, context, count, rows);
 }
 
-void StagedCells::prepare() {
+void StagedCells::grow_pages() {
   if (used_ <= cells_) return;
   if (Result<void> ok = allocate(used_ + used_ / 2); !ok) fail(ok.error().text());
 }
 
-void StagedCells::plan(const DeviceRows& rows, const StepStream& on) {
+void StagedCells::send(cudaStream_t stream) {
+  grow_pages();
   upload_.clear();
   at_.clear();
   for (const StagedSpans& spans : spans_) {
     at_.push_back({upload_.add(spans.from_exact), upload_.add(spans.gathered), upload_.add(spans.packed),
                    upload_.add(spans.unpacked), upload_.add(spans.to_exact)});
   }
-  upload_.send(on.stream);
-  attention_.plan(rows, pool(), on.stream);
+  upload_.send(stream);
+}
+
+bool StagedCells::repeats() const {
+  for (const StagedSpans& spans : spans_) {
+    if (!spans.from_exact.empty() || !spans.gathered.empty() || !spans.unpacked.empty() ||
+        !spans.to_exact.empty())
+      return false;
+  }
+  return upload_.base() == lists_at_;
 }
 
 ConvertArgs StagedCells::args(const ListAt<CellSpan>& spans) const {

@@ -3,10 +3,9 @@
 // pages of its own, new rows are written behind it, and what is to be packed is packed from there.
 //
 // Per step: clear(), then for every entry open() and add_rows(), and the spans that say what comes from
-// where; then prepare(). Per layer, on one stream, because all layers share the pages:
-//   stage()    rows are rotated and written; exact cells come in; cells that are packed together are
-//   gathered;
-//              packing; unpacking. So who reads what another call of the step packs finds it.
+// where; then send(). Per layer, on one stream, because all layers share the pages:
+//   stage()    rows are rotated and written; exact cells come in; what is packed together is gathered; then
+//              packing, then unpacking, so that who reads what another call of the step packs finds it
 //   attend()   rows read what is staged
 //   keep()     what stays exact goes back
 //
@@ -69,20 +68,25 @@ class StagedCells {
   // They read `context` cells from `base` on, and themselves, each the ones before it and itself: rows
   // [first, first + count).
   void add_reads(uint32_t base, uint32_t first, uint32_t context, uint32_t count, StepRows* rows) const;
-  // All is opened. Growing waits for the GPU; no room: the process ends.
-  void prepare();
+  // All is opened: the spans are on their way. Growing waits for the GPU; no room: the process ends.
+  void send(cudaStream_t stream);
+  // What stage(), attend() and keep() start depends on how many rows there are, and on nothing else: nothing
+  // is staged but rows to be packed, one span each, and no list lies elsewhere than at first.
+  bool repeats() const;
 
   // Spans of the step, by pool; the first pool has what moves between staged and exact cells.
   std::vector<StagedSpans>& spans() { return spans_; }
 
-  void plan(const DeviceRows& rows, const StepStream& on);
+  void plan(const DeviceRows& rows, const StepStream& on) { attention_.plan(rows, pool(), on.stream); }
   // `pools`: as many as spans(). `exact`: null if nothing is.
   void stage(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
              std::span<const PackedPages> pools, const ExactCells* exact, const StepStream& on);
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const StepStream& on);
   void keep(uint32_t layer, const ExactCells& exact, cudaStream_t stream);
 
-  // Between one pool and staged cells, outside of steps. `spans` are on the device.
+  // Between one pool and staged cells, outside of steps: what was opened since clear(), for which pages are
+  // taken first. `spans` are on the device.
+  void grow_pages();
   void unpack(const PackedPages& pool, uint32_t layer, const CellSpan* spans, uint32_t count,
               cudaStream_t stream) const;
   void pack(const PackedPages& pool, uint32_t layer, const CellSpan* spans, uint32_t count,
@@ -108,6 +112,7 @@ class StagedCells {
   std::vector<StagedSpans> spans_;
   std::vector<SpansAt> at_;
   DeviceLists upload_;
+  const void* lists_at_ = nullptr;  // at first
 };
 
 }  // namespace kvtwin::cuda

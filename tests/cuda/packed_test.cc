@@ -49,8 +49,9 @@ T take(Result<T> made) {
 }
 
 std::unique_ptr<cuda::CudaEngine> gpu_engine(const cuda::DeviceModel& model, const cpu::TokenIds* tokens,
-                                             cuda::OwnedCache cache) {
+                                             cuda::OwnedCache cache, uint32_t graphs = 64) {
   cuda::CudaEngineConfig config;
+  config.graphs_max = graphs;
   config.page_tokens = kPage, config.pages_gpu = kPages, config.pages_host = 20;
   config.rows_max = kRows, config.samples_max = 16, config.poison = true;
   return take(cuda::CudaEngine::make(config, &model, tokens, std::move(cache)));
@@ -66,11 +67,12 @@ struct Prepared {
 
 using GpuSteps = EngineSteps<cuda::CudaEngine>;
 GpuSteps gpu_steps(const Prepared& p, const GivenTokens& tokens, const Kind& kind, uint64_t seed,
-                   bool fused = true) {
+                   bool fused = true, uint32_t graphs = 64) {
   return {kPage, kPages, seed,
           gpu_engine(*p.device, &tokens,
                      take(cuda::make_packed({kind.format, 32, kind.residual, fused},
-                                            {kPage, kPages, 20, kRows, true}, &p.llm)))};
+                                            {kPage, kPages, 20, kRows, true}, &p.llm)),
+                     graphs)};
 }
 
 Steps plain_steps(const Prepared& p, const GivenTokens& tokens, uint64_t seed) {
@@ -105,7 +107,7 @@ std::vector<std::vector<float>> drive(EngineSteps<Engine>* steps) {
   std::vector<std::vector<float>> out;
   steps->begin(kA), steps->begin(kB), steps->begin(kC);
   for (const std::vector<Want>& wants :
-       {std::vector<Want>{{kA, 90}}, {{kA, 70}}, {{kA, 1}, {kB, 100, false}}, {{kB, 30}, {kA, 1}}})
+       {std::vector<Want>{{kA, 90, false}}, {{kA, 70}}, {{kA, 1}, {kB, 100, false}}, {{kB, 30}, {kA, 1}}})
     out.push_back(steps->run(wants));
   for (int i = 0; i < 40; ++i) out.push_back(steps->run({{kB, 1}, {kA, 1}}));
   out.push_back(steps->run({{kC, 5}, {kA, 1}, {kB, 1}}));
@@ -165,11 +167,26 @@ TEST_CASE("cuda: decodes that read packed pages agree with those that read them 
   }
 }
 
+TEST_CASE("cuda: packed decodes replayed as graphs are those started one by one, to the bit") {
+  for (const LlmSpec& llm : {models()[0], models()[1]}) {
+    const Prepared p(llm);
+    const GivenTokens tokens = tokens_of(llm);
+    for (const Kind& kind : {kKinds[0], kKinds[1]}) {
+      CAPTURE(format_name(kind.format));
+      auto graphs = gpu_steps(p, tokens, kind, 5), none = gpu_steps(p, tokens, kind, 5, true, 0);
+      CHECK(drive(&graphs) == drive(&none));
+      CHECK(graphs.engine().graph_replays() > 30);
+      CHECK(none.engine().graph_replays() == 0);
+    }
+  }
+}
+
 TEST_CASE("cuda: what is packed depends on no page, and adopted pages are the computed ones to the bit") {
   for (const LlmSpec& llm : models()) {
     const Prepared p(llm);
     GivenTokens tokens;
-    for (const CallId call : {kA, kB, kC}) tokens.give(call, random_tokens(3, 260, llm.vocab), 240);
+    for (const CallId call : {kA, kB, kC})
+      tokens.give(call, random_tokens(3, 260, llm.vocab), call == kA ? 240 : 168);
     for (const Kind& kind : kKinds) {
       CAPTURE(format_name(kind.format));
       CAPTURE(llm.head_dim);
@@ -228,7 +245,7 @@ TEST_CASE("cuda: who adopts what another call of the same step packs finds it") 
         return engine->logits();
       }
       const std::span<const PlanEntry> first(entries.data(), 1);
-      engine->step({.entries = first, .grants = {grants.data(), 2}}, 0, &values);
+      engine->step({.entries = first, .grants = {grants.data(), 2}, .adoptions = {}}, 0, &values);
       for (PageGrant& grant : grants) grant.entry = 0;
       engine->step({.step = StepId{1},
                     .entries = {entries.data() + 1, 1},
