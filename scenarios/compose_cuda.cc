@@ -69,7 +69,7 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   if (Result<void> ok = check_axes(
           scenario, "the CUDA engine",
           {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
-           {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
+           {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
            {"partition", axes.partition(), {"uniform"}},
            {"placement", axes.placement(), {"gpu", "host", "arena"}}});
       !ok)
@@ -121,8 +121,9 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
   if (packs) return make_packed(config, memory, &weights->llm());
   if (!drops(config))
-    return cuda::make_retrieved({.method = method, .spec = config.policies.retrieval_spec}, memory,
-                                weights->llm());
+    return cuda::make_retrieved(
+        {.method = method, .spec = config.policies.retrieval_spec, .weights = weights}, memory,
+        weights->llm());
   cuda::CompressedOptions options;
   options.config = {.core = config,
                     .score = score_spec(scenario.values),
@@ -161,7 +162,10 @@ class CudaWorld final : public ValuesWorld {
 
 Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed) {
   const kernels::ScorerKind scorer = score_spec(scenario.values).kind;
-  Result<ModelWeights> weights = compose_weights(scenario, composed.llm, !cuda::reads_matrices(scorer));
+  bool reads = cuda::reads_matrices(scorer);
+  for (const CoreConfig& config : composed.options.engines)
+    reads = reads || cuda::reads_matrices(retrieval_method(config.policies.retrieval));
+  Result<ModelWeights> weights = compose_weights(scenario, composed.llm, !reads);
   if (!weights) return tl::unexpected<Mistake>(weights.error());
   weights_ = std::make_unique<ModelWeights>(std::move(*weights));
   Result<std::unique_ptr<cuda::DeviceModel>> model = cuda::DeviceModel::make(*weights_);
