@@ -12,15 +12,40 @@
 
 #include "engine/cuda/caches.h"
 #include "engine/cuda/cuda_engine.h"
+#include "engine/cuda/packed.h"
 #include "engine/cuda/retrieved.h"
+#include "engine/policy/registry.h"
 #include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
 
 namespace kvtwin {
 namespace {
 
+// Cells in another format than the model's: beside nothing else.
+Result<void> check_precision(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
+  const std::string& precision = config.policies.precision;
+  const PrecisionSpec& spec = config.policies.precision_spec;
+  if (precision == "int4" && spec.per_channel_keys)
+    return mistake(scenario.where("policies.precision_options.per_channel_keys"),
+                   "int4 with keys per channel is not computed by the CUDA engine",
+                   "per_channel_keys: false is; or --world=sim");
+  if (drops(config) || config.policies.retrieval != "all")
+    return mistake(scenario.where("policies.precision"),
+                   fmt::format("precision {} beside {} is not computed by the CUDA engine", precision,
+                               drops(config) ? "dropped cells" : "retrieval " + config.policies.retrieval),
+                   "precision bf16 is; or --world=cpu, or --world=sim");
+  const PolicyAxes axes = make_axes(config.policies);
+  for (const Format format : {axes.precision->prompt_format(), axes.precision->decode_format()}) {
+    if (const auto wrong = cuda::check_packed(format, spec.group, llm, config.page_tokens))
+      return mistake(scenario.where("policies.precision"), "the CUDA engine does not compute it: " + *wrong,
+                     "or --world=sim");
+  }
+  return {};
+}
+
 Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (config.policies.precision != "bf16") return check_precision(scenario, config, llm);
   if (drops(config)) {
     if (method != RetrievalMethod::kAll)
       return mistake(scenario.where("policies.retrieval"),
@@ -45,11 +70,12 @@ Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, co
 
 Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   const v1::Policies& axes = scenario.values.policies();
-  if (Result<void> ok = check_axes(scenario, "the CUDA engine",
-                                   {{"precision", axes.precision(), {"bf16"}},
-                                    {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
-                                    {"partition", axes.partition(), {"uniform"}},
-                                    {"placement", axes.placement(), {"gpu", "host", "arena"}}});
+  if (Result<void> ok = check_axes(
+          scenario, "the CUDA engine",
+          {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
+           {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
+           {"partition", axes.partition(), {"uniform"}},
+           {"placement", axes.placement(), {"gpu", "host", "arena"}}});
       !ok)
     return ok;
   for (const CoreConfig& config : composed.options.engines) {
@@ -75,18 +101,33 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   return {};
 }
 
+Result<cuda::OwnedCache> make_packed(const CoreConfig& config, const cuda::KvMemory& memory,
+                                     const LlmSpec* llm) {
+  const PolicyAxes axes = make_axes(config.policies);
+  const uint32_t group = config.policies.precision_spec.group;
+  if (axes.precision->by_tag())
+    return cuda::make_dual({.pages_int2 = config.pages_int2, .group = group}, memory, llm);
+  return cuda::make_packed({.format = axes.precision->prompt_format(),
+                            .group = group,
+                            .residual_tokens = axes.precision->exact_tokens_max()},
+                           memory, llm);
+}
+
 // Which way of keeping KV the engine's policies ask for. Null: the identity of every axis.
 Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& config,
                                     const cuda::CudaEngineConfig& engine,
                                     const std::optional<cpu::ScorerWeights>& trained,
                                     const ModelWeights* weights) {
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
-  if (!drops(config) && method == RetrievalMethod::kAll) return cuda::OwnedCache();
+  const bool packs = config.policies.precision != "bf16";
+  if (!drops(config) && method == RetrievalMethod::kAll && !packs) return cuda::OwnedCache();
   cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
+  if (packs) return make_packed(config, memory, &weights->llm());
   if (!drops(config))
-    return cuda::make_retrieved({.method = method, .spec = config.policies.retrieval_spec}, memory,
-                                weights->llm());
+    return cuda::make_retrieved(
+        {.method = method, .spec = config.policies.retrieval_spec, .weights = weights}, memory,
+        weights->llm());
   cuda::CompressedOptions options;
   options.config = {.core = config,
                     .score = score_spec(scenario.values),
@@ -125,7 +166,10 @@ class CudaWorld final : public ValuesWorld {
 
 Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed) {
   const kernels::ScorerKind scorer = score_spec(scenario.values).kind;
-  Result<ModelWeights> weights = compose_weights(scenario, composed.llm, !cuda::reads_matrices(scorer));
+  bool reads = cuda::reads_matrices(scorer);
+  for (const CoreConfig& config : composed.options.engines)
+    reads = reads || cuda::reads_matrices(retrieval_method(config.policies.retrieval));
+  Result<ModelWeights> weights = compose_weights(scenario, composed.llm, !reads);
   if (!weights) return tl::unexpected<Mistake>(weights.error());
   weights_ = std::make_unique<ModelWeights>(std::move(*weights));
   Result<std::unique_ptr<cuda::DeviceModel>> model = cuda::DeviceModel::make(*weights_);

@@ -62,15 +62,9 @@ void RetrievedCache::outgrow(uint32_t layer, ArenaCall* call) {
   ArenaLayer& own = call->layers[layer];
   KVT_CHECK(own.heads.empty());
   own.heads.resize(llm_.kv_heads);
-  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-    HeadArena& head = own.heads[h];
-    const uint32_t end = shape_.sinks + shape_.selectable + shape_.extra;
-    head.extra = head.extra_slots = outliers(layer, *call, h, end);
-    for (uint32_t page = shape_.sinks; page < end; ++page) {
-      if (!std::binary_search(head.extra.begin(), head.extra.end(), page)) head.slots.push_back(page);
-    }
-    head.held = head.slots;
-  }
+  const uint32_t end = shape_.sinks + shape_.selectable + shape_.extra;
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h)
+    own.heads[h] = outgrown_head(shape_, outliers(layer, *call, h, end));
 }
 
 }  // namespace kvtwin::cpu

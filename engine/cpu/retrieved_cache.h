@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "engine/cpu/arena_call.h"
+#include "engine/cpu/head_choice.h"
 #include "engine/cpu/kv_cache.h"
 #include "engine/cpu/kv_store.h"
 #include "engine/cpu/page_summaries.h"
@@ -87,12 +88,6 @@ class RetrievedCache final : public KvCache {
     uint32_t cell = 0;  // among the cells that are left: what pages are counted in
     bool chooses = false;
   };
-  // What one KV head of a choosing row reads between sinks and window.
-  struct Choice {
-    std::vector<uint32_t> chosen;  // pages, ascending
-    std::vector<float> scores;     // of the candidates, from the first one on
-  };
-
   // What one KV head reads, in order of position.
   struct Reading {
     std::vector<kernels::ReadRun> runs;
@@ -130,11 +125,12 @@ class RetrievedCache final : public KvCache {
   }
 
   // retrieved_choice.cc: which pages, and when they come
-  Choice choose(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t pages, const float* q) const;
+  HeadChoice choose(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t pages,
+                    const float* q) const;
   void attend_chosen(uint32_t layer, const Row& row, const float* q, float* out);
   void read_on_gpu(uint32_t layer, const Row& row, const float* q, float* out);
   void recall_and_read(uint32_t layer, const Row& row, const float* q, float* out);
-  void recall(uint32_t layer, const Row& row, uint32_t head, const Choice& choice, bool before);
+  void recall(uint32_t layer, const Row& row, uint32_t head, const HeadChoice& choice, bool before);
   void read_head(uint32_t layer, const Row& row, uint32_t head, std::span<const uint32_t> chosen,
                  bool corrected, const float* q, float* out);
   std::vector<uint8_t> turned_heads(const ArenaLayer& layer, const float* q) const;

@@ -2,41 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "engine/base/check.h"
-#include "engine/cpu/page_pooling.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "kernels/page_score.h"
-#include "kernels/select.h"
 
 namespace kvtwin::cpu {
+
 // The best of the pages that are full and outside of sinks and window, for the queries q [group][head_dim].
-RetrievedCache::Choice RetrievedCache::choose(uint32_t layer, const ArenaCall& call, uint32_t head,
-                                              uint32_t pages, const float* q) const {
+HeadChoice RetrievedCache::choose(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t pages,
+                                  const float* q) const {
   const std::vector<HeadArena>& heads = call.layers[layer].heads;
-  const auto stays = [&](uint32_t page) {
-    if (heads.empty()) return false;
-    return std::binary_search(heads[head].extra.begin(), heads[head].extra.end(), page);
+  const auto vectors = [&](uint32_t page) {
+    return summaries_.vectors(arena_ ? call.homes[page] : call.pages[page].page, layer, head);
   };
-  std::vector<uint32_t> candidates;
-  std::vector<kernels::PageVectors> vectors;
-  for (uint32_t page = first_candidate(); page < end_candidates(pages); ++page) {
-    if (stays(page)) continue;
-    candidates.push_back(page);
-    vectors.push_back(summaries_.vectors(arena_ ? call.homes[page] : call.pages[page].page, layer, head));
-  }
-  const float scale =
-      spec_.scale == ScoreScale::kOne ? 1.0f : 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
-  std::vector<float> scores(candidates.size());
-  kernels::score_pages_ref(pooling_of(spec_.pooling), scale, q, group(), llm_.head_dim, vectors,
-                           scores.data());
-  Choice out;
-  out.scores.assign(end_candidates(pages) - first_candidate(), -std::numeric_limits<float>::infinity());
-  for (size_t i = 0; i < candidates.size(); ++i) out.scores[candidates[i] - first_candidate()] = scores[i];
-  for (const uint32_t i : kernels::select_rows(scores, {}, shape_.selectable))
-    out.chosen.push_back(candidates[i]);
-  return out;
+  PageCandidates from{first_candidate(), end_candidates(pages), {}, vectors};
+  if (!heads.empty()) from.stays = heads[head].extra;
+  return choose_pages(spec_, llm_, shape_.selectable, from, q);
 }
 
 void RetrievedCache::attend_chosen(uint32_t layer, const Row& row, const float* q, float* out) {
@@ -52,7 +34,7 @@ void RetrievedCache::attend_chosen(uint32_t layer, const Row& row, const float* 
 void RetrievedCache::read_on_gpu(uint32_t layer, const Row& row, const float* q, float* out) {
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     const float* const own = q + uint64_t{h} * group() * llm_.head_dim;
-    const Choice choice = choose(layer, *row.call, h, pages_of(row.cell + 1), own);
+    const HeadChoice choice = choose(layer, *row.call, h, pages_of(row.cell + 1), own);
     read_head(layer, row, h, choice.chosen, false, q, out);
   }
 }
@@ -68,7 +50,7 @@ void RetrievedCache::recall_and_read(uint32_t layer, const Row& row, const float
   const std::vector<uint8_t> turned =
       trusts ? turned_heads(own, q) : std::vector<uint8_t>(llm_.kv_heads, uint8_t{1});
   const bool any = std::find(turned.begin(), turned.end(), 1) != turned.end();
-  std::vector<Choice> choices(llm_.kv_heads);
+  std::vector<HeadChoice> choices(llm_.kv_heads);
   const auto choose_all = [&] {
     for (uint32_t h = 0; h < llm_.kv_heads; ++h)
       choices[h] = choose(layer, *row.call, h, pages, q + uint64_t{h} * group() * llm_.head_dim);
@@ -106,7 +88,7 @@ std::vector<uint8_t> RetrievedCache::turned_heads(const ArenaLayer& layer, const
 }
 
 // Asks for what the head lacks, and says so in the step's outcome.
-void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, const Choice& choice,
+void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, const HeadChoice& choice,
                             bool before) {
   HeadArena& slots = row.call->layers[layer].heads[head];
   const std::vector<kernels::SlotChange> changes =

@@ -16,7 +16,7 @@ void RetrievedCache::rebuild_and_read(uint32_t layer, const Row& row, const floa
   own.shadow->factorise();
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     HeadArena& head = own.heads[h];
-    const Choice choice =
+    const HeadChoice choice =
         choose(layer, *call, h, pages_of(row.cell + 1), q + uint64_t{h} * group() * llm_.head_dim);
     const auto changes =
         kernels::replace_slots_ref(choice.chosen, choice.scores, first_candidate(), head.held);

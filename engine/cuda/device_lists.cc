@@ -15,10 +15,14 @@ void grow(Buffer* buffer, Buffer::Kind kind, uint64_t bytes, const char* what) {
   *buffer = std::move(*made);
 }
 
-void DeviceLists::send(cudaStream_t stream) {
-  const uint64_t bytes = std::max<uint64_t>(bytes_.size(), kAlignment);
+void DeviceLists::reserve(uint64_t bytes) {
   grow(&staging_, Buffer::Kind::kPinned, bytes, "work lists");
   grow(&device_, Buffer::Kind::kDevice, bytes, "work lists");
+}
+
+void DeviceLists::send(cudaStream_t stream) {
+  const uint64_t bytes = std::max<uint64_t>(bytes_.size(), kAlignment);
+  reserve(bytes);
   std::copy(bytes_.begin(), bytes_.end(), staging_.as<char>());
   must(
       cudaMemcpyAsync(device_.as<char>(), staging_.as<char>(), bytes_.size(), cudaMemcpyHostToDevice, stream),

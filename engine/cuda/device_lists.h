@@ -32,8 +32,11 @@ class DeviceLists {
     if (!list.empty()) std::memcpy(bytes_.data() + at, list.data(), list.size() * sizeof(T));
     return {at, static_cast<uint32_t>(list.size())};
   }
-  // Starts the copy; more memory is taken if there is not enough.
+  // Room for `bytes`; REQUIRES: as clear().
+  void reserve(uint64_t bytes);
+  // Starts the copy; more memory is taken if there is not enough: then everything lies elsewhere (base()).
   void send(cudaStream_t stream);
+  const void* base() const { return device_.as<const void>(); }
   // REQUIRES: sent.
   template <typename T>
   const T* at(const ListAt<T>& list) const {

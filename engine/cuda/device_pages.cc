@@ -10,9 +10,15 @@
 namespace kvtwin::cuda {
 
 Result<DevicePages> DevicePages::make(const LlmSpec& llm, uint32_t page_tokens, uint32_t gpu, uint32_t host) {
+  return make_packed(uint64_t{2} * llm.kv_heads * page_tokens * llm.head_dim * sizeof(__nv_bfloat16),
+                     llm.layers, gpu, host);
+}
+
+Result<DevicePages> DevicePages::make_packed(uint64_t part_bytes, uint32_t layers, uint32_t gpu,
+                                             uint32_t host) {
   DevicePages out;
-  out.part_bytes_ = uint64_t{2} * llm.kv_heads * page_tokens * llm.head_dim * sizeof(__nv_bfloat16);
-  out.layers_ = llm.layers;
+  out.part_bytes_ = part_bytes;
+  out.layers_ = layers;
   out.pages_gpu_ = gpu;
   out.pages_host_ = host;
   const auto tier = [&](Buffer::Kind kind, const char* what, uint32_t pages, const char* setting) {

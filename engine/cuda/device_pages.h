@@ -1,9 +1,10 @@
-// DevicePages: the KV pages of one engine in bf16, those of the GPU and, in pinned memory, those of the host
-// tier. Tiers are ranges of one address space (units.h, PageId): [0, gpu) and behind them the host's.
+// DevicePages: the KV pages of one engine in one format, those of the GPU and, in pinned memory, those of the
+// host tier. Tiers are ranges of one address space (units.h, PageId): [0, gpu) and behind them the host's.
 //
 //   GPU   [layers][pages][kv_heads][keys, values][page_tokens][head_dim]   (a layer is what a kernel reads)
 //   host  [pages][layers][...]                                             (a page is what a copy moves)
-// Within a page's part of one layer both are alike (kernels/kv_block.cuh), so a copy is one strided piece.
+// Within a page's part of one layer both are alike (kernels/kv_block.cuh; packed: kernels/packed_page.h), so
+// a copy is one strided piece.
 
 #ifndef KVTWIN_ENGINE_CUDA_DEVICE_PAGES_H_
 #define KVTWIN_ENGINE_CUDA_DEVICE_PAGES_H_
@@ -24,8 +25,11 @@ class DevicePages {
   DevicePages() = default;
   // Wrong: no room for so many.
   static Result<DevicePages> make(const LlmSpec& llm, uint32_t page_tokens, uint32_t gpu, uint32_t host);
+  // Of any format: `part_bytes` are one page's in one layer.
+  static Result<DevicePages> make_packed(uint64_t part_bytes, uint32_t layers, uint32_t gpu, uint32_t host);
 
   __nv_bfloat16* layer(uint32_t index) const { return gpu_.as<__nv_bfloat16>(index * layer_bytes()); }
+  uint8_t* packed_layer(uint32_t index) const { return gpu_.as<uint8_t>(index * layer_bytes()); }
   uint64_t page_bytes() const { return part_bytes_ * layers_; }
   // Of one page in one layer.
   uint64_t part_bytes() const { return part_bytes_; }
@@ -33,7 +37,7 @@ class DevicePages {
   __nv_bfloat16* host_layer(uint32_t index) const { return host_.as<__nv_bfloat16>(index * part_bytes_); }
 
   void copy(PageId source, PageId target, cudaStream_t stream) const;
-  // Every value becomes NaN. REQUIRES: a page of the GPU.
+  // Every value becomes NaN (packed ones: their scales). REQUIRES: a page of the GPU.
   void poison(PageId page, cudaStream_t stream) const;
 
  private:

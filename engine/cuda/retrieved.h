@@ -1,4 +1,5 @@
-// The door to RetrievedCache (retrieved_cache.h), without CUDA's headers.
+// The door to RetrievedCache (retrieved_cache.h) and HostChosenCache (host_chosen_cache.h), without CUDA's
+// headers.
 
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVED_H_
 #define KVTWIN_ENGINE_CUDA_RETRIEVED_H_
@@ -11,6 +12,7 @@
 #include "engine/cuda/owned_cache.h"
 #include "engine/policy/retrieval_spec.h"
 #include "models/llm.h"
+#include "models/weights.h"
 
 namespace kvtwin::cuda {
 
@@ -30,7 +32,11 @@ struct RetrievedOptions {
   RetrievalMethod method = RetrievalMethod::kFreekv;
   RetrievalSpec spec{};
   OrderTests tests{};
+  const ModelWeights* weights = nullptr;  // infinigen: with matrices; must outlive the cache
 };
+
+// Whether a method reads the model's matrices on the host.
+bool reads_matrices(RetrievalMethod method);
 
 // A sentence that says what is not computed on CUDA, and what would be right.
 std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,

@@ -9,6 +9,7 @@
 #include "engine/base/check.h"
 #include "engine/cpu/page_pooling.h"
 #include "engine/cuda/cuda_check.h"
+#include "engine/cuda/host_chosen_cache.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -31,8 +32,6 @@ ChoiceShape choice_shape(const LlmSpec& llm, const RetrievalSpec& spec, const cp
 
 std::optional<std::string> check_retrieved(RetrievalMethod method, const RetrievalSpec& spec,
                                            const LlmSpec& llm, uint32_t page_tokens) {
-  if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen)
-    return "it computes retrieval quest, arkvale and freekv; use one of them";
   if (llm.head_dim != 64 && llm.head_dim != 128)
     return fmt::format("heads have {} numbers; 64 and 128 are computed", llm.head_dim);
   if (llm.query_heads / llm.kv_heads > 8)
@@ -40,6 +39,8 @@ std::optional<std::string> check_retrieved(RetrievalMethod method, const Retriev
                        llm.query_heads / llm.kv_heads);
   if (page_tokens % 16 != 0)
     return fmt::format("memory.page_tokens is {}; a multiple of 16 is computed", page_tokens);
+  if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen)
+    return check_host_chosen(method, spec, llm);
   const uint32_t chosen = selectable_pages(spec, page_tokens);
   if (chosen > kChosenMax)
     return fmt::format("{} pages are chosen; up to {} are computed", chosen, kChosenMax);
@@ -49,8 +50,12 @@ std::optional<std::string> check_retrieved(RetrievalMethod method, const Retriev
 
 Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemory& memory,
                                   const LlmSpec& llm) {
+  if (options.method == RetrievalMethod::kShadowkv || options.method == RetrievalMethod::kInfinigen)
+    return HostChosenCache::make(memory, llm, options);
   return RetrievedCache::make(memory, llm, options);
 }
+
+bool reads_matrices(RetrievalMethod method) { return method == RetrievalMethod::kInfinigen; }
 
 RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options)
     : memory_(memory),

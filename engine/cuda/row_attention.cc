@@ -144,7 +144,7 @@ void RowAttention::plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaS
 }
 
 void RowAttention::append(const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool,
-                          cudaStream_t stream) {
+                          cudaStream_t stream, __nv_bfloat16* keys) {
   RopeAppendArgs args;
   args.qkv = tensors.qkv;
   args.positions = rows.positions, args.slots = rows.slots;
@@ -154,6 +154,7 @@ void RowAttention::append(const LayerRows& tensors, const DeviceRows& rows, __nv
   args.rows = rows.rows, args.query_heads = llm_->query_heads, args.kv_heads = llm_->kv_heads;
   args.head_dim = llm_->head_dim, args.page_tokens = shape_.page_tokens;
   args.q = tensors.q, args.q_stride = llm_->query_heads * llm_->head_dim;
+  args.k = keys, args.k_stride = llm_->kv_heads * llm_->head_dim;
   args.pool = pool;
   args.slots_per_row = shape_.by_head ? llm_->kv_heads : 1;
   const bool head = llm_->head_dim == 64 || llm_->head_dim == 128 || llm_->head_dim == 256;

@@ -51,7 +51,10 @@ class RowAttention {
 
   // The lists are on the device: cuts the work. One plan serves every layer.
   void plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
-  void append(const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool, cudaStream_t stream);
+  // `keys` [rows][kv_heads][head_dim], rotated, beside the pages; null: not wanted. REQUIRES (wanted):
+  // head_dim is 64, 128 or 256, pages are 1 or a multiple of 8 tokens.
+  void append(const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool, cudaStream_t stream,
+              __nv_bfloat16* keys = nullptr);
   // All KV of the step is in `pool`, the layer's.
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const __nv_bfloat16* pool,
               cudaStream_t stream, OperationTimer* timer);

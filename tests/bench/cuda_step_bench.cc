@@ -17,6 +17,7 @@
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
 #include "engine/cuda/cuda_engine.h"
+#include "engine/cuda/packed.h"
 #include "models/catalog.h"
 
 namespace {
@@ -24,7 +25,7 @@ namespace {
 using namespace kvtwin;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t kPage = 16, kSteps = 40, kWarm = 5;
+constexpr uint32_t kSteps = 40, kWarm = 5;
 constexpr double kCeiling = 4.69e12, kFlops = 790e12;
 
 // Any tokens; all of the context is prompt.
@@ -60,21 +61,40 @@ const cuda::DeviceModel& model_named(const char* name, LlmSpec* llm) {
   return *kept;
 }
 
+// How cells are kept: a format, for int2 as KIVI does (then the page that is copied everywhere is not packed
+// yet: what is read is what the memory held, which takes as long).
+struct Kept {
+  Format format = Format::kBf16;
+  uint32_t page() const { return format == Format::kBf16 ? 16 : 32; }
+  bool graphs() const { return format != Format::kFp4 && format != Format::kInt2; }  // what is staged is none
+};
+
+cuda::OwnedCache cache_of(const Kept& kept, const cuda::CudaEngineConfig& config, const LlmSpec* llm) {
+  if (kept.format == Format::kBf16) return nullptr;
+  return must_be(
+      cuda::make_packed({.format = kept.format, .residual_tokens = kept.format == Format::kInt2 ? 128u : 0},
+                        {config.page_tokens, config.pages_gpu, 0, config.rows_max}, llm));
+}
+
 // `calls` decodes beside one another, each with its own pages.
 class Server {
  public:
   // Each step has `rows` tokens of each call; more than one: always the same chunk.
   Server(const cuda::DeviceModel& model, const LlmSpec& llm, uint32_t calls, uint32_t context, uint32_t rows,
-         cuda::OperationLog* log, bool graphs = true)
-      : tokens_(llm.vocab, context + rows), calls_(calls), rows_(rows), context_(context) {
-    const uint32_t each = (context + rows + kSteps + kWarm) / kPage + 2;
+         cuda::OperationLog* log, const Kept& kept, bool graphs = true)
+      : tokens_(llm.vocab, context + rows),
+        calls_(calls),
+        rows_(rows),
+        page_(kept.page()),
+        context_(context) {
+    const uint32_t each = (context + rows + kSteps + kWarm) / page_ + 2;
     cuda::CudaEngineConfig config;
-    config.page_tokens = kPage;
+    config.page_tokens = page_;
     config.pages_gpu = calls * each + 1;
-    config.rows_max = std::max(calls * rows, kPage), config.samples_max = calls;
+    config.rows_max = std::max(calls * rows, page_), config.samples_max = calls;
     config.log = log;
     if (!graphs) config.graphs_max = 0;
-    engine_ = must_be(cuda::CudaEngine::make(config, &model, &tokens_));
+    engine_ = must_be(cuda::CudaEngine::make(config, &model, &tokens_, cache_of(kept, config, &llm)));
     fill(config.pages_gpu);
     for (uint32_t i = 0; i < calls; ++i) {
       // Neighbouring pages of a call lie apart.
@@ -111,9 +131,9 @@ class Server {
  private:
   // One page of KV as the model makes it, everywhere.
   void fill(uint32_t pages) {
-    const PlanEntry entry{CallId{0}, EntryKind::kChunk, true, false, kPage, 0};
+    const PlanEntry entry{CallId{0}, EntryKind::kChunk, true, false, page_, 0};
     const PageGrant grant{0, 0, PageId{0}};
-    engine_->step({.tokens = kPage, .entries = {&entry, 1}, .grants = {&grant, 1}, .adoptions = {}}, 0,
+    engine_->step({.tokens = page_, .entries = {&entry, 1}, .grants = {&grant, 1}, .adoptions = {}}, 0,
                   &values_);
     std::vector<PageId> from(pages - 1), to;
     for (uint32_t p = 1; p < pages; ++p) to.push_back(PageId{p});
@@ -124,7 +144,7 @@ class Server {
   DrawnTokens tokens_;
   std::unique_ptr<cuda::CudaEngine> engine_;
   std::vector<PageId> pages_;
-  const uint32_t calls_, rows_;
+  const uint32_t calls_, rows_, page_;
   uint32_t context_, each_ = 0;
   bool first_ = true;
   uint64_t step_ = 0, digest_ = 0;
@@ -138,9 +158,10 @@ double median(std::vector<double> values) {
 
 // Microseconds per step of each kind of operation, medians over steps.
 std::array<double, cuda::kOperations> operations(const cuda::DeviceModel& model, const LlmSpec& llm,
-                                                 uint32_t calls, uint32_t context, uint32_t rows) {
+                                                 uint32_t calls, uint32_t context, uint32_t rows,
+                                                 const Kept& kept) {
   cuda::OperationLog log(true);
-  Server server(model, llm, calls, context, rows, &log);
+  Server server(model, llm, calls, context, rows, &log, kept);
   std::array<std::vector<double>, cuda::kOperations> seen;
   for (uint32_t i = 0; i < kSteps; ++i) {
     server.step();
@@ -155,11 +176,13 @@ std::array<double, cuda::kOperations> operations(const cuda::DeviceModel& model,
 }
 
 // Bytes or flops, whichever takes longer.
-double floor_s(const LlmSpec& llm, uint32_t calls, uint32_t context, uint32_t rows) {
+double floor_s(const LlmSpec& llm, uint32_t calls, uint32_t context, uint32_t rows, const Kept& kept) {
   const WeightBytes weights = weight_bytes(llm, 1);
   const double matrices = weights.attention + weights.mlp;
-  const double bytes =
-      matrices + weights.lm_head + static_cast<double>(llm.kv_bytes_per_token()) * calls * (context + rows);
+  const PageShape page{kept.page(), llm.head_dim, 32};
+  const double token =
+      static_cast<double>(page_bytes(kept.format, page)) / page.page_tokens * llm.kv_heads * llm.layers;
+  const double bytes = matrices + weights.lm_head + token * calls * (context + rows);
   const double new_rows = rows, cells = new_rows * context + new_rows * (new_rows + 1) / 2;
   const double flops =
       calls * (matrices * rows + weights.lm_head + 4.0 * llm.query_heads * llm.head_dim * llm.layers * cells);
@@ -172,8 +195,8 @@ struct Taken {
   uint64_t digest = 0;
 };
 Taken steps(const cuda::DeviceModel& model, const LlmSpec& llm, uint32_t calls, uint32_t context,
-            uint32_t rows, bool graphs) {
-  Server server(model, llm, calls, context, rows, nullptr, graphs);
+            uint32_t rows, const Kept& kept, bool graphs) {
+  Server server(model, llm, calls, context, rows, nullptr, kept, graphs);
   std::vector<double> took, issued;
   for (uint32_t i = 0; i < kWarm + kSteps; ++i) {
     const double one = server.step();
@@ -184,7 +207,8 @@ Taken steps(const cuda::DeviceModel& model, const LlmSpec& llm, uint32_t calls, 
   return {median(took), median(issued), server.digest()};
 }
 
-void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t context, uint32_t rows) {
+void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t context, uint32_t rows,
+          Kept kept = {}) {
   if (const Result<void> ok = cuda::check_gpu(); !ok) {
     state.SkipWithError(ok.error().text().c_str());
     return;
@@ -193,9 +217,9 @@ void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t co
   const cuda::DeviceModel& model = model_named(name, &llm);
   for (auto unused : state) {
     Taken with, without;
-    with = steps(model, llm, calls, context, rows, true);
-    if (rows == 1) {  // chunks are no graphs
-      without = steps(model, llm, calls, context, rows, false);
+    with = steps(model, llm, calls, context, rows, kept, true);
+    if (rows == 1 && kept.graphs()) {  // chunks are no graphs
+      without = steps(model, llm, calls, context, rows, kept, false);
       KVT_CHECK(with.digest == without.digest);
       state.counters["us step without graph"] = without.step * 1e6;
       state.counters["us issued without graph"] = without.issued * 1e6;
@@ -203,7 +227,7 @@ void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t co
     state.counters["digest32"] = static_cast<double>(with.digest & UINT32_MAX);
     state.counters["us issued"] = with.issued * 1e6;
     state.SetIterationTime(with.step);
-    const auto each = operations(model, llm, calls, context, rows);
+    const auto each = operations(model, llm, calls, context, rows, kept);
     double sum = 0, main = 0;
     for (size_t kind = 0; kind < each.size(); ++kind) {
       const auto operation = static_cast<cuda::Operation>(kind);
@@ -217,7 +241,7 @@ void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t co
         main += each[kind];
       state.counters[std::string("us ") + cuda::name_of(operation)] = each[kind];
     }
-    state.counters["us floor"] = floor_s(llm, calls, context, rows) * 1e6;
+    state.counters["us floor"] = floor_s(llm, calls, context, rows, kept) * 1e6;
     state.counters["us operations"] = sum;
     state.counters["step / (products + attention)"] = with.step * 1e6 / main;
   }
@@ -232,6 +256,11 @@ KVT_STEP(8B_decode_128x2k, "llama-3.1-8b", 128, 2048, 1);
 KVT_STEP(8B_chunk_2048_of_2k, "llama-3.1-8b", 1, 0, 2048);
 KVT_STEP(8B_chunk_2048_of_32k, "llama-3.1-8b", 1, 30720, 2048);
 KVT_STEP(8B_chunk_8192_of_8k, "llama-3.1-8b", 1, 0, 8192);
+KVT_STEP(8B_fp8_decode_32x8k, "llama-3.1-8b", 32, 8192, 1, Kept{Format::kFp8});
+KVT_STEP(8B_int4_decode_32x8k, "llama-3.1-8b", 32, 8192, 1, Kept{Format::kInt4});
+KVT_STEP(8B_fp4_decode_32x8k, "llama-3.1-8b", 32, 8192, 1, Kept{Format::kFp4});
+KVT_STEP(8B_kivi_decode_32x8k, "llama-3.1-8b", 32, 8192, 1, Kept{Format::kInt2});
+KVT_STEP(8B_int4_chunk_2048_of_32k, "llama-3.1-8b", 1, 30720, 2048, Kept{Format::kInt4});
 KVT_STEP(32B_decode_8x8k, "qwen3-32b", 8, 8192, 1);
 
 }  // namespace

@@ -1,0 +1,46 @@
+// What one KV head of a call in an arena chooses and keeps (METHODS 6.2, 6.5), of pages that are full and
+// outside of sinks and window: for every engine that chooses on the host.
+
+#ifndef KVTWIN_ENGINE_CPU_HEAD_CHOICE_H_
+#define KVTWIN_ENGINE_CPU_HEAD_CHOICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/cpu/arena_call.h"
+#include "engine/policy/retrieval_spec.h"
+#include "kernels/page_score.h"
+#include "models/llm.h"
+
+namespace kvtwin::cpu {
+
+// Pages [first, end) can be chosen, but for those of `stays` (ascending).
+struct PageCandidates {
+  uint32_t first = 0, end = 0;
+  std::span<const uint32_t> stays;
+  std::function<kernels::PageVectors(uint32_t page)> vectors;  // their summaries
+};
+struct HeadChoice {
+  std::vector<uint32_t> chosen;  // pages, ascending
+  std::vector<float> scores;     // of the candidates, from the first one on; -inf: it stays
+};
+// The `count` best for the queries q [group][head_dim], rotated.
+HeadChoice choose_pages(const RetrievalSpec& spec, const LlmSpec& llm, uint32_t count,
+                        const PageCandidates& candidates, const float* q);
+
+// InfiniGen: positions in [first, end) that each KV head reads, ascending. One number of tokens for all
+// heads: the mean of how many come near each query head's best, at most `most`. q [query_heads][head_dim],
+// rotated.
+std::vector<std::vector<uint32_t>> choose_tokens(const RetrievalSpec& spec, const LlmSpec& llm,
+                                                 const PartialKeys& partial, const float* q, uint32_t first,
+                                                 uint32_t end, uint32_t most);
+
+// A head of a call whose pages lie in slots of their own number, as it outgrows its arena: the pages of
+// `extra` (ascending) stay, all others between sinks and window can be overwritten.
+HeadArena outgrown_head(const ArenaShape& shape, std::vector<uint32_t> extra);
+
+}  // namespace kvtwin::cpu
+
+#endif  // KVTWIN_ENGINE_CPU_HEAD_CHOICE_H_

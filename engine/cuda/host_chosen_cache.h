@@ -1,0 +1,123 @@
+// HostChosenCache: ShadowKV and InfiniGen, whose choices are made on the host. KV, attention and everything
+// else of a layer stay on the GPU; what is chosen, rebuilt and told is what cpu::RetrievedCache's header
+// says, by the same code (cpu/head_choice.h, shadow_keys.h, partial_keys.h), from rows in bf16.
+//
+// Per layer that chooses: rows are appended; their rotated queries and keys come to the host, which waits for
+// them; pages that are full go to their homes; the host chooses, and writes blocks of (slot, KV head) into
+// the arena: ShadowKV rebuilt keys of all chosen pages and the values that were absent, InfiniGen the tokens
+// that it chose with the input of the layer before. Then attention. So a layer waits for the host once, and
+// copies are started one by one: right, and slow.
+//
+// Homes are read where they lie, in pinned memory. Layers that choose nothing, prompts, and calls that fit
+// their arena are as in RetrievedCache.
+
+#ifndef KVTWIN_ENGINE_CUDA_HOST_CHOSEN_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_HOST_CHOSEN_CACHE_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/cpu/arena_call.h"
+#include "engine/cpu/head_choice.h"
+#include "engine/cpu/page_summaries.h"
+#include "engine/cpu/query_projection.h"
+#include "engine/cuda/device_lists.h"
+#include "engine/cuda/device_pages.h"
+#include "engine/cuda/kv_cache.h"
+#include "engine/cuda/retrieved.h"
+
+namespace kvtwin::cuda {
+
+// A sentence that says what is not computed of one of the two methods, and what would be right.
+std::optional<std::string> check_host_chosen(RetrievalMethod method, const RetrievalSpec& spec,
+                                             const LlmSpec& llm);
+
+class HostChosenCache final : public KvCache {
+ public:
+  // As make_retrieved(). REQUIRES: method is kShadowkv or kInfinigen.
+  static Result<OwnedCache> make(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
+
+  void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+             const StepStream& on, StepRows* rows) override;
+  void plan(const DeviceRows& rows, const StepStream& on) override;
+  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+              const StepStream& on) override;
+  void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+           const StepStream& on, StepValues* values) override;
+  void told(const Command& command) override;
+  void copy(PageId source, PageId target, cudaStream_t stream) override;
+  void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+
+ private:
+  using Call = cpu::ArenaCall;
+  struct Row {
+    Call* call = nullptr;
+    uint32_t position = 0;
+    uint32_t page = 0;  // of the GPU, that it is written to
+    bool chooses = false;
+  };
+
+  HostChosenCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
+  Result<void> allocate();
+  bool shadow() const { return method_ == RetrievalMethod::kShadowkv; }
+  bool dense(uint32_t layer) const { return layer < spec_.layers_dense; }
+  uint32_t pages_of(uint32_t tokens) const { return div_ceil(tokens, memory_.page_tokens); }
+  uint32_t end_candidates(uint32_t pages) const { return pages - shape_.window; }
+
+  // host_chosen_cache.cc: pages, rows, and what a layer starts
+  Call new_call() const;
+  void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
+  void add_entry(const PlanEntry& entry, StepRows* rows);
+  void add_dense(const Call& call, const PlanEntry& entry);
+  void add_arena(const Call& call, uint32_t row, uint32_t position, StepRows* rows);
+  void fetch(const __nv_bfloat16* from, uint32_t width, std::vector<float>* to, cudaStream_t stream);
+  void attend_tokens(uint32_t layer, const LayerRows& tensors, const StepStream& on);
+
+  // host_chosen_choice.cc: what the host makes of rows
+  void keep_rows(uint32_t layer);
+  void seal(uint32_t layer, cudaStream_t stream);
+  std::vector<float> home_keys(uint32_t layer, uint32_t owner, uint32_t head) const;
+  cpu::HeadChoice choose(uint32_t layer, const Call& call, uint32_t head, uint32_t pages,
+                         const float* q) const;
+  std::vector<uint32_t> outliers(uint32_t layer, const Call& call, uint32_t head, uint32_t end) const;
+  void rebuild(uint32_t layer, const Row& row, const float* q, cudaStream_t stream);
+  void rebuild_keys(uint32_t layer, const Call& call, uint32_t head, cudaStream_t stream);
+  void choose_tokens(uint32_t layer, const Row& row, const float* x, cudaStream_t stream);
+  void fill_slots(uint32_t layer, Call* call, uint32_t pages, cudaStream_t stream);
+  // Writes a side of the block of (GPU page, KV head), or both, from the staging buffer or from a home.
+  __nv_bfloat16* stage(uint64_t numbers);
+  void write_block(uint32_t layer, uint32_t page, uint32_t head, uint32_t side, const __nv_bfloat16* from,
+                   uint64_t numbers, cudaStream_t stream);
+  const __nv_bfloat16* home_block(uint32_t layer, uint32_t owner, uint32_t head) const;
+
+  const KvMemory memory_;
+  const LlmSpec llm_;
+  const RetrievalMethod method_;
+  const RetrievalSpec spec_;
+  const cpu::ArenaShape shape_;
+  const RopeFrequencies rope_;
+  LlmSpec dense_llm_;  // the layers that choose nothing
+  DevicePages pages_, resident_;
+  RowAttention attention_, dense_attention_;
+  cpu::PageSummaries summaries_;                   // of homes
+  std::vector<cpu::QueryProjection> projections_;  // InfiniGen: of the layers that choose
+  std::map<CallId, Call> calls_;
+  Buffer keys_;              // of the step's rows, [rows][kv_heads][head_dim]
+  Buffer fetched_, staged_;  // pinned
+  uint64_t staged_numbers_ = 0;
+  // Of the step at hand.
+  std::vector<Row> rows_;
+  std::vector<float> queries_, row_keys_, hidden_;  // of the layer, on the host
+  std::vector<LayerRecall> recalls_;
+  StepRows dense_rows_;
+  DeviceRows dense_on_device_;
+  RowsUpload dense_upload_;
+  DeviceLists cells_;  // InfiniGen: what the layer's choosing rows read, cell by cell
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_HOST_CHOSEN_CACHE_H_

@@ -1,0 +1,65 @@
+// PackedAttention: decoded rows that read packed pages as they are (kernels/packed_decode.h), without
+// unpacking them: fp8, int4, and int2 beside int4.
+
+#ifndef KVTWIN_ENGINE_CUDA_PACKED_ATTENTION_H_
+#define KVTWIN_ENGINE_CUDA_PACKED_ATTENTION_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/cuda/device_lists.h"
+#include "engine/cuda/kv_cache.h"
+#include "engine/cuda/row_attention.h"
+#include "engine/cuda/staged_cells.h"
+#include "kernels/packed_decode.h"
+
+namespace kvtwin::cuda {
+
+class PackedAttention {
+ public:
+  // Where `format` stands among the parts of packed_decode; nullopt: it has no such kernel.
+  static std::optional<PackedPart> part_of(Format format);
+
+  PackedAttention() = default;
+  // For the formats of `pools` (one geometry), steps of at most `rows` rows that read about `pages` pages.
+  // Takes nothing if the kernel does not take them: then ready() is false. Wrong: no room.
+  static Result<PackedAttention> make(const LlmSpec& llm, std::span<const PackedPages> pools, uint32_t rows,
+                                      uint32_t pages);
+  bool ready() const { return shape_.sequences > 0; }
+
+  void clear();
+  // What a row reads of one pool: the first `tokens` cells of `pages`, laid end to end.
+  struct Part {
+    PackedPart part{};
+    std::span<const uint32_t> pages;
+    uint32_t tokens = 0;
+  };
+  void add(uint32_t row, std::span<const Part> parts);
+
+  void send(cudaStream_t stream);
+  // As StagedCells::repeats(), of plan() and attend(): every row has been added.
+  bool repeats() const { return upload_.base() == lists_at_; }
+  void plan(const StepStream& on);
+  void attend(uint32_t layer, const LayerRows& tensors, std::span<const PackedPages> pools,
+              const StepStream& on);
+
+ private:
+  PackedDecodeArgs args() const;
+
+  PackedDecodeShape shape_;  // sequences: the most of a step
+  float scale_ = 1;
+  Buffer plan_, workspace_;
+  std::vector<PackedSequence> sequences_;
+  std::vector<uint32_t> pages_;
+  uint32_t query_heads_ = 0, kv_heads_ = 0;
+  DeviceLists upload_;
+  ListAt<PackedSequence> sequences_at_;
+  ListAt<uint32_t> pages_at_;
+  const void* lists_at_ = nullptr;  // at first
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_PACKED_ATTENTION_H_

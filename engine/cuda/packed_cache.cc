@@ -1,0 +1,219 @@
+#include "engine/cuda/packed_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/cuda/dual_cache.h"
+
+namespace kvtwin::cuda {
+
+std::optional<std::string> check_packed(Format format, uint32_t group, const LlmSpec& llm,
+                                        uint32_t page_tokens) {
+  const PageShape shape{page_tokens, llm.head_dim, group};
+  if (!page_shape_is_possible(shape, format))
+    return fmt::format(
+        "{} pages of {} tokens and heads of {} have no groups of {}; 32 tokens and heads of 64 or "
+        "128 do",
+        format_name(format), page_tokens, llm.head_dim, group);
+  return std::nullopt;
+}
+
+Result<OwnedCache> make_packed(const PackedOptions& options, const KvMemory& memory, const LlmSpec* llm) {
+  return PackedCache::make(options, memory, llm);
+}
+Result<OwnedCache> make_dual(const DualOptions& options, const KvMemory& memory, const LlmSpec* llm) {
+  return DualCache::make(options, memory, llm);
+}
+
+Result<OwnedCache> PackedCache::make(const PackedOptions& options, const KvMemory& memory,
+                                     const LlmSpec* llm) {
+  std::unique_ptr<PackedCache> out(new PackedCache(options, memory, llm));
+  out->pool_.format = options.format;
+  out->pool_.shape = {memory.page_tokens, llm->head_dim, options.group};
+  Result<DevicePages> pages =
+      DevicePages::make_packed(page_bytes(options.format, out->pool_.shape) * llm->kv_heads, llm->layers,
+                               memory.pages_gpu, memory.pages_host);
+  if (!pages) return tl::unexpected<Mistake>(pages.error());
+  out->pool_.pages = std::move(*pages);
+  Result<StagedCells> staged =
+      StagedCells::make(llm, uint64_t{memory.pages_gpu} * memory.page_tokens, memory.rows_max, memory.poison);
+  if (!staged) return tl::unexpected<Mistake>(staged.error());
+  out->staged_ = std::move(*staged);
+  out->staged_.spans().resize(1);
+  if (out->kivi()) {
+    out->exact_ = ExactCells(*llm, options.residual_tokens);
+  } else if (options.fused) {
+    Result<PackedAttention> fused =
+        PackedAttention::make(*llm, {&out->pool_, 1}, memory.rows_max, memory.pages_gpu);
+    if (!fused) return tl::unexpected<Mistake>(fused.error());
+    out->fused_ = std::move(*fused);
+  }
+  return OwnedCache(out.release());
+}
+
+void PackedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+                        const StepStream& on, StepRows* rows) {
+  KVT_CHECK(launch.compressions.empty());  // of other layouts than this one
+  take_pages(launch, offset, on.stream);
+  staged_.clear();
+  fused_.clear();
+  uint32_t row = 0;
+  for (const PlanEntry& entry : entries) {
+    KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
+    add_entry(entry, row, rows);
+    row += entry.tokens;
+  }
+  staged_.send(on.stream);
+  fused_.send(on.stream);
+  if (kivi()) exact_.reserve(slots_);
+}
+
+void PackedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream) {
+  if (offset == 0) {
+    for (const PlanEntry& entry : launch.entries) {
+      if (!entry.first) continue;
+      const auto [call, fresh] = calls_.try_emplace(entry.call);
+      const uint32_t slot = fresh && kivi() ? take_slot() : call->second.slot;
+      call->second = {{}, entry.context, entry.context, slot};
+    }
+    for (const Adoption& adoption : launch.adoptions) {
+      for (const PageId page : adoption.pages) calls_.at(adoption.call).pages.push_back(raw(page));
+    }
+  }
+  for (const PageGrant& grant : launch.grants) {
+    if (grant.offset != offset) continue;
+    KVT_CHECK(raw(grant.page) < memory_.pages_gpu);
+    if (memory_.poison) pool_.pages.poison(grant.page, stream);
+    calls_.at(launch.entries[grant.entry].call).pages.push_back(raw(grant.page));
+  }
+}
+
+uint32_t PackedCache::take_slot() {
+  if (free_slots_.empty()) free_slots_.push_back(slots_++);
+  const uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+void PackedCache::add_entry(const PlanEntry& entry, uint32_t row, StepRows* rows) {
+  Call& call = calls_.at(entry.call);
+  const bool decode = entry.kind == EntryKind::kDecode;
+  const uint32_t context = entry.context, end = context + entry.tokens;
+  KVT_CHECK(end <= uint64_t{call.pages.size()} * memory_.page_tokens);
+  if (decode && fused_.ready()) return add_fused(call, entry, row, rows);
+  const uint32_t base = staged_.open(end);
+  StagedCells::add_rows(llm_, base + context, context, entry.tokens, rows);
+  staged_.add_reads(base, row, context, entry.tokens, rows);
+  if (kivi()) return add_kivi(entry, base, &call);
+  span_pages(call, context, end, base, kBothSides, true);
+  span_pages(call, 0, decode ? end : context, base, kBothSides, false);
+}
+
+void PackedCache::add_fused(const Call& call, const PlanEntry& entry, uint32_t row, StepRows* rows) {
+  KVT_CHECK(entry.tokens == 1);
+  const uint32_t at = staged_.open(1), cells = entry.context + 1, page = memory_.page_tokens;
+  StagedCells::add_rows(llm_, at, entry.context, 1, rows);
+  staged_.spans()[0].packed.push_back(
+      {at, pool_.cell(call.pages[entry.context / page], entry.context % page), 1, kBothSides});
+  const PackedAttention::Part part{
+      *PackedAttention::part_of(options_.format), {call.pages.data(), div_ceil(cells, page)}, cells};
+  fused_.add(row, {&part, 1});
+  rows->decode_cells += cells;
+}
+
+// What the step packs, and what was exact before it, is read as it is.
+void PackedCache::add_kivi(const PlanEntry& entry, uint32_t base, Call* call) {
+  const uint32_t residual = options_.residual_tokens, end = entry.context + entry.tokens;
+  span_pages(*call, 0, call->keys_packed, base, kKeySide, false);
+  span_pages(*call, 0, call->values_packed, base, kValueSide, false);
+  span_ring(*call, call->keys_packed, entry.context, base, kKeySide, false);
+  span_ring(*call, call->values_packed, entry.context, base, kValueSide, false);
+  const uint32_t keys = call->keys_packed + (end - call->keys_packed) / residual * residual;
+  const uint32_t values = std::max(call->values_packed, end > residual ? end - residual : 0);
+  span_pages(*call, call->keys_packed, keys, base, kKeySide, true);
+  span_pages(*call, call->values_packed, values, base, kValueSide, true);
+  span_ring(*call, std::max(entry.context, end > residual ? end - residual : 0), end, base, kBothSides, true);
+  call->keys_packed = keys, call->values_packed = values;
+}
+
+void PackedCache::span_pages(const Call& call, uint32_t from, uint32_t to, uint32_t base, uint32_t sides,
+                             bool packs) {
+  const uint32_t page = memory_.page_tokens;
+  StagedSpans& spans = staged_.spans()[0];
+  for (uint32_t at = from; at < to;) {
+    const uint32_t count = std::min(to, (at / page + 1) * page) - at;
+    const uint32_t cell = pool_.cell(call.pages[at / page], at % page);
+    if (packs) {
+      spans.packed.push_back({base + at, cell, count, sides});
+    } else {
+      spans.unpacked.push_back({cell, base + at, count, sides});
+    }
+    at += count;
+  }
+}
+
+void PackedCache::span_ring(const Call& call, uint32_t from, uint32_t to, uint32_t base, uint32_t sides,
+                            bool keeps) {
+  const uint32_t ring = options_.residual_tokens;
+  StagedSpans& spans = staged_.spans()[0];
+  for (uint32_t at = from; at < to;) {
+    const uint32_t count = std::min(to, (at / ring + 1) * ring) - at;
+    const uint32_t cell = call.slot * ring + at % ring;
+    if (keeps) {
+      spans.to_exact.push_back({base + at, cell, count, sides});
+    } else {
+      spans.from_exact.push_back({cell, base + at, count, sides});
+    }
+    at += count;
+  }
+}
+
+void PackedCache::plan(const DeviceRows& rows, const StepStream& on) {
+  staged_.plan(rows, on);
+  fused_.plan(on);
+}
+
+bool PackedCache::repeats(const DeviceRows& rows) const {
+  return rows.decodes_count == 0 && rows.chunks_count == 0 && rows.other_rows == 0 && fused_.ready() &&
+         staged_.repeats() && fused_.repeats();
+}
+
+void PackedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                         const StepStream& on) {
+  staged_.stage(layer, tensors, rows, {&pool_, 1}, kivi() ? &exact_ : nullptr, on);
+  staged_.attend(layer, tensors, rows, on);
+  fused_.attend(layer, tensors, {&pool_, 1}, on);
+  if (kivi()) staged_.keep(layer, exact_, on.stream);
+}
+
+void PackedCache::told(const Command& command) {
+  // A preempted call may still be in a step that was launched before; if it comes back, it begins a new
+  // table.
+  const auto* drop = std::get_if<DropCallState>(&command);
+  if (drop == nullptr || drop->reason == DropCallState::Reason::kPreempted) return;
+  const auto call = calls_.find(drop->call);
+  if (call == calls_.end()) return;
+  if (kivi()) free_slots_.push_back(call->second.slot);
+  calls_.erase(call);
+}
+
+void PackedCache::copy(PageId source, PageId target, cudaStream_t stream) {
+  pool_.pages.copy(source, target, stream);
+}
+
+// Rows that nobody has: one decode and, where there is room for it, a chunk.
+void PackedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
+  staged_.clear();
+  fused_.clear();
+  const uint32_t base = staged_.open(size);
+  StagedCells::add_rows(llm_, base, 0, size, rows);
+  staged_.add_reads(base, 0, 0, 1, rows);
+  if (size > 2) staged_.add_reads(base, 1, 0, 2, rows);
+  staged_.send(on.stream);
+}
+
+}  // namespace kvtwin::cuda

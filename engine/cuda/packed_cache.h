@@ -1,0 +1,77 @@
+// PackedCache keeps KV in one packed format on pages by position (fp8, int4, fp4), or as KIVI does: int2 but
+// for the newest cells. What is stored and what is read: engine/cpu/packed_cache.h, which is the definition.
+// Here:
+//
+//   * a decoded row is packed and then reads packed pages, if a kernel does that (packed_attention.h);
+//   * all other rows read what is staged (staged_cells.h): history unpacked, a chunk's own rows as they are;
+//   * KIVI's exact cells are a ring of residual_tokens for each call, by position.
+//
+// In a step everything is packed before anything is unpacked, so who adopts what another call of the step
+// fills finds it. A call's own cells that were exact when the step began are staged from the ring, whether or
+// not they are packed in that step.
+
+#ifndef KVTWIN_ENGINE_CUDA_PACKED_CACHE_H_
+#define KVTWIN_ENGINE_CUDA_PACKED_CACHE_H_
+
+#include <map>
+#include <vector>
+
+#include "engine/cuda/packed.h"
+#include "engine/cuda/packed_attention.h"
+#include "engine/cuda/staged_cells.h"
+
+namespace kvtwin::cuda {
+
+class PackedCache final : public KvCache {
+ public:
+  // As make_packed().
+  static Result<OwnedCache> make(const PackedOptions& options, const KvMemory& memory, const LlmSpec* llm);
+
+  void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
+             const StepStream& on, StepRows* rows) override;
+  void plan(const DeviceRows& rows, const StepStream& on) override;
+  void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+              const StepStream& on) override;
+  // Steps of decodes alone that read packed pages.
+  bool repeats(const DeviceRows& rows) const override;
+  void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&, StepValues*) override {
+  }
+  void told(const Command& command) override;
+  void copy(PageId source, PageId target, cudaStream_t stream) override;
+  void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
+
+ private:
+  struct Call {
+    std::vector<uint32_t> pages;
+    uint32_t keys_packed = 0, values_packed = 0;  // KIVI: the first so many
+    uint32_t slot = 0;                            // KIVI: of its exact cells
+  };
+
+  PackedCache(const PackedOptions& options, const KvMemory& memory, const LlmSpec* llm)
+      : options_(options), memory_(memory), llm_(*llm) {}
+  bool kivi() const { return options_.residual_tokens > 0; }
+  void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
+  uint32_t take_slot();
+  void add_entry(const PlanEntry& entry, uint32_t row, StepRows* rows);
+  void add_fused(const Call& call, const PlanEntry& entry, uint32_t row, StepRows* rows);
+  void add_kivi(const PlanEntry& entry, uint32_t base, Call* call);
+  // Cells [from, to) of a call, which are staged from `base` on: spans between its pages and there.
+  void span_pages(const Call& call, uint32_t from, uint32_t to, uint32_t base, uint32_t sides, bool packs);
+  // The same of its ring.
+  void span_ring(const Call& call, uint32_t from, uint32_t to, uint32_t base, uint32_t sides, bool keeps);
+
+  const PackedOptions options_;
+  const KvMemory memory_;
+  const LlmSpec& llm_;
+  PackedPages pool_;
+  StagedCells staged_;
+  PackedAttention fused_;
+  ExactCells exact_;
+  std::map<CallId, Call> calls_;
+  std::vector<uint32_t> free_slots_;
+  uint32_t slots_ = 0;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_PACKED_CACHE_H_

@@ -1,0 +1,169 @@
+#include "engine/cuda/staged_cells.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/cuda/cuda_check.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+std::string spans_shape(uint32_t spans) { return fmt::format("{} spans", spans); }
+
+}  // namespace
+
+void StagedSpans::clear() {
+  for (std::vector<CellSpan>* const list : {&from_exact, &gathered, &packed, &unpacked, &to_exact})
+    list->clear();
+}
+
+Result<StagedCells> StagedCells::make(const LlmSpec* llm, uint64_t cells, uint32_t rows, bool poison) {
+  StagedCells out;
+  out.llm_ = llm, out.rows_ = rows, out.poison_ = poison;
+  // Entries begin with a page of their own.
+  if (Result<void> ok = out.allocate(cells + uint64_t{rows} * kStagedPage); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  constexpr uint64_t kLists = 16;  // of spans, each aligned
+  out.upload_.reserve(uint64_t{rows} * sizeof(CellSpan) + kLists * 256);
+  out.lists_at_ = out.upload_.base();
+  return out;
+}
+
+Result<void> StagedCells::allocate(uint64_t cells) {
+  const uint64_t pages = div_ceil(cells, uint64_t{kStagedPage});
+  KVT_CHECK(pages * kStagedPage <= UINT32_MAX);
+  Result<RowAttention> attention =
+      RowAttention::make(llm_, {kStagedPage, llm_->kv_heads, static_cast<uint32_t>(pages), rows_});
+  if (!attention) return tl::unexpected<Mistake>(attention.error());
+  attention_ = std::move(*attention);
+  pages_ = Buffer();  // before more is asked for
+  const uint64_t numbers = pages * kStagedPage * 2 * llm_->kv_heads * llm_->head_dim;
+  Result<Buffer> made = Buffer::make(
+      Buffer::Kind::kDevice, numbers * sizeof(__nv_bfloat16), "unpacked cells of one layer",
+      fmt::format("{} cells of {} KV heads of {}", pages * kStagedPage, llm_->kv_heads, llm_->head_dim));
+  if (!made) {
+    made.error().hint = "give fewer pages: --set=memory.gpu_pages=N";
+    return tl::unexpected<Mistake>(made.error());
+  }
+  pages_ = std::move(*made);
+  cells_ = pages * kStagedPage;
+  return {};
+}
+
+void StagedCells::clear() {
+  used_ = 0;
+  for (StagedSpans& spans : spans_) spans.clear();
+}
+
+uint32_t StagedCells::open(uint32_t cells) {
+  const uint64_t first = used_;
+  used_ += uint64_t{div_ceil(cells, kStagedPage)} * kStagedPage;
+  KVT_CHECK(used_ <= UINT32_MAX);
+  return static_cast<uint32_t>(first);
+}
+
+void StagedCells::add_rows(const LlmSpec& llm, uint32_t at, uint32_t position, uint32_t count,
+                           StepRows* rows) {
+  for (uint32_t i = 0; i < count; ++i) {
+    rows->positions.push_back(position + i);
+    rows->slots.push_back({(at + i) / kStagedPage * llm.kv_heads, (at + i) % kStagedPage});
+  }
+}
+
+void StagedCells::add_reads(uint32_t base, uint32_t first, uint32_t context, uint32_t count,
+                            StepRows* rows) const {
+  const auto table = static_cast<uint32_t>(rows->pages.size());
+  for (uint32_t i = 0; i < div_ceil(context + count, kStagedPage); ++i)
+    rows->pages.push_back(base / kStagedPage + i);
+  attention_.add(first, table, context, count, rows);
+}
+
+void StagedCells::grow_pages() {
+  if (used_ <= cells_) return;
+  if (Result<void> ok = allocate(used_ + used_ / 2); !ok) fail(ok.error().text());
+}
+
+void StagedCells::send(cudaStream_t stream) {
+  grow_pages();
+  upload_.clear();
+  at_.clear();
+  for (const StagedSpans& spans : spans_) {
+    at_.push_back({upload_.add(spans.from_exact), upload_.add(spans.gathered), upload_.add(spans.packed),
+                   upload_.add(spans.unpacked), upload_.add(spans.to_exact)});
+  }
+  upload_.send(stream);
+}
+
+bool StagedCells::repeats() const {
+  for (const StagedSpans& spans : spans_) {
+    if (!spans.from_exact.empty() || !spans.gathered.empty() || !spans.unpacked.empty() ||
+        !spans.to_exact.empty())
+      return false;
+  }
+  return upload_.base() == lists_at_;
+}
+
+ConvertArgs StagedCells::args(const ListAt<CellSpan>& spans) const {
+  ConvertArgs out;
+  out.spans = upload_.at(spans), out.count = spans.count;
+  out.shape.head_dim = llm_->head_dim;
+  out.kv_heads = llm_->kv_heads, out.wide_page_tokens = kStagedPage;
+  return out;
+}
+
+void StagedCells::copy(const ListAt<CellSpan>& spans, const __nv_bfloat16* source, __nv_bfloat16* target,
+                       const char* what, cudaStream_t stream) const {
+  if (spans.count == 0) return;
+  must(copy_cells(args(spans), source, target, stream), what, 0, [&] { return spans_shape(spans.count); });
+}
+
+void StagedCells::unpack(const PackedPages& from, uint32_t layer, const CellSpan* spans, uint32_t count,
+                         cudaStream_t stream) const {
+  if (count == 0) return;
+  must(unpack_cells({spans, count, from.format, from.shape, llm_->kv_heads, kStagedPage},
+                    from.pages.packed_layer(layer), pool(), stream),
+       "unpack_cells", 0, [&] { return spans_shape(count); });
+}
+
+void StagedCells::pack(const PackedPages& to, uint32_t layer, const CellSpan* spans, uint32_t count,
+                       cudaStream_t stream) const {
+  if (count == 0) return;
+  must(pack_cells({spans, count, to.format, to.shape, llm_->kv_heads, kStagedPage}, pool(),
+                  to.pages.packed_layer(layer), stream),
+       "pack_cells", 0, [&] { return spans_shape(count); });
+}
+
+void StagedCells::stage(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                        std::span<const PackedPages> pools, const ExactCells* exact, const StepStream& on) {
+  KVT_CHECK(pools.size() <= spans_.size());
+  on.timer->begin(Operation::kAppend, layer);
+  if (poison_) {
+    const uint64_t bytes = used_ * 2 * llm_->kv_heads * llm_->head_dim * sizeof(__nv_bfloat16);
+    must(cudaMemsetAsync(pool(), 0xff, std::min(bytes, pages_.bytes()), on.stream), "poisoning", bytes,
+         [] { return std::string(); });
+  }
+  attention_.append(tensors, rows, pool(), on.stream);
+  for (const SpansAt& at : at_) {
+    if (exact != nullptr) copy(at.from_exact, exact->layer(layer), pool(), "copy of exact cells", on.stream);
+    copy(at.gathered, pool(), pool(), "gathering of cells", on.stream);
+  }
+  for (size_t i = 0; i < pools.size(); ++i)
+    pack(pools[i], layer, upload_.at(at_[i].packed), at_[i].packed.count, on.stream);
+  for (size_t i = 0; i < pools.size(); ++i)
+    unpack(pools[i], layer, upload_.at(at_[i].unpacked), at_[i].unpacked.count, on.stream);
+}
+
+void StagedCells::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                         const StepStream& on) {
+  attention_.attend(layer, tensors, rows, pool(), on.stream, on.timer);
+}
+
+void StagedCells::keep(uint32_t layer, const ExactCells& exact, cudaStream_t stream) {
+  for (const SpansAt& at : at_)
+    copy(at.to_exact, pool(), exact.layer(layer), "keeping of exact cells", stream);
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,419 @@
+// Packed KV on CUDA beside the CPU engine's: both are driven by the same launches. What is packed is rounded
+// twice, first to bf16 and then to the format, so a number that lies near the middle of two codes may get the
+// other one on the GPU: errors are held against what the format itself costs. That bytes are right to the bit
+// for equal rows: tests/kernels/convert_cells_test.cu.
+
+#include "engine/cuda/packed.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+
+#include "engine/cpu/cpu_backend.h"
+#include "engine/cpu/dual_cache.h"
+#include "engine/cpu/packed_cache.h"
+#include "engine/driver.h"
+#include "engine/policy/registry.h"
+#include "engine/recorder.h"
+#include "tests/cpu/world_checks.h"
+#include "tests/cuda/cuda_steps.h"
+#include "tests/support/script_client.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+constexpr CallId kA{1}, kB{2}, kC{3};
+constexpr uint32_t kPage = 32, kPages = 120, kRows = 160;
+
+struct Kind {
+  Format format;
+  uint32_t residual;
+};
+constexpr Kind kKinds[] = {{Format::kFp8, 0}, {Format::kInt4, 0}, {Format::kFp4, 0}, {Format::kInt2, 64}};
+
+LlmSpec model_of(uint32_t head_dim, uint32_t query_heads, uint32_t kv_heads) {
+  LlmSpec m = tiny_model("llama", query_heads, kv_heads);
+  m.head_dim = head_dim, m.layers = 3, m.hidden = 256, m.intermediate = 256, m.vocab = 256;
+  return m;
+}
+// Heads that the fused kernels take, and heads that they do not.
+std::vector<LlmSpec> models() { return {model_of(64, 8, 2), model_of(128, 4, 4), model_of(32, 4, 2)}; }
+
+template <typename T>
+T take(Result<T> made) {
+  if (!made) check_failed(made.error().text().c_str(), __FILE__, __LINE__);
+  return std::move(*made);
+}
+
+std::unique_ptr<cuda::CudaEngine> gpu_engine(const cuda::DeviceModel& model, const cpu::TokenIds* tokens,
+                                             cuda::OwnedCache cache, uint32_t graphs = 64) {
+  cuda::CudaEngineConfig config;
+  config.graphs_max = graphs;
+  config.page_tokens = kPage, config.pages_gpu = kPages, config.pages_host = 20;
+  config.rows_max = kRows, config.samples_max = 16, config.poison = true;
+  return take(cuda::CudaEngine::make(config, &model, tokens, std::move(cache)));
+}
+
+struct Prepared {
+  explicit Prepared(const LlmSpec& spec)
+      : llm(spec), weights(ModelWeights::random(spec, 7)), device(on_device(weights)) {}
+  const LlmSpec llm;
+  const ModelWeights weights;
+  const std::unique_ptr<cuda::DeviceModel> device;
+};
+
+using GpuSteps = EngineSteps<cuda::CudaEngine>;
+GpuSteps gpu_steps(const Prepared& p, const GivenTokens& tokens, const Kind& kind, uint64_t seed,
+                   bool fused = true, uint32_t graphs = 64) {
+  return {kPage, kPages, seed,
+          gpu_engine(*p.device, &tokens,
+                     take(cuda::make_packed({kind.format, 32, kind.residual, fused},
+                                            {kPage, kPages, 20, kRows, true}, &p.llm)),
+                     graphs)};
+}
+
+Steps plain_steps(const Prepared& p, const GivenTokens& tokens, uint64_t seed) {
+  return {{.page_tokens = kPage, .pages_gpu = kPages, .poison = true}, &p.weights, &tokens, seed};
+}
+EngineSteps<cpu::CpuEngine> cpu_steps(const Prepared& p, const GivenTokens& tokens, const Kind& kind,
+                                      uint64_t seed) {
+  auto cache = take(cpu::PackedCache::make({.page_tokens = kPage, .pages_gpu = kPages, .poison = true}, p.llm,
+                                           {kind.format, 32, kind.residual, 512}));
+  return {kPage, kPages, seed,
+          std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &p.weights, &tokens, std::move(cache))};
+}
+
+// Squares of differences and sizes, of many logits.
+struct Error {
+  double differences = 0, sizes = 0;
+  void add(const std::vector<float>& got, const std::vector<float>& expected) {
+    REQUIRE(got.size() == expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double d = double{got[i]} - double{expected[i]};
+      differences += d * d;
+      sizes += double{expected[i]} * double{expected[i]};
+    }
+  }
+  double relative() const { return std::sqrt(differences / sizes); }
+};
+
+// What a call reads: chunks, decodes, chunks beside decodes, page ends on the way.
+template <typename Engine>
+std::vector<std::vector<float>> drive(EngineSteps<Engine>* steps) {
+  using Want = typename EngineSteps<Engine>::Want;
+  std::vector<std::vector<float>> out;
+  steps->begin(kA), steps->begin(kB), steps->begin(kC);
+  for (const std::vector<Want>& wants :
+       {std::vector<Want>{{kA, 90, false}}, {{kA, 70}}, {{kA, 1}, {kB, 100, false}}, {{kB, 30}, {kA, 1}}})
+    out.push_back(steps->run(wants));
+  for (int i = 0; i < 40; ++i) out.push_back(steps->run({{kB, 1}, {kA, 1}}));
+  out.push_back(steps->run({{kC, 5}, {kA, 1}, {kB, 1}}));
+  out.push_back(steps->run({{kC, 1}, {kB, 1}, {kA, 1}}, 5));
+  return out;
+}
+
+GivenTokens tokens_of(const LlmSpec& llm) {
+  GivenTokens tokens;
+  tokens.give(kA, random_tokens(3, 260, llm.vocab), 160);
+  tokens.give(kB, random_tokens(4, 260, llm.vocab), 130);
+  tokens.give(kC, random_tokens(5, 260, llm.vocab), 5);
+  return tokens;
+}
+
+Error error_of(const std::vector<std::vector<float>>& got, const std::vector<std::vector<float>>& expected) {
+  Error out;
+  REQUIRE(got.size() == expected.size());
+  for (size_t i = 0; i < got.size(); ++i) out.add(got[i], expected[i]);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("cuda: packed formats give the CPU engine's logits, but for codes that rounding turns") {
+  for (const LlmSpec& llm : models()) {
+    const Prepared p(llm);
+    const GivenTokens tokens = tokens_of(llm);
+    auto plain = plain_steps(p, tokens, 9);
+    const auto exact = drive(&plain);
+    for (const Kind& kind : kKinds) {
+      auto on_cpu = cpu_steps(p, tokens, kind, 9);
+      const auto expected = drive(&on_cpu);
+      auto on_gpu = gpu_steps(p, tokens, kind, 5);  // on other pages
+      const double error = error_of(drive(&on_gpu), expected).relative();
+      const double format = error_of(expected, exact).relative();
+      CAPTURE(std::string(format_name(kind.format)));
+      CAPTURE(llm.head_dim);
+      MESSAGE(std::string(format_name(kind.format)) << ", heads of " << llm.head_dim << ": relative error "
+                                                    << error << ", of the format " << format);
+      CHECK(error < bf16_tolerance(llm) + 0.5 * format);
+    }
+  }
+}
+
+TEST_CASE("cuda: decodes that read packed pages agree with those that read them unpacked") {
+  for (const LlmSpec& llm : {models()[0], models()[1]}) {
+    const Prepared p(llm);
+    const GivenTokens tokens = tokens_of(llm);
+    for (const Kind& kind : {kKinds[0], kKinds[1]}) {
+      auto fused = gpu_steps(p, tokens, kind, 5), staged = gpu_steps(p, tokens, kind, 5, false);
+      const auto got = drive(&fused), expected = drive(&staged);
+      CAPTURE(std::string(format_name(kind.format)));
+      CHECK(got != expected);  // they are two kernels
+      CHECK(error_of(got, expected).relative() < bf16_tolerance(llm));
+    }
+  }
+}
+
+TEST_CASE("cuda: packed decodes replayed as graphs are those started one by one, to the bit") {
+  for (const LlmSpec& llm : {models()[0], models()[1]}) {
+    const Prepared p(llm);
+    const GivenTokens tokens = tokens_of(llm);
+    for (const Kind& kind : {kKinds[0], kKinds[1]}) {
+      CAPTURE(std::string(format_name(kind.format)));
+      auto graphs = gpu_steps(p, tokens, kind, 5), none = gpu_steps(p, tokens, kind, 5, true, 0);
+      CHECK(drive(&graphs) == drive(&none));
+      CHECK(graphs.engine().graph_replays() > 30);
+      CHECK(none.engine().graph_replays() == 0);
+    }
+  }
+}
+
+TEST_CASE("cuda: what is packed depends on no page, and adopted pages are the computed ones to the bit") {
+  for (const LlmSpec& llm : models()) {
+    const Prepared p(llm);
+    GivenTokens tokens;
+    for (const CallId call : {kA, kB, kC})
+      tokens.give(call, random_tokens(3, 260, llm.vocab), call == kA ? 240 : 168);
+    for (const Kind& kind : kKinds) {
+      CAPTURE(std::string(format_name(kind.format)));
+      CAPTURE(llm.head_dim);
+      const auto run = [&](uint64_t seed) {
+        auto steps = gpu_steps(p, tokens, kind, seed);
+        std::vector<std::vector<float>> out;
+        steps.begin(kA);
+        steps.run({{kA, 128, false}});
+        steps.run({{kA, 64, false}});
+        // KIVI: the first 128 cells are packed now. Who adopts them has no cell of them that is exact.
+        const std::vector<PageId> prefix(steps.pages(kA).begin(), steps.pages(kA).begin() + 4);
+        steps.begin(kB, prefix);
+        out.push_back(steps.run({{kB, 40}}));
+        std::vector<PageId> host, target;
+        for (uint32_t i = 0; i < 4; ++i)
+          host.push_back(PageId{kPages + 3 * i}), target.push_back(steps.take());
+        steps.engine().told(
+            StartTransfer{{}, TransferId{1}, TransferKind::kDemote, Tier::kGpu, Tier::kHost, prefix, host});
+        steps.engine().told(
+            StartTransfer{{}, TransferId{2}, TransferKind::kRecall, Tier::kHost, Tier::kGpu, host, target});
+        steps.begin(kC, target);
+        out.push_back(steps.run({{kC, 40}}));
+        out.push_back(steps.run({{kB, 1}}));
+        out.push_back(steps.run({{kC, 1}}));
+        return out;
+      };
+      const auto out = run(1);
+      for (const float x : out[3]) REQUIRE(std::isfinite(x));
+      CHECK(out[0] == out[1]);
+      CHECK(out[2] == out[3]);
+      CHECK(run(8) == out);
+    }
+  }
+}
+
+TEST_CASE("cuda: who adopts what another call of the same step packs finds it") {
+  for (const Kind& kind : {kKinds[0], kKinds[1], kKinds[2]}) {
+    CAPTURE(std::string(format_name(kind.format)));
+    const Prepared p(models()[0]);
+    GivenTokens tokens;
+    for (const CallId call : {kA, kB}) tokens.give(call, random_tokens(3, 260, p.llm.vocab), 100);
+    // kB adopts the pages that kA fills: in the same step, or in the next one.
+    const auto run = [&](bool together) {
+      auto cache =
+          take(cuda::make_packed({kind.format, 32, 0, true}, {kPage, kPages, 20, kRows, true}, &p.llm));
+      const auto engine = gpu_engine(*p.device, &tokens, std::move(cache));
+      const std::vector<PageId> pages = {PageId{4}, PageId{7}};
+      std::vector<PlanEntry> entries = {{kA, EntryKind::kChunk, true, false, 64, 0},
+                                        {kB, EntryKind::kChunk, true, true, 36, 64}};
+      std::vector<PageGrant> grants = {
+          {0, 0, pages[0]}, {0, 0, pages[1]}, {0, 1, PageId{9}}, {0, 1, PageId{3}}};
+      const Adoption adoption{kB, pages};
+      StepValues values;
+      if (together) {
+        engine->step({.entries = entries, .grants = grants, .adoptions = {&adoption, 1}}, 0, &values);
+        return engine->logits();
+      }
+      const std::span<const PlanEntry> first(entries.data(), 1);
+      engine->step({.entries = first, .grants = {grants.data(), 2}, .adoptions = {}}, 0, &values);
+      for (PageGrant& grant : grants) grant.entry = 0;
+      engine->step({.step = StepId{1},
+                    .entries = {entries.data() + 1, 1},
+                    .grants = {grants.data() + 2, 2},
+                    .adoptions = {&adoption, 1}},
+                   0, &values);
+      return engine->logits();
+    };
+    const double error = relative_error(run(true), run(false));
+    CHECK(error < bf16_tolerance(p.llm));  // matrix products of 100 rows and of 36
+  }
+}
+
+namespace {
+
+// All engines perform every step; the CPU engine's values count. `exact`: nothing is packed; null: pages of
+// two formats, which it could not have.
+class AllEngines final : public OutcomeSource {
+ public:
+  AllEngines(cuda::CudaEngine* gpu, cpu::CpuEngine* cpu, cpu::CpuEngine* exact)
+      : gpu_(*gpu), cpu_(*cpu), exact_(exact) {}
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    StepValues same;
+    gpu_.step(launch, offset, &same);
+    cpu_.step(launch, offset, values);
+    const std::vector<float> got = gpu_.logits();
+    const std::vector<float> expected(cpu_.logits().begin(), cpu_.logits().end());
+    for (const float x : got) finite = finite && std::isfinite(x);
+    error.add(got, expected);
+    if (exact_ != nullptr) {
+      exact_->step(launch, offset, &same);
+      format.add(expected, {exact_->logits().begin(), exact_->logits().end()});
+    }
+    ageings += launch.ageings.size();
+    adoptions += launch.adoptions.size();
+    for (const CellRun& run : launch.formats) (run.four ? wide : narrow) += run.count;
+  }
+  void told(const Command& command) override {
+    const auto* drop = std::get_if<DropCallState>(&command);
+    preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
+    const auto* transfer = std::get_if<StartTransfer>(&command);
+    transfers += transfer != nullptr;
+    gpu_.told(command), cpu_.told(command);
+    if (exact_ != nullptr) exact_->told(command);
+  }
+
+  Error error, format;
+  bool finite = true;
+  uint64_t ageings = 0, adoptions = 0, narrow = 0, wide = 0, preemptions = 0, transfers = 0;
+
+ private:
+  cuda::CudaEngine& gpu_;
+  cpu::CpuEngine& cpu_;
+  cpu::CpuEngine* const exact_;
+};
+
+CoreConfig config_of(const std::string& precision, uint64_t seed) {
+  Prng prng(draw({seed, 31}));
+  CoreConfig config;
+  config.page_tokens = kPage;
+  config.unit_tokens = prng.chance(1, 2) ? 8 : kPage;
+  config.pages_gpu = static_cast<uint32_t>(precision == "triaxial" ? prng.range(24, 40) : prng.range(18, 24));
+  config.calls_max = static_cast<uint32_t>(prng.range(2, 6));
+  config.step_tokens_max = static_cast<uint32_t>(prng.range(24, 96));
+  config.steps_in_flight_max = static_cast<uint32_t>(prng.range(1, 2));
+  PolicySet& set = config.policies;
+  set.precision = precision;
+  set.precision_spec.residual_tokens = 64;
+  if (precision == "triaxial") {
+    set.identity = "session";
+    config.pages_int2 = config.pages_gpu / 2;
+    set.precision_spec.four_bit_tags = draw({seed, 7}) & kAllTags;
+    set.precision_spec.ageing = seed % 2 == 0 ? Ageing::kRequantise : Ageing::kIgnore;
+  } else if (prng.chance(1, 2)) {
+    set.placement = "host";
+    config.pages_host = 20, config.clean_pages_target = config.pages_gpu / 2, config.clean_batch_pages = 4;
+  }
+  const auto wrong = validate_core_config(config);
+  if (wrong) check_failed(wrong->c_str(), __FILE__, __LINE__);
+  return config;
+}
+
+std::unique_ptr<cpu::KvCache> cpu_cache(const CoreConfig& config, const LlmSpec& llm, const Precision& axis) {
+  const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, true};
+  if (axis.by_tag()) return take(cpu::DualCache::make(memory, llm, {config.pages_int2, 32, 512}));
+  return take(cpu::PackedCache::make(memory, llm, {axis.prompt_format(), 32, axis.exact_tokens_max(), 512}));
+}
+cuda::OwnedCache gpu_cache(const CoreConfig& config, const LlmSpec& llm, const Precision& axis, bool fused) {
+  const cuda::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, 128, true};
+  if (axis.by_tag()) return take(cuda::make_dual({config.pages_int2, 32, fused}, memory, &llm));
+  return take(cuda::make_packed({axis.prompt_format(), 32, axis.exact_tokens_max(), fused}, memory, &llm));
+}
+
+struct Totals {
+  Error error, format;
+  uint64_t ageings = 0, adoptions = 0, narrow = 0, wide = 0, preemptions = 0, transfers = 0;
+
+  void add(const AllEngines& run) {
+    error.differences += run.error.differences, error.sizes += run.error.sizes;
+    format.differences += run.format.differences, format.sizes += run.format.sizes;
+    ageings += run.ageings, adoptions += run.adoptions;
+    narrow += run.narrow, wide += run.wide;
+    preemptions += run.preemptions, transfers += run.transfers;
+  }
+};
+
+// A whole run under a policy under pressure. `fused` false: everything is unpacked.
+void check_run(const std::string& precision, uint64_t seed, bool fused, Totals* totals) {
+  CAPTURE(precision);
+  CAPTURE(seed);
+  const LlmSpec llm = models()[seed % 3];
+  const Prepared p(llm);
+  RunOptions options;
+  options.check_invariants = true;
+  options.engines = {config_of(precision, seed)};
+  const CoreConfig& config = options.engines[0];
+  const PolicyAxes axes = make_axes(config.policies);
+  ScriptClient client({.seed = seed,
+                       .sessions = 4,
+                       .calls_per_session = 3,
+                       .unit_tokens = config.unit_tokens,
+                       .prompt_tokens_max = 150,
+                       .output_tokens_max = 30,
+                       .cancels_per_100 = seed % 3 == 0 ? 20u : 0u,
+                       .roles = precision == "triaxial"});
+  cpu::IdentityTokens tokens({.seed = seed, .unit_tokens = config.unit_tokens, .vocab = llm.vocab});
+  cuda::CudaEngineConfig own;
+  own.page_tokens = config.page_tokens, own.pages_gpu = config.pages_gpu, own.pages_host = config.pages_host;
+  own.rows_max = 128, own.samples_max = config.calls_max, own.poison = true;
+  const auto gpu = take(
+      cuda::CudaEngine::make(own, p.device.get(), &tokens, gpu_cache(config, p.llm, *axes.precision, fused)));
+  cpu::CpuEngine cpu({}, &p.weights, &tokens, cpu_cache(config, llm, *axes.precision));
+  cpu::CpuEngine exact({}, &p.weights, &tokens,
+                       paged({config.page_tokens, config.pages_gpu, config.pages_host, true}, llm));
+  AllEngines all(gpu.get(), &cpu, axes.precision->by_tag() ? nullptr : &exact);
+  cpu::CpuBackend world({{config.steps_in_flight_max}}, &all, drawn_times(seed));
+  Recorder recorder(options, {"packed", seed});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
+  CHECK(end.idle);
+  CHECK(client.content());
+  CHECK(all.finite);
+  check_replays(recorder.finish(end), end.digest);
+  totals->add(all);
+}
+
+}  // namespace
+
+TEST_CASE("X-2 cuda world: packed formats under chunks, shared prefixes, preemption and the host tier") {
+  double coarsest = 0;  // of any format
+  for (const std::string precision : {"fp8", "int4", "fp4", "kivi_int2", "triaxial"}) {
+    Totals totals;
+    for (uint64_t seed = 1; seed <= 8; ++seed) check_run(precision, seed, seed % 4 != 3, &totals);
+    const bool by_tag = totals.format.sizes == 0;
+    if (!by_tag) coarsest = std::max(coarsest, totals.format.relative());
+    const double format = by_tag ? coarsest : totals.format.relative();
+    MESSAGE(precision << ": relative error of logits " << totals.error.relative() << ", of the format "
+                      << format << ", " << totals.preemptions << " preemptions, " << totals.transfers
+                      << " transfers, " << totals.adoptions << " adoptions, " << totals.ageings
+                      << " ageings, cells of 2 bits " << totals.narrow << ", of 4 " << totals.wide);
+    CHECK(totals.error.relative() < bf16_tolerance(models()[0]) + 0.5 * format);
+    CHECK(totals.adoptions > 0);
+    CHECK(totals.preemptions > 0);
+    if (!by_tag) {
+      CHECK(totals.transfers > 0);
+      continue;
+    }
+    CHECK(totals.narrow > 0);
+    CHECK(totals.wide > 0);
+    CHECK(totals.ageings > 0);
+  }
+}
