@@ -168,6 +168,10 @@ Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Cl
   const Result<std::unique_ptr<Imposed>> imposed = Imposed::make(scenario, *composed, engines);
   if (!imposed) return tl::unexpected<Mistake>(imposed.error());
   Imposed& told = **imposed;
+  const v1::Simulation& simulation = scenario.values.simulation();
+  if (!simulation.impose() && !simulation.recorded_run().empty())
+    composed->notes.push_back(
+        "values decide, not the run in simulation.recorded_run; simulation.impose: true repeats it");
   Result<SimulatedEnd> out =
       scenario.values.clock() == "virtual"
           ? simulate(scenario, composed, client, observers, told.sources())
