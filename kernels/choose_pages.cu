@@ -280,20 +280,52 @@ __device__ void move(const ChoiceShape& shape, const ChoiceArgs& args, const Cho
   }
 }
 
+// What is in a slot as the step begins.
+__device__ uint32_t held_in(const ChoiceRow& row, const uint32_t* kept, uint32_t slot) {
+  constexpr uint32_t kNobody = 0xffffffffu;
+  return row.held == Held::kNothing ? kNobody : row.held == Held::kFirst ? slot : kept[slot];
+}
+
+// What is imposed on a head, if anything is.
+__device__ const kernels::HeadRecall* told(const ChoiceShape& shape, const ChoiceArgs& args,
+                                           const ChoiceRow& row, uint32_t head) {
+  const bool moves = row.held != Held::kInPlace && row.held != Held::kNothing;
+  if (args.imposed == nullptr || !moves) return nullptr;
+  return args.imposed + size_t{blockIdx.y} * shape.kv_heads + head;
+}
+
+// impose_missing_ref: what is chosen then differs from what is held by `missing` pages.
+__device__ void impose_missing(const HeadLists& lists, uint32_t count, float* scores, uint32_t candidates,
+                               uint32_t missing) {
+  for (uint32_t i = threadIdx.x; i < count; i += kThreads)
+    lists.keys[i] = worth(scores, candidates, lists.held[i]);
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
+    uint32_t worse = 0;
+    for (uint32_t k = 0; k < count; ++k)
+      worse += lists.keys[k] < lists.keys[i] || (lists.keys[k] == lists.keys[i] && k < i);
+    const uint32_t page = lists.held[i];
+    if (page < candidates) scores[page] = worse < missing ? -INFINITY : INFINITY;
+  }
+  __syncthreads();
+}
+
 // One KV head of one row whose pages move. chosen is there.
 __device__ void choose_slots(const ChoiceShape& shape, const ChoiceArgs& args, const ChoiceRow& row,
                              Shared& shared, const HeadLists& lists, const float* scores, uint32_t head) {
-  constexpr uint32_t kNobody = 0xffffffffu;
   const uint32_t count = shape.chosen;
   const size_t state = size_t{row.state} * shape.kv_heads + head,
                width = size_t{shape.group} * shape.head_dim;
   uint32_t* const kept = args.held + state * count;
   for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
-    lists.held[i] = row.held == Held::kNothing ? kNobody : row.held == Held::kFirst ? i : kept[i];
+    lists.held[i] = held_in(row, kept, i);
     kept[i] = lists.held[i];
   }
   bool after = false;
-  if (row.held == Held::kTrusted) {
+  if (const kernels::HeadRecall* const imposed = told(shape, args, row, head); imposed != nullptr) {
+    after = imposed->before == 0;
+    if (imposed->turned != 0 && threadIdx.x == 0) atomicAdd(&args.counts->turned, 1);
+  } else if (row.held == Held::kTrusted) {
     after = !turned(shape, shared, args.q + (size_t{row.row} * shape.kv_heads + head) * width,
                     args.q_before + state * width);
     if (!after && threadIdx.x == 0) atomicAdd(&args.counts->turned, 1);
@@ -324,6 +356,12 @@ __global__ void __launch_bounds__(kThreads)
       args.scores + (size_t{blockIdx.y} * shape.kv_heads + head) * shape.score_rows() * shape.score_stride;
   pool(shape, shared, scores, row.candidates);
   __syncthreads();
+  if (const kernels::HeadRecall* const imposed = told(shape, args, row, head); imposed != nullptr) {
+    const uint32_t* const kept = args.held + (size_t{row.state} * shape.kv_heads + head) * shape.chosen;
+    for (uint32_t i = threadIdx.x; i < shape.chosen; i += kThreads) lists.held[i] = held_in(row, kept, i);
+    __syncthreads();
+    impose_missing(lists, shape.chosen, scores, row.candidates, imposed->missing);
+  }
   choose(shared, scores, row.candidates, shape.chosen, lists.chosen);
   if (row.held != Held::kInPlace) return choose_slots(shape, args, row, shared, lists, scores, head);
   uint32_t* const table = args.tables + row.table + size_t{head} * row.table_stride;

@@ -93,6 +93,9 @@ struct ChoiceArgs {
   RecallMove* before = nullptr;    // [counts->before], in no order; room for all: count * kv_heads * chosen
   RecallMove* after = nullptr;     // [counts->moves_after], likewise
   ChoiceCounts* counts = nullptr;  // added to: zero before
+  // [count][kv_heads]: what heads do whose pages move, instead of what score and query say (not of rows that
+  // hold nothing yet); scores are changed as by impose_missing_ref. Null: as score and query say.
+  const kernels::HeadRecall* imposed = nullptr;
 };
 
 cudaError_t score_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream);

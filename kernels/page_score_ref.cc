@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/base/check.h"
 #include "kernels/page_score.h"
@@ -109,6 +110,21 @@ std::vector<SlotChange> replace_slots_ref(std::span<const uint32_t> chosen, std:
     changes.push_back({victims[i].second, missing[i]});
   }
   return changes;
+}
+
+void impose_missing_ref(std::span<float> scores, uint32_t first, std::span<const uint32_t> slots,
+                        uint32_t missing) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<std::pair<uint64_t, uint32_t>> held;  // order, slot: the worst first
+  for (uint32_t s = 0; s < slots.size(); ++s) {
+    const bool scored = slots[s] >= first && slots[s] - first < scores.size();
+    held.emplace_back(scored ? order_key(scores[slots[s] - first], slots[s]) : 0, s);
+  }
+  std::sort(held.begin(), held.end());
+  for (size_t i = 0; i < held.size(); ++i) {
+    const uint32_t page = slots[held[i].second];
+    if (page >= first && page - first < scores.size()) scores[page - first] = i < missing ? -kInf : kInf;
+  }
 }
 
 }  // namespace kvtwin::kernels

@@ -160,7 +160,6 @@ class CpuWorld final : public ValuesWorld {
 
  private:
   struct Parts;
-  SimulatedEnd::Retrieval recalled(const CoreConfig& config) const;
   explicit CpuWorld(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };

@@ -99,7 +99,7 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
 }
 
 // An engine whose samples somebody watches.
-class SampledEngine final : public OutcomeSource {
+class SampledEngine final : public ImposableSource {
  public:
   SampledEngine(cpu::CpuEngine* engine, SampleWatcher* watcher) : engine_(*engine), watcher_(*watcher) {}
 
@@ -114,6 +114,7 @@ class SampledEngine final : public OutcomeSource {
     }
   }
   void told(const Command& command) override { engine_.told(command); }
+  void impose(const StepValues* given) override { engine_.impose(given); }
 
  private:
   cpu::CpuEngine& engine_;
@@ -165,33 +166,16 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
         fmt::format("scorer {} ranks by weights that are drawn from the seed: reproducibly, not well",
                     scenario.values.policies().scorer()));
   }
-  std::vector<OutcomeSource*> engines;
+  std::vector<ImposableSource*> engines;
   std::deque<SampledEngine> watched;
   for (const auto& engine : parts_->engines) {
-    engines.push_back(composed->samples == nullptr ? static_cast<OutcomeSource*>(engine.get())
+    engines.push_back(composed->samples == nullptr ? static_cast<ImposableSource*>(engine.get())
                                                    : &watched.emplace_back(engine.get(), composed->samples));
   }
   Result<SimulatedEnd> out = run_values(scenario, composed, client, observers, engines);
-  if (out && out->retrieval.outcomes.empty()) out->retrieval = recalled(composed->options.engines.front());
   for (size_t i = 0; out && i < engines.size(); ++i) {
     out->tokens_computed += parts_->engines[i]->tokens_computed();
     out->samples_digest += parts_->engines[i]->samples_digest();
-  }
-  return out;
-}
-
-// As the simulated world would count it, without the bytes and times that only a price knows.
-SimulatedEnd::Retrieval CpuWorld::recalled(const CoreConfig& config) const {
-  SimulatedEnd::Retrieval out;
-  if (config.policies.retrieval == "all") return out;
-  out.outcomes = "natural";
-  for (const auto& engine : parts_->engines) {
-    const cpu::CpuEngine::Recalled& all = engine->recalled();
-    out.pages_now += all.blocking;
-    out.pages_next += all.background;
-    out.heads_corrected += all.corrected;
-    out.heads_chose += all.heads;
-    out.pages_chosen += all.chosen;
   }
   return out;
 }

@@ -201,7 +201,7 @@ Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed)
 
 Result<SimulatedEnd> CudaWorld::run(const Scenario& scenario, Composed* composed, Client* client,
                                     const std::vector<Observer*>& observers) {
-  std::vector<OutcomeSource*> sources;
+  std::vector<ImposableSource*> sources;
   for (const auto& engine : engines_) sources.push_back(engine.get());
   const auto copy_time = [this](EngineId engine, TransferId transfer) {
     return engines_.at(raw(engine))->copy_time(transfer);

@@ -22,6 +22,11 @@ class Outcomes {
   static Result<std::unique_ptr<Outcomes>> make(const Scenario& scenario, const Composed& composed,
                                                 const std::vector<OutcomeSource*>& values);
 
+  // Engine `engine`'s source, whichever way it is asked. REQUIRES: there is something to say.
+  OutcomeSource* of(size_t engine) const {
+    const Engine& one = engines_.at(engine);
+    return one.source != nullptr ? one.source : one.retention;
+  }
   // Gives each engine its source. `log`, if there is one, writes down what they say. This must outlive the
   // run.
   void attach(sim::SimConfig* config, OutcomeLog* log) const;

@@ -7,6 +7,7 @@
 
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/cpu_engine.h"
+#include "scenarios/compose_imposed.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/scorer_options.h"
 
@@ -101,34 +102,83 @@ Result<void> check_axes(const Scenario& scenario, const char* engine, const std:
   return {};
 }
 
-Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Client* client,
-                                const std::vector<Observer*>& observers,
-                                const std::vector<OutcomeSource*>& engines,
-                                std::function<Duration(EngineId, TransferId)> copy_time) {
-  if (scenario.values.clock() == "virtual") return simulate(scenario, composed, client, observers, engines);
+namespace {
+
+// What steps recalled, summed up on the way.
+class RecallSums final : public OutcomeSource {
+ public:
+  explicit RecallSums(OutcomeSource* source) : source_(*source) {}
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    source_.step(launch, offset, values);
+    for (const LayerRecall& recall : values->recalls) {
+      sums_.pages_now += recall.blocking, sums_.pages_next += recall.background;
+      sums_.heads_corrected += recall.corrected;
+      sums_.heads_chose += recall.heads, sums_.pages_chosen += recall.chosen;
+    }
+  }
+  void told(const Command& command) override { source_.told(command); }
+  // As the simulated world would count it, without the bytes and times that only a price knows.
+  const SimulatedEnd::Retrieval& sums() const { return sums_; }
+
+ private:
+  OutcomeSource& source_;
+  SimulatedEnd::Retrieval sums_;
+};
+
+cpu::Stopwatch stopwatch_of(const Composed& composed) {
+  if (!composed.step_time) return cpu::wall_time;
+  return [each = *composed.step_time](const std::function<void()>& work) {
+    work();
+    return each;
+  };
+}
+
+// Under the wall clock.
+SimulatedEnd run_measured(const Scenario& scenario, Composed* composed, Client* client,
+                          const std::vector<Observer*>& observers, Imposed* engines,
+                          std::function<Duration(EngineId, TransferId)> copy_time) {
   cpu::CpuBackendOptions options;
   options.sleep = scenario.values.cpu().sleep();
   options.copy_time = std::move(copy_time);
+  options.before_step = [&](const LaunchStep& launch, uint32_t offset) { engines->prepare(launch, offset); };
   for (const CoreConfig& config : composed->options.engines)
     options.steps_in_flight_max.push_back(config.steps_in_flight_max);
   std::vector<OutcomeSource*> watched;
-  for (OutcomeSource* const engine : engines) {
+  for (OutcomeSource* const engine : engines->sources()) {
     OutcomeLog* const log = composed->outcome_log;
     watched.push_back(log == nullptr ? engine : log->watch(engine));
   }
   cpu::EngineSources sources(watched);
-  cpu::Stopwatch stopwatch = cpu::wall_time;
-  if (composed->step_time) {
-    stopwatch = [each = *composed->step_time](const std::function<void()>& work) {
-      work();
-      return each;
-    };
-  }
-  cpu::CpuBackend world(options, &sources, stopwatch);
+  RecallSums recalls(&sources);
+  cpu::CpuBackend world(options, &recalls, stopwatch_of(*composed));
   SimulatedEnd out;
   out.end = kvtwin::run(composed->options, client, &world, observers);
   out.evidence[static_cast<size_t>(Evidence::kMeasured)] = 1;
-  if (world_says_kept(composed->options.engines.front())) out.kept_outcomes = "natural";
+  if (!engines->recalled_by().empty()) out.retrieval = recalls.sums();
+  return out;
+}
+
+}  // namespace
+
+Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Client* client,
+                                const std::vector<Observer*>& observers,
+                                const std::vector<ImposableSource*>& engines,
+                                std::function<Duration(EngineId, TransferId)> copy_time) {
+  const Result<std::unique_ptr<Imposed>> imposed = Imposed::make(scenario, *composed, engines);
+  if (!imposed) return tl::unexpected<Mistake>(imposed.error());
+  Imposed& told = **imposed;
+  const v1::Simulation& simulation = scenario.values.simulation();
+  if (!simulation.impose() && !simulation.recorded_run().empty())
+    composed->notes.push_back(
+        "values decide, not the run in simulation.recorded_run; simulation.impose: true repeats it");
+  Result<SimulatedEnd> out =
+      scenario.values.clock() == "virtual"
+          ? simulate(scenario, composed, client, observers, told.sources())
+          : run_measured(scenario, composed, client, observers, &told, std::move(copy_time));
+  if (!out) return out;
+  out->kept_outcomes = told.kept_by();
+  out->retrieval.outcomes = told.recalled_by();
   return out;
 }
 

@@ -10,6 +10,7 @@
 
 #include "engine/cpu/scorer_weights.h"
 #include "engine/cpu/token_ids.h"
+#include "engine/imposed_source.h"
 #include "models/weights.h"
 #include "scenarios/compose.h"
 
@@ -38,10 +39,10 @@ bool decodes_greedily(const Scenario& scenario);
 // Valid while `composed` lives.
 cpu::TokenIdOptions token_options(const Scenario& scenario, const Composed& composed);
 
-// `engines` in engine order, under the scenario's clock. `copy_time`: CpuBackendOptions.
+// `engines` in engine order, told what the scenario imposes, under its clock. `copy_time`: CpuBackendOptions.
 Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Client* client,
                                 const std::vector<Observer*>& observers,
-                                const std::vector<OutcomeSource*>& engines,
+                                const std::vector<ImposableSource*>& engines,
                                 std::function<Duration(EngineId, TransferId)> copy_time = {});
 
 // Mistakes: as CpuWorld::make; this build or this machine has no CUDA (scenarios/compose_cuda.cc).

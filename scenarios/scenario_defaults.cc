@@ -109,7 +109,7 @@ constexpr char kDefaults[] = R"pb(
     oversized: "refuse"
   }
   cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 0 first_step_host_ns: 0 group_ns: 0 compressions: "roofline" reclaim_ns: 800 }
-  simulation { fidelity: "auto" fold: true kept: "fixed" recorded_run: "" }
+  simulation { fidelity: "auto" fold: true kept: "fixed" recorded_run: "" impose: false }
   world: "sim"
   clock: ""
   cpu { checkpoint: "" decode: "forced" sleep: false scorer_weights: "" judge_rows: "soft" }

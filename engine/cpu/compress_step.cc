@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/cpu/compressed_cache.h"
+#include "engine/cpu/imposed.h"
 #include "kernels/score_math.h"
 
 namespace kvtwin::cpu {
@@ -108,15 +109,28 @@ std::vector<RankedHead> CompressedCache::rank_all(const Work& work) {
   return heads;
 }
 
+// By head group: how many of its candidates each member keeps.
+std::vector<uint32_t> CompressedCache::counts(const Work& work, std::span<const RankedHead> heads) const {
+  const std::span<const uint32_t> known = work.compression->keep;
+  if (!known.empty()) return {known.begin(), known.end()};
+  std::vector<uint32_t> out = budget_->counts(heads, work.compression->end);
+  const CellsKept* const imposed = imposed_kept(given_, work.rows.call);
+  if (imposed == nullptr || imposed->counts.size() != out.size()) return out;
+  for (uint32_t g = 0; g < out.size(); ++g) {
+    const RankedHead& head = heads[shape_.groups.members(g)[0]];
+    out[g] = imposed_keep(imposed->counts[g], head.first + static_cast<uint32_t>(head.forced.size()),
+                          head.candidates());
+  }
+  return out;
+}
+
 void CompressedCache::compress(const Work& work, StepValues* values) {
   run_probes(work);
   std::vector<RankedHead> heads = rank_all(work);
   if (shape_.keeping == Keeping::kHoles) return compress_holes(work, &heads, &values->kept_live);
-  const std::span<const uint32_t> known = work.compression->keep;
-  std::vector<uint32_t> counts(known.begin(), known.end());
-  if (known.empty()) counts = budget_->counts(heads, work.compression->end);
-  for (RankedHead& head : heads) keep(work, &head, counts[shape_.groups.group_of(head.head)]);
-  if (!known.empty()) return;  // the policy knows
+  const std::vector<uint32_t> kept = counts(work, heads);
+  for (RankedHead& head : heads) keep(work, &head, kept[shape_.groups.group_of(head.head)]);
+  if (!work.compression->keep.empty()) return;  // the policy knows
   for (uint32_t g = 0; g < shape_.groups.groups(); ++g) {
     values->kept_counts.push_back(work.call->cells.cells(shape_.groups.members(g)[0]));
   }
@@ -140,7 +154,11 @@ void CompressedCache::compress_holes(const Work& work, std::vector<RankedHead>* 
   KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
   const RankedHead& any = heads->front();
   const std::vector<float> scores = token_scores(*heads);
-  const kernels::RowSet rows = choose(work, any, scores, c.keep[0]);
+  kernels::RowSet rows = choose(work, any, scores, c.keep[0]);
+  if (const CellsKept* const imposed = imposed_kept(given_, work.rows.call)) {
+    kernels::RowSet told = imposed_rows(imposed->live, any.positions, any.forced, rows.size());
+    if (!told.empty()) rows.swap(told);
+  }
   std::vector<uint32_t> left;
   std::vector<uint64_t> live(div_ceil(c.end, 64u), 0);
   size_t next = 0;

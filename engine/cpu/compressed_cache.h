@@ -61,6 +61,7 @@ class CompressedCache final : public KvCache {
                                                        const ModelWeights* weights);
 
   void serve(const EngineAccess& engine) override { access_ = engine; }
+  void impose(const StepValues* given) override { given_ = given; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
   void hidden(uint32_t layer, const float* x) override;
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
@@ -131,6 +132,7 @@ class CompressedCache final : public KvCache {
                          uint32_t count);
   void keep(const Work& work, RankedHead* head, uint32_t count);
   void compress_staged(const Work& work, uint32_t layer);
+  std::vector<uint32_t> counts(const Work& work, std::span<const RankedHead> heads) const;
   void compress(const Work& work, StepValues* values);
   std::vector<RankedHead> rank_all(const Work& work);
   void compress_holes(const Work& work, std::vector<RankedHead>* heads, std::vector<uint64_t>* live);
@@ -171,6 +173,7 @@ class CompressedCache final : public KvCache {
   std::vector<float> values_;  // of the layer, rounded: where pages are packed
   std::vector<LayerRecall> recalls_;
   uint64_t nan_scores_ = 0;
+  const StepValues* given_ = nullptr;  // what is imposed on the step at hand
 };
 
 // What CompressedCache does not compute of what the policy allows: a sentence with the way out; nullopt: it

@@ -133,6 +133,7 @@ void CpuBackend::perform_next(Engine* engine) {
   if (engine->performed || engine->launches.empty()) return;
   const Launch& launch = *engine->launches.front();
   const Instant start = std::max(engine->end, launch.submitted);
+  if (options_.before_step) options_.before_step(launch.command, launch.told);
   const Duration took = stopwatch_([&] { source_->step(launch.command, launch.told, &engine->values); });
   engine->end = start + took;
   engine->performed = true;

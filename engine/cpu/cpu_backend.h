@@ -26,6 +26,8 @@ struct CpuBackendOptions {
   // and says how long it took. Asked once per copy, in order, after the step beside it was performed. Null: a
   // copy is done when it was told.
   std::function<Duration(EngineId, TransferId)> copy_time{};
+  // Called before each single step, outside of what is measured.
+  std::function<void(const LaunchStep&, uint32_t offset)> before_step{};
 };
 
 // Time that a piece of work took. Tests bring their own.

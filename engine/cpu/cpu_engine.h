@@ -18,7 +18,7 @@
 #include "engine/cpu/call_tokens.h"
 #include "engine/cpu/forward.h"
 #include "engine/cpu/kv_cache.h"
-#include "engine/outcome_source.h"
+#include "engine/imposed_source.h"
 
 namespace kvtwin::cpu {
 
@@ -28,7 +28,7 @@ struct CpuEngineConfig {
   std::vector<uint32_t> end_tokens{};  // greedy: sampling one ends the call
 };
 
-class CpuEngine final : public OutcomeSource {
+class CpuEngine final : public ImposableSource {
  public:
   // `weights` and `tokens` must outlive this.
   CpuEngine(const CpuEngineConfig& config, const ModelWeights* weights, const TokenIds* tokens,
@@ -47,6 +47,7 @@ class CpuEngine final : public OutcomeSource {
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
   void told(const Command& command) override;
+  void impose(const StepValues* given) override { cache_->impose(given); }
 
   // Of the last step, one per entry that samples, in their order.
   struct Sample {

@@ -80,6 +80,7 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
     KVT_CHECK(entry.kind == EntryKind::kChunk || entry.kind == EntryKind::kDecode);
     add_rows(entry);
   }
+  deal_recalls();
   streams_.pass_time();
 }
 

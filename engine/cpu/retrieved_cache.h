@@ -33,6 +33,7 @@
 #include "engine/cpu/recall_streams.h"
 #include "engine/cpu/retrieval_witness.h"
 #include "kernels/attention.h"
+#include "kernels/page_score.h"
 #include "kernels/rope_append.h"
 #include "models/weights.h"
 
@@ -59,6 +60,8 @@ class RetrievedCache final : public KvCache {
   static Result<std::unique_ptr<KvCache>> make(const KvMemory& memory, const ModelWeights* weights,
                                                const RetrievedOptions& options);
 
+  // Recalls of FreeKV and ArkVale alone.
+  void impose(const StepValues* given) override { given_ = given; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries) override;
   void hidden(uint32_t layer, const float* x) override;
   void attend(uint32_t layer, float* q, float* k, const float* v, float* out) override;
@@ -87,6 +90,7 @@ class RetrievedCache final : public KvCache {
     uint32_t position = 0;
     uint32_t cell = 0;  // among the cells that are left: what pages are counted in
     bool chooses = false;
+    uint32_t choice = 0;  // its number among the rows that choose
   };
   // What one KV head reads, in order of position.
   struct Reading {
@@ -127,13 +131,16 @@ class RetrievedCache final : public KvCache {
   // retrieved_choice.cc: which pages, and when they come
   HeadChoice choose(uint32_t layer, const ArenaCall& call, uint32_t head, uint32_t pages,
                     const float* q) const;
+  void deal_recalls();
+  const kernels::HeadRecall* told(uint32_t layer, const Row& row, uint32_t head) const;
   void attend_chosen(uint32_t layer, const Row& row, const float* q, float* out);
   void read_on_gpu(uint32_t layer, const Row& row, const float* q, float* out);
   void recall_and_read(uint32_t layer, const Row& row, const float* q, float* out);
-  void recall(uint32_t layer, const Row& row, uint32_t head, const HeadChoice& choice, bool before);
+  void recall(uint32_t layer, const Row& row, uint32_t head, HeadChoice* choice, bool before);
   void read_head(uint32_t layer, const Row& row, uint32_t head, std::span<const uint32_t> chosen,
                  bool corrected, const float* q, float* out);
   std::vector<uint8_t> turned_heads(const ArenaLayer& layer, const float* q) const;
+  std::vector<uint8_t> heads_before(uint32_t layer, const Row& row, bool trusts, const float* q);
   void append_page(const ArenaCall& call, uint32_t page, uint32_t place, uint32_t end, Reading* to) const;
   void read(uint32_t layer, const Row& row, uint32_t head, const Reading& reading, bool corrected,
             const float* q, float* out);
@@ -174,6 +181,8 @@ class RetrievedCache final : public KvCache {
   std::vector<Row> rows_;
   std::vector<kernels::AppendRow> appends_, dense_appends_;
   std::vector<LayerRecall> recalls_;
+  const StepValues* given_ = nullptr;                    // what is imposed on it
+  std::vector<std::vector<kernels::HeadRecall>> dealt_;  // by layer: of each choosing row's heads, if any is
 };
 
 }  // namespace kvtwin::cpu

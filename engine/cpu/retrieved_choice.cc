@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/base/check.h"
+#include "engine/cpu/imposed.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "kernels/page_score.h"
 
@@ -47,9 +48,8 @@ void RetrievedCache::recall_and_read(uint32_t layer, const Row& row, const float
   const uint32_t pages = pages_of(row.cell + 1);
   // The first step that chooses trusts nothing that was chosen before.
   const bool trusts = spec_.speculation && own.chosen;
-  const std::vector<uint8_t> turned =
-      trusts ? turned_heads(own, q) : std::vector<uint8_t>(llm_.kv_heads, uint8_t{1});
-  const bool any = std::find(turned.begin(), turned.end(), 1) != turned.end();
+  const std::vector<uint8_t> before = heads_before(layer, row, trusts, q);
+  const bool any = std::find(before.begin(), before.end(), 1) != before.end();
   std::vector<HeadChoice> choices(llm_.kv_heads);
   const auto choose_all = [&] {
     for (uint32_t h = 0; h < llm_.kv_heads; ++h)
@@ -57,20 +57,19 @@ void RetrievedCache::recall_and_read(uint32_t layer, const Row& row, const float
   };
   if (any) choose_all();
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-    if (turned[h] != 0) recall(layer, row, h, choices[h], true);
-    recalls_[layer].corrected += trusts ? turned[h] : 0;
+    if (before[h] != 0) recall(layer, row, h, &choices[h], true);
   }
   streams_.wait(row.id, layer);
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     std::vector<uint32_t> held = own.heads[h].held;
     std::sort(held.begin(), held.end());
-    read_head(layer, row, h, held, trusts && turned[h] != 0, q, out);
+    read_head(layer, row, h, held, trusts && before[h] != 0, q, out);
   }
   own.chosen = true;
   if (!spec_.speculation) return;
   if (!any) choose_all();
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-    if (turned[h] == 0) recall(layer, row, h, choices[h], false);
+    if (before[h] == 0) recall(layer, row, h, &choices[h], false);
   }
 }
 
@@ -87,12 +86,55 @@ std::vector<uint8_t> RetrievedCache::turned_heads(const ArenaLayer& layer, const
   return out;
 }
 
+// Heads whose missing pages come before attention: nothing was chosen before, the query turned, or so it is
+// imposed.
+std::vector<uint8_t> RetrievedCache::heads_before(uint32_t layer, const Row& row, bool trusts,
+                                                  const float* q) {
+  std::vector<uint8_t> out(llm_.kv_heads, uint8_t{1});
+  if (trusts) out = turned_heads(row.call->layers[layer], q);
+  for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
+    const kernels::HeadRecall* const imposed = told(layer, row, h);
+    if (imposed != nullptr) out[h] = imposed->before;
+    recalls_[layer].corrected += imposed != nullptr ? imposed->turned : trusts ? out[h] : 0;
+  }
+  return out;
+}
+
+// What is imposed on the step, if it is a method whose heads recall pages on their own.
+void RetrievedCache::deal_recalls() {
+  dealt_.clear();
+  const bool pages =
+      options_.method == RetrievalMethod::kFreekv || options_.method == RetrievalMethod::kArkvale;
+  if (given_ == nullptr || given_->recalls.size() != llm_.layers || !pages) return;
+  std::vector<ImposedRow> rows;
+  for (Row& row : rows_) {
+    if (!row.chooses) continue;
+    row.choice = static_cast<uint32_t>(rows.size());
+    const uint32_t candidates = end_candidates(pages_of(row.cell + 1)) - first_candidate();
+    rows.push_back({spec_.speculation && row.call->layers.back().chosen,
+                    std::min(shape_.selectable, candidates - shape_.selectable)});
+  }
+  dealt_.resize(llm_.layers);
+  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
+    dealt_[layer].resize(rows.size() * llm_.kv_heads);
+    deal_recall(given_->recalls[layer], rows, llm_.kv_heads, spec_.speculation, dealt_[layer]);
+  }
+}
+
+const kernels::HeadRecall* RetrievedCache::told(uint32_t layer, const Row& row, uint32_t head) const {
+  return dealt_.empty() ? nullptr : &dealt_[layer][row.choice * llm_.kv_heads + head];
+}
+
 // Asks for what the head lacks, and says so in the step's outcome.
-void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, const HeadChoice& choice,
-                            bool before) {
+void RetrievedCache::recall(uint32_t layer, const Row& row, uint32_t head, HeadChoice* choice, bool before) {
   HeadArena& slots = row.call->layers[layer].heads[head];
+  if (const kernels::HeadRecall* const imposed = told(layer, row, head)) {
+    kernels::impose_missing_ref(choice->scores, first_candidate(), slots.held, imposed->missing);
+    choice->chosen = kernels::select_rows(choice->scores, {}, shape_.selectable);
+    for (uint32_t& page : choice->chosen) page += first_candidate();
+  }
   const std::vector<kernels::SlotChange> changes =
-      kernels::replace_slots_ref(choice.chosen, choice.scores, first_candidate(), slots.held);
+      kernels::replace_slots_ref(choice->chosen, choice->scores, first_candidate(), slots.held);
   const auto pages = static_cast<uint32_t>(changes.size());
   (before ? recalls_[layer].blocking : recalls_[layer].background) += pages;
   if (options_.witness != nullptr) options_.witness->recalls(head_at(row, layer, head), before, pages);

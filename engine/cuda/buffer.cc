@@ -2,9 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "engine/cuda/cuda_check.h"
 
 namespace kvtwin::cuda {
+namespace {
+
+std::atomic<uint64_t> live[2];  // by Buffer::Kind
+
+}  // namespace
+
+uint64_t Buffer::live_bytes(Kind kind) { return live[static_cast<size_t>(kind)]; }
 
 Result<Buffer> Buffer::make(Kind kind, uint64_t bytes, const char* what, const std::string& shape) {
   Buffer out;
@@ -17,11 +26,13 @@ Result<Buffer> Buffer::make(Kind kind, uint64_t bytes, const char* what, const s
   const std::string operation = fmt::format("{} for {}", device ? "cudaMalloc" : "cudaHostAlloc", what);
   if (Result<void> ok = check(error, operation.c_str(), shape, bytes); !ok)
     return tl::unexpected<Mistake>(ok.error());
+  live[static_cast<size_t>(kind)] += bytes;
   return out;
 }
 
 Buffer::~Buffer() {
   if (data_ == nullptr) return;
+  live[static_cast<size_t>(kind_)] -= bytes_;
   // Fails where the driver is already gone, at the end of the process: then there is nothing left to free.
   static_cast<void>(kind_ == Kind::kDevice ? cudaFree(data_) : cudaFreeHost(data_));
 }

@@ -32,6 +32,8 @@ class Buffer {
     return reinterpret_cast<T*>(static_cast<char*>(data_) + offset);
   }
   uint64_t bytes() const { return bytes_; }
+  // Of all buffers of the process that there are now.
+  static uint64_t live_bytes(Kind kind);
 
  private:
   Kind kind_ = Kind::kDevice;

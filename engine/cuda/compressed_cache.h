@@ -33,6 +33,7 @@ class CompressedCache final : public KvCache {
                                  const ModelWeights* weights);
 
   void serve(const EngineAccess& engine) override { access_ = engine; }
+  void impose(const StepValues* given) override { given_ = given; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
              const StepStream& on, StepRows* rows) override;
   void plan(const DeviceRows&, const StepStream&) override {}
@@ -125,6 +126,8 @@ class CompressedCache final : public KvCache {
   void finish_choice(const StepStream& on);
   std::vector<uint32_t> counts(const Work& work, const RankBatch& batch, const StepStream& on);
   void compress_holes(size_t work, RankBatch* batch, const StepStream& on, StepValues* values);
+  std::vector<uint32_t> rows_left(const Work& work, const RankBatch& batch, uint32_t kept) const;
+  void impose_counts(const Work& work, const RankBatch& batch, std::vector<uint32_t>* counts) const;
   uint32_t rows_ranked(const Work& work, uint32_t head, uint32_t first) const;
   std::vector<cpu::RankedHead> ranked_heads(const Work& work, const RankBatch& batch) const;
   void send_scores(const StepStream& on);
@@ -167,6 +170,7 @@ class CompressedCache final : public KvCache {
   std::vector<QueryRow> others_;
   std::vector<CompactHead> copies_, holds_;
   std::vector<LookHead> looks_;
+  const StepValues* given_ = nullptr;  // what is imposed on it
   uint32_t rows_ = 0, kept_total_ = 0, look_rows_ = 0, look_queries_ = 0;
   DeviceLists lists_;
   struct {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/base/check.h"
+#include "engine/cpu/imposed.h"
 #include "engine/cuda/compressed_cache.h"
 #include "engine/cuda/cuda_check.h"
 #include "engine/policy/budget_groups.h"
@@ -290,7 +291,20 @@ std::vector<uint32_t> CompressedCache::counts(const Work& work, const RankBatch&
     const auto first = scores.begin() + static_cast<ptrdiff_t>(uint64_t{i} * batch.rows_max);
     heads[i].scores.assign(first, first + batch.heads[i].rows);
   }
-  return budget_->counts(heads, work.compression->end);
+  std::vector<uint32_t> out = budget_->counts(heads, work.compression->end);
+  impose_counts(work, batch, &out);
+  return out;
+}
+
+void CompressedCache::impose_counts(const Work& work, const RankBatch& batch,
+                                    std::vector<uint32_t>* counts) const {
+  const CellsKept* const imposed = imposed_kept(given_, work.rows.call);
+  if (imposed == nullptr || imposed->counts.size() != counts->size()) return;
+  for (uint32_t g = 0; g < counts->size(); ++g) {
+    const RankBatch::Head& head = batch.heads[shape_.groups.members(g)[0]];
+    (*counts)[g] =
+        imposed_keep(imposed->counts[g], head.first + head.forced_rows, head.rows - head.forced_rows);
+  }
 }
 
 void CompressedCache::compress(size_t index, const StepStream& on, StepValues* values) {
@@ -364,13 +378,13 @@ void CompressedCache::compress_holes(size_t index, RankBatch* batch, const StepS
   on.timer->begin(Operation::kSelect);
   must(select_cells(select, on.stream), "select_cells", 0, no_shape);
   finish_choice(on);
-  const uint32_t* const rows = kept_host_.as<uint32_t>();
+  const std::vector<uint32_t> rows = rows_left(work, one, kept);
   const std::span<const uint32_t> had = work.call->cells.positions(0);
   std::vector<uint32_t> left;
   std::vector<uint64_t> live(div_ceil(c.end, 64u), 0);
   uint32_t next = 0;
   for (uint32_t row = 0; row < had.size(); ++row) {
-    if (next < kept && rows[next] == row) {
+    if (next < rows.size() && rows[next] == row) {
       ++next;
       left.push_back(had[row]);
       live[had[row] / 64] |= uint64_t{1} << (had[row] % 64);
@@ -383,6 +397,18 @@ void CompressedCache::compress_holes(size_t index, RankBatch* batch, const StepS
   }
   work.call->cells.drop_all_but(std::move(left));
   values->kept_live.insert(values->kept_live.end(), live.begin(), live.end());
+}
+
+// The rows that select_cells has kept, or those that are imposed.
+std::vector<uint32_t> CompressedCache::rows_left(const Work& work, const RankBatch& batch,
+                                                 uint32_t kept) const {
+  const uint32_t* const first = kept_host_.as<uint32_t>();
+  if (const CellsKept* const imposed = imposed_kept(given_, work.rows.call)) {
+    const std::vector<cpu::RankedHead> head = ranked_heads(work, batch);
+    std::vector<uint32_t> told = cpu::imposed_rows(imposed->live, head[0].positions, head[0].forced, kept);
+    if (!told.empty()) return told;
+  }
+  return {first, first + kept};
 }
 
 std::optional<std::string> check_compressed(const CoreConfig& config, const kernels::ScoreSpec& score,

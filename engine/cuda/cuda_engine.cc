@@ -279,6 +279,8 @@ void CudaEngine::told(const Command& command) {
   if (const auto* drop = std::get_if<DropCallState>(&command)) parts_->tokens.dropped(*drop);
 }
 
+void CudaEngine::impose(const StepValues* given) { parts_->cache->impose(given); }
+
 Duration CudaEngine::copy_time(TransferId transfer) {
   const auto found = parts_->copies.find(transfer);
   KVT_CHECK(found != parts_->copies.end());

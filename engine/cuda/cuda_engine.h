@@ -16,7 +16,7 @@
 #include "engine/cpu/call_tokens.h"
 #include "engine/cuda/operation_log.h"
 #include "engine/cuda/owned_cache.h"
-#include "engine/outcome_source.h"
+#include "engine/imposed_source.h"
 #include "models/weights.h"
 
 namespace kvtwin::cuda {
@@ -58,7 +58,7 @@ class DeviceModel {
   std::unique_ptr<DeviceWeights> weights_;
 };
 
-class CudaEngine final : public OutcomeSource {
+class CudaEngine final : public ImposableSource {
  public:
   // `model` and `tokens` must outlive this. `cache`: null is the identity of every axis (paged_cache.h).
   // Wrong: no room for so many pages.
@@ -68,6 +68,7 @@ class CudaEngine final : public OutcomeSource {
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
   void told(const Command& command) override;
+  void impose(const StepValues* given) override;
   // Waits for a copy that was asked for, and says how long it took. REQUIRES: copies_beside; once per copy.
   Duration copy_time(TransferId transfer);
 

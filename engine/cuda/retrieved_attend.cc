@@ -128,6 +128,8 @@ void RetrievedCache::choose(uint32_t layer, const LayerRows& tensors, const Devi
   args.lists = upload_.at(at_.lists);
   args.q = tensors.q;
   args.tables = const_cast<uint32_t*>(rows.pages);  // the upload's own, written for one layer at a time
+  if (!imposed_.empty())
+    args.imposed = upload_.at(at_.imposed) + size_t{chooser(layer)} * args.count * llm_.kv_heads;
   const auto shape = [&] { return fmt::format("{} rows, layer {}", args.count, layer); };
   must(cudaMemsetAsync(args.counts, 0, sizeof(ChoiceCounts), stream), "counts of choices", 0, shape);
   must(score_pages(choices_.shape(), args, stream), "score_pages", 0, shape);

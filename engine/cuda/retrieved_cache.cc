@@ -148,6 +148,7 @@ void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
   for (const ChoiceRow& row : choice_rows_) most = std::max(most, row.candidates);
   choices_.reserve_states(states_);
   choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
+  deal_recalls();
   upload_.clear();
   pack(kept_, &upload_, &at_);
   upload_.send(on.stream);

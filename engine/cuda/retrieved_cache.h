@@ -38,6 +38,7 @@ class RetrievedCache final : public KvCache {
   static Result<OwnedCache> make(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
   ~RetrievedCache() override;
 
+  void impose(const StepValues* given) override { given_ = given; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
              const StepStream& on, StepRows* rows) override;
   void plan(const DeviceRows& rows, const StepStream& on) override;
@@ -71,6 +72,7 @@ class RetrievedCache final : public KvCache {
     ListAt<SummaryPage> summaries;
     ListAt<uint32_t> staged;
     ListAt<QueryKept> kept;
+    ListAt<kernels::HeadRecall> imposed;  // [layers that choose][choices][kv_heads], or none
   };
 
   RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
@@ -88,6 +90,7 @@ class RetrievedCache final : public KvCache {
   void add_dense(const Call& call, const PlanEntry& entry);
   void add_choice(Call* call, uint32_t row, uint32_t position, StepRows* rows);
   ChoiceRow choice_of(const Call& call, uint32_t pages);
+  void deal_recalls();
   void pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const;
 
   // retrieved_attend.cc: what one layer starts
@@ -117,6 +120,8 @@ class RetrievedCache final : public KvCache {
   std::vector<uint32_t> lists_;
   std::vector<Sealed> sealed_;
   std::vector<QueryKept> kept_;
+  const StepValues* given_ = nullptr;  // what is imposed on it
+  std::vector<kernels::HeadRecall> imposed_;
   StepRows dense_rows_;
   DeviceRows dense_on_device_;
   RowsUpload dense_upload_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/cpu/imposed.h"
 #include "engine/cuda/retrieved_cache.h"
 
 namespace kvtwin::cuda {
@@ -138,6 +139,22 @@ ChoiceRow RetrievedCache::choice_of(const Call& call, uint32_t pages) {
   return out;
 }
 
+// What is imposed on the heads that choose, layer by layer.
+void RetrievedCache::deal_recalls() {
+  imposed_.clear();
+  if (!arena_ || given_ == nullptr || given_->recalls.size() != llm_.layers) return;
+  std::vector<cpu::ImposedRow> rows;
+  for (const ChoiceRow& row : choice_rows_)
+    rows.push_back(
+        {row.held == Held::kTrusted, std::min(shape_.selectable, row.candidates - shape_.selectable)});
+  const size_t each = rows.size() * llm_.kv_heads;
+  imposed_.resize(each * (llm_.layers - spec_.layers_dense));
+  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
+    cpu::deal_recall(given_->recalls[layer], rows, llm_.kv_heads, spec_.speculation,
+                     std::span(imposed_).subspan(chooser(layer) * each, each));
+  }
+}
+
 void RetrievedCache::pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const {
   std::vector<SummaryPage> summaries;
   std::vector<uint32_t> staged;
@@ -152,6 +169,7 @@ void RetrievedCache::pack(const std::vector<QueryKept>& kept, DeviceLists* uploa
   at->summaries = upload->add(summaries);
   at->staged = upload->add(staged);
   at->kept = upload->add(kept);
+  at->imposed = upload->add(imposed_);
 }
 
 // All on page 0.

@@ -188,32 +188,42 @@ struct ExpectedChoice {
   std::vector<uint32_t> held, tables;
   std::vector<Move> before, after;
   ChoiceCounts counts;
+  std::vector<kernels::HeadRecall> imposed;
 
-  ExpectedChoice(const ChoiceProblem& p, const std::vector<float>& pooled)
-      : held(p.held), tables(p.tables.read()) {
+  // `imposed` as in ChoiceArgs; empty: nothing is. `pooled` is from before it was.
+  ExpectedChoice(const ChoiceProblem& p, const std::vector<float>& pooled,
+                 const std::vector<kernels::HeadRecall>& told = {})
+      : held(p.held), tables(p.tables.read()), imposed(told) {
     std::fill(tables.begin(), tables.end(), kPoison);
     for (uint32_t r = 0; r < p.rows.size(); ++r) {
       for (uint32_t h = 0; h < p.shape.kv_heads; ++h)
         add(p, p.rows[r], h,
-            pooled.data() + (r * p.shape.kv_heads + h) * p.shape.score_rows() * p.shape.score_stride);
+            pooled.data() + (r * p.shape.kv_heads + h) * p.shape.score_rows() * p.shape.score_stride,
+            imposed.empty() || p.rows[r].held == Held::kNothing ? nullptr
+                                                                : &imposed[r * p.shape.kv_heads + h]);
     }
     std::sort(before.begin(), before.end()), std::sort(after.begin(), after.end());
   }
 
  private:
-  void add(const ChoiceProblem& p, const ChoiceRow& row, uint32_t h, const float* pooled) {
-    const std::span<const float> scores(pooled, row.candidates);
+  void add(const ChoiceProblem& p, const ChoiceRow& row, uint32_t h, const float* pooled,
+           const kernels::HeadRecall* told) {
+    std::vector<float> scores(pooled, pooled + row.candidates);
+    std::vector<uint32_t> slots(held.begin() + static_cast<ptrdiff_t>(p.held_at(row, h)),
+                                held.begin() + static_cast<ptrdiff_t>(p.held_at(row, h) + p.shape.chosen));
+    if (row.held == Held::kFirst) std::iota(slots.begin(), slots.end(), 0);
+    if (told != nullptr && row.held != Held::kInPlace)
+      kernels::impose_missing_ref(scores, 0, slots, told->missing);
     const kernels::RowSet chosen = kernels::select_rows(scores, {}, p.shape.chosen);
     uint32_t* const table = tables.data() + row.table + h * row.table_stride;
     if (row.held == Held::kInPlace) {
       for (uint32_t i = 0; i < chosen.size(); ++i) table[i] = p.lists[row.owners + chosen[i]];
       return;
     }
-    std::vector<uint32_t> slots(held.begin() + static_cast<ptrdiff_t>(p.held_at(row, h)),
-                                held.begin() + static_cast<ptrdiff_t>(p.held_at(row, h) + p.shape.chosen));
-    if (row.held == Held::kFirst) std::iota(slots.begin(), slots.end(), 0);
     bool turned = true;
-    if (row.held == Held::kTrusted) {
+    if (told != nullptr) {
+      turned = told->before != 0, counts.turned += told->turned;
+    } else if (row.held == Held::kTrusted) {
       const float cosine = kernels::group_cosine_ref(p.queries(p.q, row.row, h).data(),
                                                      p.queries(p.before, row.state, h).data(), p.shape.group,
                                                      p.shape.head_dim);
@@ -246,8 +256,9 @@ struct ExpectedChoice {
   }
 };
 
-void check_choice(const ChoiceProblem& p, const std::vector<float>& pooled) {
-  const ExpectedChoice want(p, pooled);
+void check_choice(const ChoiceProblem& p, const std::vector<float>& pooled,
+                  const std::vector<kernels::HeadRecall>& imposed = {}) {
+  const ExpectedChoice want(p, pooled, imposed);
   const ChoiceCounts counts = p.counts.read()[0];
   CHECK(counts.before == want.counts.before);
   CHECK(counts.after == want.counts.after);
@@ -313,6 +324,39 @@ TEST_CASE("F-2 choose_pages: equal scores, infinities, NaN, all alike, and as ma
         }
       }
       check_choice(p, pooled);
+    }
+  }
+}
+
+TEST_CASE("choose_pages: as many pages as are imposed, before attention or behind it, whatever turned") {
+  uint64_t seed = 100;
+  for (const auto& [heads, group] : {std::pair{1u, 1u}, {8u, 4u}, {3u, 2u}}) {
+    for (const uint32_t chosen : {1u, 2u, 33u, 300u, kChosenMax}) {
+      CAPTURE(heads);
+      CAPTURE(chosen);
+      const ChoiceShape shape{64, heads, group, chosen, PagePooling::kMeanS, scale_of(64), 0.75};
+      std::vector<uint32_t> candidates;
+      for (const uint32_t more : {2u, 2 * chosen, 5u, 70u, 700u, 0u, 3u, 64u, 1u, 200u})
+        candidates.push_back(chosen + more);
+      const ChoiceProblem natural(shape, candidates, ++seed), p(shape, candidates, seed);
+      KVT_CUDA(score_pages(natural.shape, natural.args(), nullptr));
+      KVT_CUDA(choose_pages(natural.shape, natural.args(), nullptr));
+      std::mt19937_64 random(seed);
+      std::vector<kernels::HeadRecall> imposed;
+      for (const ChoiceRow& row : p.rows) {
+        for (uint32_t h = 0; h < heads; ++h) {
+          const uint32_t most = std::min(chosen, row.candidates - chosen);
+          const bool before = random() % 2 == 0;
+          imposed.push_back({static_cast<uint32_t>(random() % (most + 1)), before ? uint8_t{1} : uint8_t{0},
+                             before && random() % 2 == 0 ? uint8_t{1} : uint8_t{0}});
+        }
+      }
+      const DeviceArray<kernels::HeadRecall> imposed_on(imposed);
+      ChoiceArgs args = p.args();
+      args.imposed = imposed_on.get();
+      KVT_CUDA(score_pages(p.shape, args, nullptr));
+      KVT_CUDA(choose_pages(p.shape, args, nullptr));
+      check_choice(p, natural.scores.read(), imposed);
     }
   }
 }

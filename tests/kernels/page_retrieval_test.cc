@@ -11,6 +11,7 @@
 #include "kernels/host_page.h"
 #include "kernels/page_score.h"
 #include "kernels/page_summary.h"
+#include "kernels/select.h"
 #include "tests/kernels/floats.h"
 #include "tests/kernels/random_rows.h"
 
@@ -226,6 +227,42 @@ TEST_CASE("F-3 slots: what moves is what was chosen and not there; what goes has
       }
     }
   }
+}
+
+TEST_CASE("imposed misses: as many pages move as are told, the best that are not there for the worst") {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    Prng prng(seed);
+    const auto count = static_cast<uint32_t>(prng.range(1, 12)),
+               first = static_cast<uint32_t>(prng.range(0, 3));
+    const auto pages = count + static_cast<uint32_t>(prng.range(0, 20));
+    const auto missing = static_cast<uint32_t>(prng.range(0, std::min(count, pages - count)));
+    const std::vector<float> natural = random_rows(seed, pages);
+    std::vector<uint32_t> slots(pages);
+    std::iota(slots.begin(), slots.end(), first);
+    for (size_t i = slots.size(); i > 1; --i) std::swap(slots[i - 1], slots[prng.range(0, i - 1)]);
+    slots.resize(count);
+    const std::set<uint32_t> before(slots.begin(), slots.end());
+    std::vector<float> scores = natural;
+    impose_missing_ref(scores, first, slots, missing);
+    std::vector<uint32_t> chosen = select_rows(scores, {}, count);
+    for (uint32_t& page : chosen) page += first;
+    CHECK(replace_slots_ref(chosen, scores, first, slots).size() == missing);
+    // By their own scores: nothing that went beats what stayed, nothing that came is beaten by what did not.
+    const std::set<uint32_t> then(slots.begin(), slots.end());
+    const auto score = [&](uint32_t page) { return natural[page - first]; };
+    for (uint32_t page = first; page < first + pages; ++page) {
+      for (uint32_t other = first; other < first + pages; ++other) {
+        if (before.contains(page) != before.contains(other)) continue;
+        if (then.contains(page) && !then.contains(other)) CHECK(score(page) >= score(other));
+      }
+    }
+  }
+  // A page without a score goes in any case.
+  std::vector<float> scores = {3, 1, 2};
+  std::vector<uint32_t> slots = {7, 0};
+  impose_missing_ref(scores, 0, slots, 0);
+  CHECK(replace_slots_ref(std::vector<uint32_t>{0, 2}, scores, 0, slots).size() == 1);
 }
 
 TEST_CASE(

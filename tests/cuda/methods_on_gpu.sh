@@ -1,0 +1,51 @@
+#!/bin/sh
+# Each method's CPU run, repeated on the GPU with its outcomes imposed: equal decisions, or it is named.
+#   tests/cuda/methods_on_gpu.sh KVTWIN SCENARIOS RECORDS [natural]
+# KVTWIN: the program; SCENARIOS: a folder of *.textproto; RECORDS: where each one's CPU run was written by
+#   kvtwin run X.textproto --world=cpu --clock=virtual --record --out=RECORDS/X
+# or, if there is none, is written now. Prints a table; `natural`: also whether values alone decide as much.
+# Exit status 1: some method decided otherwise; 77: there is no GPU.
+set -u
+kvtwin=$1 scenarios=$2 records=$3 natural=${4:-}
+work=$(mktemp -d) || exit 3
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$records"
+status=0 done=0
+digest() { sed -n 's/.*decisions=\([0-9a-f]*\).*/\1/p' "$1" | head -1; }
+printf '%-22s %-16s %-9s %-9s %s\n' method decisions imposed natural outcomes
+for file in "$scenarios"/*.textproto; do
+  name=$(basename "$file" .textproto)
+  if [ ! -e "$records/$name/run.binpb" ]; then
+    "$kvtwin" run "$file" --world=cpu --clock=virtual --record --quiet --out="$records/$name" \
+      > "$records/$name.txt" 2> "$work/errors" || { echo "$name: $(head -1 "$work/errors")"; continue; }
+  fi
+  expected=$(digest "$records/$name.txt")
+  sets="--set=simulation.impose=true"
+  if [ -e "$records/$name/outcomes.binpb" ]; then
+    sets="$sets --set=simulation.recorded_run=$records/$name --set=simulation.kept=recorded"
+    grep -q 'retrieval: "' "$file" && sets="$sets --set=simulation.retrieval.outcomes=recorded"
+  fi
+  for how in imposed ${natural:+natural}; do
+    [ $how = natural ] && sets=
+    # shellcheck disable=SC2086
+    "$kvtwin" run "$file" --world=cuda --clock=virtual --quiet --no-write $sets \
+      > "$work/$how" 2> "$work/errors" || { cat "$work/errors" > "$work/$how"; }
+  done
+  if grep -q 'no CUDA GPU here' "$work/imposed"; then
+    echo "skipped: there is no GPU here"
+    exit 77
+  fi
+  if ! grep -q 'decisions=' "$work/imposed"; then
+    printf '%-22s %s\n' "$name" "not computed: $(head -1 "$work/imposed" | cut -c1-150)"
+    continue
+  fi
+  done=$((done + 1))
+  same=equal other=${natural:+equal}
+  [ "$(digest "$work/imposed")" = "$expected" ] || same=DIFFERS status=1
+  [ -z "$natural" ] || [ "$(digest "$work/natural")" = "$expected" ] || other=differs
+  said=$(sed -n 's/.*\(imposed, [^;]*\(; met in [0-9 of]*\)\{0,1\}\).*/\1/p' "$work/imposed" | head -1)
+  printf '%-22s %-16s %-9s %-9s %s\n' "$name" "$expected" $same "${other:--}" "${said:-nothing to impose}"
+done
+echo "$done methods computed"
+[ $done -gt 0 ] || status=1
+exit $status

@@ -1,0 +1,159 @@
+// Runs of retrieval on the CUDA engine: the real policy, calls that come and go.
+
+#ifndef KVTWIN_TESTS_CUDA_RETRIEVED_RUN_H_
+#define KVTWIN_TESTS_CUDA_RETRIEVED_RUN_H_
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/cpu/cpu_backend.h"
+#include "engine/cuda/happens_before.h"
+#include "engine/cuda/retrieved.h"
+#include "engine/driver.h"
+#include "engine/imposed_source.h"
+#include "engine/policy/registry.h"
+#include "engine/recorder.h"
+#include "sim/behaviour_retrieval.h"
+#include "tests/cpu/retrieval_run.h"
+#include "tests/cpu/world_checks.h"
+#include "tests/cuda/cuda_steps.h"
+
+namespace kvtwin::testing {
+
+inline const std::vector<RetrievalCall> kRetrievalCalls = {
+    {0, 400, 40}, {0, 90, 180}, {50, 333, 20}, {60, 30, 25}, {5'000, 257, 60}};
+
+inline LlmSpec retrieval_model(uint32_t head_dim, uint32_t query_heads, uint32_t kv_heads) {
+  LlmSpec m = tiny_model("llama", query_heads, kv_heads);
+  m.head_dim = head_dim, m.layers = 3, m.hidden = 256, m.intermediate = 256, m.vocab = 256;
+  return m;
+}
+
+// In pages of 16: 1 sink, a window of 2, 4 to choose.
+inline RetrievalSetting setting_of(const std::string& method, double tau, uint32_t layers_dense = 1) {
+  RetrievalSetting setting;
+  setting.retrieval = method;
+  setting.page_tokens = 16, setting.pages_gpu = 120, setting.pages_host = 150, setting.step_tokens_max = 96;
+  RetrievalSpec& spec = setting.spec;
+  spec = retrieval_defaults(RetrievalMethod::kFreekv);
+  spec.sink_tokens = 16, spec.window_tokens = 32, spec.budget_tokens = 112, spec.layers_dense = layers_dense;
+  spec.tau_q32 = static_cast<int64_t>(tau * static_cast<double>(kOneQ32));
+  if (method != "freekv") spec.speculation = false;
+  return setting;
+}
+
+inline RetrievalMethod method_named(const std::string& name) {
+  PolicySet set;
+  set.retrieval = name;
+  return make_axes(set).retrieval->method();
+}
+
+struct CudaOutcome {
+  std::map<CallId, std::vector<float>> logits;
+  LayerRecall recalled;  // sums
+  uint64_t preemptions = 0, digest = 0;
+  ImposedSource::Counts imposed;  // steps
+};
+
+class CudaListener final : public ImposableSource {
+ public:
+  CudaListener(cuda::CudaEngine* engine, uint32_t vocab, bool finite, CudaOutcome* out)
+      : engine_(engine), vocab_(vocab), finite_(finite), out_(out) {}
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    engine_->step(launch, offset, values);
+    for (const LayerRecall& one : values->recalls) {
+      LayerRecall& sum = out_->recalled;
+      sum.blocking += one.blocking, sum.background += one.background, sum.corrected += one.corrected;
+      sum.heads += one.heads, sum.chosen += one.chosen;
+    }
+    const std::vector<float> logits = engine_->logits();
+    const auto samples = engine_->samples();
+    for (size_t i = 0; i < samples.size(); ++i) {
+      std::vector<float>& all = out_->logits[samples[i].call];
+      for (size_t k = i * vocab_; k < (i + 1) * vocab_; ++k) {
+        if (finite_ && !std::isfinite(logits[k]))
+          FAIL_CHECK("not a number: a cell was read that nobody wrote");
+        all.push_back(logits[k]);
+      }
+    }
+  }
+  void told(const Command& command) override {
+    const auto* drop = std::get_if<DropCallState>(&command);
+    out_->preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
+    engine_->told(command);
+  }
+  void impose(const StepValues* given) override { engine_->impose(given); }
+
+ private:
+  cuda::CudaEngine* const engine_;
+  const uint32_t vocab_;
+  const bool finite_;
+  CudaOutcome* const out_;
+};
+
+// `imposed`: what a behaviour model draws is performed, whatever the values would decide.
+inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::DeviceModel& model,
+                               const LlmSpec& llm, const cuda::OrderTests& tests = {},
+                               const std::optional<sim::RetrievalBehaviour>& imposed = {}) {
+  CudaOutcome out;
+  RunOptions options;
+  options.check_invariants = true;
+  options.engines = {core_of(setting)};
+  const CoreConfig& core = options.engines[0];
+  ArrivingCalls client(kRetrievalCalls);
+  cpu::IdentityTokens tokens({.seed = setting.seed, .unit_tokens = setting.page_tokens, .vocab = llm.vocab});
+  cuda::CudaEngineConfig config;
+  config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
+  config.pages_host = core.pages_host;
+  config.rows_max = core.step_tokens_max, config.samples_max = core.calls_max, config.poison = true;
+  cuda::OwnedCache cache;
+  if (setting.retrieval != "all") {
+    const RetrievalMethod method = method_named(setting.retrieval);
+    REQUIRE(!cuda::check_retrieved(method, setting.spec, llm, core.page_tokens).has_value());
+    Result<cuda::OwnedCache> made = cuda::make_retrieved(
+        {method, setting.spec, tests},
+        {config.page_tokens, config.pages_gpu, config.pages_host, config.rows_max, true}, llm);
+    REQUIRE(made.has_value());
+    cache = std::move(*made);
+  }
+  Result<std::unique_ptr<cuda::CudaEngine>> engine =
+      cuda::CudaEngine::make(config, &model, &tokens, std::move(cache));
+  REQUIRE(engine.has_value());
+  CudaListener listener(engine->get(), llm.vocab, tests.left_out == cuda::Edge::kNone, &out);
+  std::optional<sim::RetrievalSource> model_says;
+  std::optional<ImposedSource> told;
+  if (imposed) {
+    model_says.emplace(*imposed, method_named(setting.retrieval), setting.spec, setting.page_tokens,
+                       llm.layers, llm.kv_heads);
+    told.emplace(&*model_says, &listener);
+  }
+  OutcomeSource* const source = told ? static_cast<OutcomeSource*>(&*told) : &listener;
+  cpu::CpuBackend world({{setting.in_flight}}, source, drawn_times(setting.seed));
+  Recorder recorder(options, {"retrieval", setting.seed});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
+  CHECK(end.idle);
+  CHECK(client.finished == kRetrievalCalls.size());
+  check_replays(recorder.finish(end), end.digest);
+  out.digest = end.digest;
+  if (told) out.imposed = told->recalls();
+  return out;
+}
+
+// A model of random weights on the GPU.
+struct OnDevice {
+  explicit OnDevice(const LlmSpec& spec)
+      : llm(spec), weights(ModelWeights::random(spec, 11)), model(on_device(weights)) {}
+  LlmSpec llm;
+  ModelWeights weights;
+  std::unique_ptr<cuda::DeviceModel> model;
+};
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_CUDA_RETRIEVED_RUN_H_

@@ -1,0 +1,262 @@
+// A soak of the CUDA engine: random scenarios of every kind under a pool that is too small, with calls that
+// are cancelled and copies that fail. Each runs twice: both runs compute the same bits, and after the second
+// the GPU has as much free memory as before it. `cuda_soak_test FIRST END` runs seeds [FIRST, END).
+
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+
+#include "engine/cuda/buffer.h"
+#include "engine/cuda/caches.h"
+#include "engine/cuda/device_facts.h"
+#include "tests/cpu/compress_run.h"
+#include "tests/cuda/retrieved_run.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+uint64_t first_seed = 1, end_seed = 40;
+bool shared = false;
+
+// Some copies fail: they were made, and nobody may read them.
+class FailingCopies final : public Backend {
+ public:
+  FailingCopies(Backend* world, uint64_t seed) : world_(*world), prng_(seed) {}
+  void submit(const Command& command) override { world_.submit(command); }
+  bool next(Instant* now, Event* event) override {
+    if (!world_.next(now, event)) return false;
+    fail(event);
+    return true;
+  }
+  bool interrupt(EngineId engine, Event* event) override {
+    if (!world_.interrupt(engine, event)) return false;
+    fail(event);
+    return true;
+  }
+  uint64_t copies = 0, failed = 0;
+
+ private:
+  void fail(Event* event) {
+    const auto* done = std::get_if<TransferDone>(event);
+    if (done == nullptr) return;
+    ++copies;
+    if (!prng_.chance(1, 4)) return;
+    ++failed;
+    *event = TransferFailed{done->engine, done->transfer};
+  }
+  Backend& world_;
+  Prng prng_;
+};
+
+enum class Kind : uint32_t { kDense, kHostTier, kDemote, kCompressed, kRetrieved, kImposed, kKinds };
+const std::string kNames[] = {"dense", "host tier", "demote", "drops cells", "retrieves", "imposed"};
+
+const Method kMethods[] = {{"snapkv", "uniform", "compact"},
+                           {"knorm", "ratio", "ragged", 2},
+                           {"snapkv", "ada", "ragged", 1},
+                           {"fastkvzip", "released", "ragged", 2},
+                           {"streaming_llm", "uniform", "arena"},
+                           {"h2o", "uniform", "compact"},
+                           {"raas", "uniform", "ragged", 1},
+                           {"kvzip", "top_across_layers", "ragged", 1},
+                           {"intent_rule", "uniform", "page_mask_dead"},
+                           {"judge_q", "ada", "ragged", 1},
+                           {"expected_attention", "ratio", "compact"},
+                           {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}};
+
+// What one seed is.
+struct Scene {
+  Kind kind = Kind::kDense;
+  CoreConfig config;
+  uint64_t seed = 0;
+  uint32_t prompt_max = 60;
+};
+
+void draw_plain(Kind kind, Prng* prng, CoreConfig* config) {
+  config->page_tokens = prng->chance(1, 2) ? 16 : 32;
+  config->unit_tokens = config->page_tokens;
+  config->pages_gpu = static_cast<uint32_t>(prng->range(160, 320)) / config->page_tokens;
+  if (kind == Kind::kDense) return;
+  config->policies.placement = "host";
+  config->pages_host = config->pages_gpu;
+  config->clean_pages_target = config->pages_gpu / 2;
+  config->clean_batch_pages = 4;
+  if (kind == Kind::kDemote) config->preemption = PreemptionKind::kDemote;
+}
+
+void draw_retrieved(Prng* prng, CoreConfig* config) {
+  const char* const names[] = {"freekv", "arkvale", "quest"};
+  RetrievalSetting setting = setting_of(names[prng->range(0, 2)], -0.1);
+  setting.pages_gpu = static_cast<uint32_t>(prng->range(34, 50)), setting.pages_host = 120;
+  if (prng->chance(1, 2)) setting.spec.host_layout = HostLayout::kNhd;
+  if (setting.retrieval == "quest") setting.spec.layers_dense = static_cast<uint32_t>(prng->range(0, 1));
+  *config = core_of(setting);
+}
+
+Scene draw_scene(uint64_t seed, const LlmSpec& llm) {
+  Prng prng(draw({seed, 4711}));
+  Scene out;
+  out.seed = seed;
+  out.kind = static_cast<Kind>(seed % static_cast<uint64_t>(Kind::kKinds));
+  if (out.kind == Kind::kCompressed) {
+    out.config = config_of(kMethods[prng.range(0, std::size(kMethods) - 1)], llm);
+    out.config.page_tokens = out.config.unit_tokens = 16;
+    BudgetSpec& budget = out.config.policies.budget_spec;
+    budget.sinks = 4, budget.window = 8, budget.cells = 40, budget.chunk_tokens = 32;
+    const PolicySet& set = out.config.policies;
+    const uint32_t groups = make_axes(set).layout->has_groups() ? set.layout_spec.groups() : 1;
+    out.config.pages_gpu = static_cast<uint32_t>(prng.range(14, 24)) * groups;
+    out.prompt_max = 150;
+  } else if (out.kind == Kind::kRetrieved || out.kind == Kind::kImposed) {
+    draw_retrieved(&prng, &out.config);
+    out.prompt_max = 330;
+  } else {
+    draw_plain(out.kind, &prng, &out.config);
+  }
+  out.config.calls_max = static_cast<uint32_t>(prng.range(2, 6));
+  out.config.step_tokens_max = static_cast<uint32_t>(prng.range(48, 96));
+  out.config.steps_in_flight_max = static_cast<uint32_t>(prng.range(1, 2));
+  const auto wrong = validate_core_config(out.config);
+  REQUIRE_MESSAGE(!wrong.has_value(), wrong.value_or(""));
+  return out;
+}
+
+cuda::OwnedCache cache_of(const Scene& scene, const OnDevice& d, uint64_t delays) {
+  const CoreConfig& config = scene.config;
+  const cuda::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, config.step_tokens_max,
+                              true};
+  if (scene.kind == Kind::kCompressed) {
+    cuda::CompressedOptions options;
+    options.config = {.core = config, .score = score_of(config), .seed = 9};
+    const auto refused = cuda::check_compressed(config, options.config.score, d.llm);
+    REQUIRE_MESSAGE(!refused.has_value(), refused.value_or(""));
+    auto made = cuda::make_compressed(options, memory, &d.weights);
+    REQUIRE(made);
+    return std::move(*made);
+  }
+  if (config.policies.retrieval == "all") return nullptr;
+  auto made = cuda::make_retrieved(
+      {method_named(config.policies.retrieval), config.policies.retrieval_spec, {.delays = delays}}, memory,
+      d.llm);
+  REQUIRE(made.has_value());
+  return std::move(*made);
+}
+
+struct SceneRun {
+  std::map<CallId, std::vector<float>> logits;
+  uint64_t digest = 0, preemptions = 0, copies = 0, failed = 0, cancelled = 0;
+};
+
+// `delays`: not 0: streams of retrieval are late at random. They may change nothing.
+SceneRun run_scene(const Scene& scene, const OnDevice& d, uint64_t delays) {
+  const CoreConfig& config = scene.config;
+  cpu::IdentityTokens tokens({.seed = scene.seed, .unit_tokens = config.unit_tokens, .vocab = d.llm.vocab});
+  cuda::CudaEngineConfig own;
+  own.page_tokens = config.page_tokens, own.pages_gpu = config.pages_gpu, own.pages_host = config.pages_host;
+  own.rows_max = config.step_tokens_max, own.samples_max = config.calls_max;
+  own.poison = true;
+  auto engine = cuda::CudaEngine::make(own, d.model.get(), &tokens, cache_of(scene, d, delays));
+  REQUIRE_MESSAGE(engine.has_value(), (engine ? std::string() : engine.error().text()));
+  CudaOutcome heard;
+  CudaListener listener(engine->get(), d.llm.vocab, true, &heard);
+  std::optional<sim::RetrievalSource> says;
+  std::optional<ImposedSource> told;
+  OutcomeSource* source = &listener;
+  if (scene.kind == Kind::kImposed && config.policies.retrieval != "quest") {
+    says.emplace(sim::RetrievalBehaviour{scene.seed, uint64_t{1} << 30, {}, {uint64_t{1} << 30}},
+                 method_named(config.policies.retrieval), config.policies.retrieval_spec, config.page_tokens,
+                 d.llm.layers, d.llm.kv_heads);
+    source = &told.emplace(&*says, &listener);
+  }
+  ScriptClient client({.seed = scene.seed,
+                       .sessions = 4,
+                       .calls_per_session = 3,
+                       .unit_tokens = config.unit_tokens,
+                       .prompt_tokens_max = scene.prompt_max,
+                       .output_tokens_max = 40,
+                       .cancels_per_100 = scene.seed % 2 == 0 ? 30u : 0u});
+  cpu::CpuBackend world({{config.steps_in_flight_max}}, source, drawn_times(scene.seed));
+  FailingCopies failing(&world, scene.seed);
+  RunOptions options;
+  options.check_invariants = true;
+  options.engines = {config};
+  Recorder recorder(options, {"soak", scene.seed});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &failing, {&recorder});
+  CHECK(end.idle);
+  CHECK(client.content());
+  check_replays(recorder.finish(end), end.digest);
+  if (told) CHECK(told->recalls().met == told->recalls().imposed);
+  SceneRun out{std::move(heard.logits), end.digest, heard.preemptions, failing.copies, failing.failed, 0};
+  for (const ScriptClient::Answer& answer : client.answers())
+    out.cancelled += answer.kind == ScriptClient::Answer::Kind::kCancelled;
+  return out;
+}
+
+struct Memory {
+  uint64_t device = 0, pinned = 0, free = 0;
+};
+Memory memory_now() {
+  return {cuda::Buffer::live_bytes(cuda::Buffer::Kind::kDevice),
+          cuda::Buffer::live_bytes(cuda::Buffer::Kind::kPinned), cuda::device_facts().memory_free};
+}
+
+// Models of every kind of head; each is on the GPU as long as its runs take.
+LlmSpec model_for(uint64_t seed) { return seed / 6 % 2 == 0 ? cuda_models()[4] : cuda_models()[6]; }
+
+}  // namespace
+
+TEST_CASE("soak: whatever happens, equal runs are equal to the bit, and memory comes back") {
+  std::map<uint64_t, SceneRun> first;
+  struct Totals {
+    uint64_t runs = 0, calls = 0, preemptions = 0, copies = 0, failed = 0, cancelled = 0;
+  } totals[static_cast<size_t>(Kind::kKinds)];
+  Memory before;
+  for (const bool again : {false, true}) {
+    // By now everything that is loaded when it is first needed has been.
+    if (again) before = memory_now();
+    for (uint64_t seed = first_seed; seed < end_seed; ++seed) {
+      CAPTURE(seed);
+      const OnDevice d(model_for(seed));
+      const Scene scene = draw_scene(seed, d.llm);
+      SceneRun out = run_scene(scene, d, again ? seed : 0);
+      if (!again) {
+        first[seed] = std::move(out);
+        continue;
+      }
+      const SceneRun& was = first.at(seed);
+      CHECK(out.digest == was.digest);
+      CHECK(out.logits == was.logits);
+      Totals& sum = totals[static_cast<size_t>(scene.kind)];
+      ++sum.runs, sum.calls += out.logits.size(), sum.preemptions += out.preemptions;
+      sum.copies += out.copies, sum.failed += out.failed, sum.cancelled += out.cancelled;
+    }
+  }
+  const Memory after = memory_now();
+  CHECK(after.device == before.device);
+  CHECK(after.pinned == before.pinned);
+  if (!shared) CHECK(after.free == before.free);
+  MESSAGE("device memory free before and after the second pass: " << before.free << ", " << after.free);
+  for (size_t kind = 0; kind < std::size(totals); ++kind) {
+    const Totals& t = totals[kind];
+    MESSAGE(kNames[kind] << ": " << t.runs << " runs, " << t.calls << " calls, " << t.preemptions
+                         << " preemptions, " << t.cancelled << " cancelled, " << t.failed << " of "
+                         << t.copies << " copies failed");
+  }
+}
+
+int main(int argc, char** argv) {
+  if (const Result<void> ok = cuda::check_gpu(); !ok) {
+    std::printf("skipped: %s\n", ok.error().text().c_str());
+    return 77;
+  }
+  shared = argc > 3 && std::string(argv[3]) == "shared";
+  if (argc >= 3)
+    first_seed = std::strtoull(argv[1], nullptr, 10), end_seed = std::strtoull(argv[2], nullptr, 10);
+  return doctest::Context(1, argv).run();
+}
