@@ -7,6 +7,7 @@
 #include "engine/cpu/imposed.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "kernels/page_score.h"
+#include "kernels/select.h"
 
 namespace kvtwin::cpu {
 
