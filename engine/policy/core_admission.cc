@@ -142,7 +142,8 @@ void Core::State::start_cleaning() {
     }
     if (answer != Cleaning::kStarted) {
       undo_transfer(&transfer);
-      if (answer == Cleaning::kNothingToClean) return;
+      // A spill under way makes room: nothing is dropped for want of a page that comes by itself.
+      if (answer == Cleaning::kNothingToClean || spilling > 0) return;
       evicted_now = true;
       give_page(index.evict_uncleaned_page());  // the oldest there is, on either tier: not worth a copy
       continue;
