@@ -71,8 +71,7 @@ class PrefixIndex {
   // `host` may be null: no host tier; `watch` and `disk` too. All must outlive the index. REQUIRES: no disk
   // without a host tier; no page is in two pools.
   PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
-              std::unique_ptr<PrefixEviction> eviction, HoldWatch* watch = nullptr,
-              PagePool* disk = nullptr);
+              std::unique_ptr<PrefixEviction> eviction, HoldWatch* watch = nullptr, PagePool* disk = nullptr);
 
   // Protects the longest cached prefix of `identity`, at most pages_max pages. Splits a node where the
   // match ends inside it.
@@ -171,10 +170,10 @@ class PrefixIndex {
     uint32_t locks = 0;
     uint32_t children_gpu = 0, children_host = 0, children_disk = 0;  // children with pages there
     uint32_t pages = 0;
-    uint32_t pages_before = 0;  // on the path above
+    uint32_t pages_before = 0;                // on the path above
     uint32_t host_count = 0, disk_count = 0;  // of `host`
-    uint32_t clean_count = 0;  // gpu pages with a host copy
-    uint32_t holes = 0;        // places in `gpu` that have no page
+    uint32_t clean_count = 0;                 // gpu pages with a host copy
+    uint32_t holes = 0;                       // places in `gpu` that have no page
     uint32_t uses = 0;
     uint64_t stamp = 0;
     uint64_t recall = Match::kNoRecall;

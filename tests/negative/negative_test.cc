@@ -36,7 +36,7 @@ TEST_CASE("negative: every planted bug is caught within a thousand seeds, and th
     CAPTURE(bug);
     // What only calls that drop cells can show is looked for among the seeds that have such calls.
     const bool drops = bug == "early_hole" || bug == "stale_order" || bug == "turn_ranked";
-    const bool shares = bug == "open_tail";  // likewise, calls that go on from compressed prefixes
+    const bool shares = bug == "open_tail";        // likewise, calls that go on from compressed prefixes
     const bool demotes = bug == "early_demotion";  // likewise, calls whose pages go to the host
     const bool spills = bug == "hot_spill";        // likewise, a disk
     const char* const seeds = drops     ? "1000000 1001000"

@@ -417,10 +417,11 @@ void print_swarm(uint64_t seed, bool folded) {
   fmt::print(
       "{} engines, pages {}+{}+{} of {} ({} a unit), step {} chunk {} calls {}, in flight {}, order {}, "
       "admission {}, watermark {}, page order {}, cache {} {} {}, clean {}/{}, evict {}\n",
-      setting.run.engines.size(), c.pages_gpu, c.pages_host, c.pages_disk, c.page_tokens, c.unit_tokens, c.step_tokens_max,
-      c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max, static_cast<int>(c.batch_order),
-      static_cast<int>(c.admission), c.watermark_pages, static_cast<int>(c.page_order), c.prefix_cache,
-      c.prefix_eviction, c.policies.identity, c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
+      setting.run.engines.size(), c.pages_gpu, c.pages_host, c.pages_disk, c.page_tokens, c.unit_tokens,
+      c.step_tokens_max, c.chunk_tokens_max, c.calls_max, c.steps_in_flight_max,
+      static_cast<int>(c.batch_order), static_cast<int>(c.admission), c.watermark_pages,
+      static_cast<int>(c.page_order), c.prefix_cache, c.prefix_eviction, c.policies.identity,
+      c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
   if (seed >= kClusterSeeds) {
     fmt::print("{} of the engines compute prompts, routing {}\n", setting.run.prefill_engines,
                static_cast<int>(setting.run.routing));

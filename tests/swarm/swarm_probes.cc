@@ -55,8 +55,9 @@ Probes disk_probes() {
   for (const char* name :
        {"a spill arrived", "a spill failed", "a recall from the disk", "a recall from the disk failed",
         "a recall reads what is being spilled", "the disk tier is full", "the host tier is full",
-        "a disk of one page was used", "a call was demoted", "a stretch got pages ahead", "two recalls at once",
-        "cancelled while a recall was under way, before its first step", "no page free and none to evict"}) {
+        "a disk of one page was used", "a call was demoted", "a stretch got pages ahead",
+        "two recalls at once", "cancelled while a recall was under way, before its first step",
+        "no page free and none to evict"}) {
     probes[name] = 0;
   }
   return probes;
@@ -210,17 +211,17 @@ void ProbeObserver::saw(const StepDone& event, Engine* engine) {
 }
 
 void ProbeObserver::saw(const TransferDone& event, Engine* engine) {
-  static constexpr const char* kNames[] = {"a recall arrived", "a demotion arrived", "a prompt arrived",
-                                           "a demoted call left", "a demoted call returned",
-                                           "a spill arrived"};
+  static constexpr const char* kNames[] = {"a recall arrived",        "a demotion arrived",
+                                           "a prompt arrived",        "a demoted call left",
+                                           "a demoted call returned", "a spill arrived"};
   hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   engine->forget(event.transfer);
 }
 
 void ProbeObserver::saw(const TransferFailed& event, Engine* engine) {
-  static constexpr const char* kNames[] = {"a recall failed", "a demotion failed", "a prompt did not arrive",
-                                           "a call's demotion failed", "a call's return failed",
-                                           "a spill failed"};
+  static constexpr const char* kNames[] = {"a recall failed",         "a demotion failed",
+                                           "a prompt did not arrive", "a call's demotion failed",
+                                           "a call's return failed",  "a spill failed"};
   hit(kNames[static_cast<size_t>(engine->transfers.at(event.transfer))]);
   if (engine->from_disk.contains(event.transfer)) hit("a recall from the disk failed");
   engine->forget(event.transfer);

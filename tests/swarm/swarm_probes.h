@@ -38,10 +38,10 @@ class ProbeObserver final : public Observer {
     std::map<TransferId, TransferKind> transfers;
     std::map<TransferId, std::set<PageId>> spilling;  // of spills under way: what they read
     std::set<TransferId> from_disk;                   // recalls under way
-    std::map<PageId, SessionId> writer;       // whose call a page was granted to last
-    std::map<uint32_t, SessionId> snapshots;  // by number: of the call that it was taken of last
-    std::set<PageId> returned;                // from the host, with a call that was demoted
-    std::set<CallId> unanswered;              // whose counts the world has yet to say
+    std::map<PageId, SessionId> writer;               // whose call a page was granted to last
+    std::map<uint32_t, SessionId> snapshots;          // by number: of the call that it was taken of last
+    std::set<PageId> returned;                        // from the host, with a call that was demoted
+    std::set<CallId> unanswered;                      // whose counts the world has yet to say
 
     void forget(TransferId transfer) {
       transfers.erase(transfer);

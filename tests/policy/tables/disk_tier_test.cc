@@ -79,7 +79,9 @@ TEST_CASE("disk: a read that fails is computed instead; a prefix on two tiers co
   )");
 }
 
-TEST_CASE("disk: on a full disk the oldest makes room, page by page from its end; what is older stays on the host") {
+TEST_CASE(
+    "disk: on a full disk the oldest makes room, page by page from its end; what is older stays on the "
+    "host") {
   CoreConfig config = disk_config();
   config.pages_disk = 1;
   check_table(config, R"(
