@@ -118,7 +118,7 @@ struct EngineTotals {
   Duration host{};               // StepOutcome.host
   Duration exposed{}, hidden{};  // transfers: no step ran meanwhile, or compute waited | the rest
   uint64_t transfers = 0, transfers_failed = 0;
-  uint64_t bytes_in = 0, bytes_out = 0;         // to the gpu | from it
+  uint64_t bytes_in = 0, bytes_out = 0;  // to the gpu | from it
   // Disk tier: part of bytes_in | from the host | pages that hold or await a copy.
   uint64_t bytes_from_disk = 0, bytes_to_disk = 0;
   uint32_t pages_disk_peak = 0;

@@ -183,7 +183,8 @@ uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Comp
   };
   if (bytes == 0) return 0;
   if (values.world() == "cuda") {
-    return wrong("the CUDA engine has no disk tier", "use --world=sim or --world=cpu, or --set=memory.disk_bytes=0");
+    return wrong("the CUDA engine has no disk tier",
+                 "use --world=sim or --world=cpu, or --set=memory.disk_bytes=0");
   }
   if (!out.node.disk_bytes.present()) {
     return wrong(fmt::format("node {} has no disk for KV", out.node.name),
@@ -192,14 +193,15 @@ uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Comp
   }
   const uint32_t together = std::min(values.engines().count(), out.gpus / values.engines().tensor_parallel());
   if (values.engines().count() > together || values.engines().further_size() > 0) {
-    return wrong(fmt::format("{} engines are on several nodes, and disks belong to one", values.engines().count()),
-                 fmt::format("largest number of engines on one {}: {}; or --set=memory.disk_bytes=0",
-                             out.node.name, together));
+    return wrong(
+        fmt::format("{} engines are on several nodes, and disks belong to one", values.engines().count()),
+        fmt::format("largest number of engines on one {}: {}; or --set=memory.disk_bytes=0", out.node.name,
+                    together));
   }
   const double all = static_cast<double>(bytes) * together;
   if (all > out.node.disk_bytes.value) {
-    return wrong(fmt::format("{} engines with {:.0f} GB each need {:.0f} GB of disk, {} has {:.0f} GB", together,
-                             static_cast<double>(bytes) / 1e9, all / 1e9, out.node.name,
+    return wrong(fmt::format("{} engines with {:.0f} GB each need {:.0f} GB of disk, {} has {:.0f} GB",
+                             together, static_cast<double>(bytes) / 1e9, all / 1e9, out.node.name,
                              out.node.disk_bytes.value / 1e9),
                  fmt::format("largest that fits: --set=memory.disk_bytes={:.0f}",
                              std::floor(out.node.disk_bytes.value / together)));
@@ -267,8 +269,8 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
         limits.clean_pages_target() > 0 ? limits.clean_pages_target() : config.pages_gpu / 4;
   }
   if (config.pages_disk > 0) {
-    config.spill_pages_target = limits.spill_pages_target() > 0 ? limits.spill_pages_target()
-                                                                 : std::max(1u, config.pages_host / 8);
+    config.spill_pages_target =
+        limits.spill_pages_target() > 0 ? limits.spill_pages_target() : std::max(1u, config.pages_host / 8);
   }
   config.capture_sizes.assign(limits.capture_sizes().begin(), limits.capture_sizes().end());
   if (limits.preset() == "vllm_v1") {

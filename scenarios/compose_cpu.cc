@@ -77,7 +77,8 @@ Result<std::unique_ptr<cpu::KvCache>> make_packed(const CoreConfig& config, cons
 Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const CoreConfig& config,
                                                  const ModelWeights* weights,
                                                  const std::optional<cpu::ScorerWeights>& trained_weights) {
-  const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, false, config.pages_disk};
+  const cpu::KvMemory memory{config.page_tokens, config.pages_gpu, config.pages_host, false,
+                             config.pages_disk};
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   const cpu::RetrievedOptions retrieved{
       .method = method, .spec = config.policies.retrieval_spec, .prefix_cache = config.prefix_cache};

@@ -145,7 +145,8 @@ void place_on_nodes(const Composed& composed, sim::SimConfig* out) {
   for (const EngineKind& kind : composed.kinds) {
     for (uint32_t node = 0; node < kind.nodes; ++node) {
       const bool first = gpus_before == 0 && node == 0;
-      first ? void(out->node = platform_of(kind, disk)) : out->node.further.push_back(platform_of(kind, disk));
+      first ? void(out->node = platform_of(kind, disk))
+            : out->node.further.push_back(platform_of(kind, disk));
     }
     const uint32_t per_node = kind.node_gpus / kind.gpus_each;
     for (uint32_t i = 0; i < kind.engines; ++i) {

@@ -150,11 +150,12 @@ class Table {
         static_cast<double>(all.hidden_ns()) / 1e9,
         all.failed() > 0 ? fmt::format("; {} failed", all.failed()) : "");
     if (r_.pages().disk() > 0) {
-      row("  disk", "{} tokens of prefixes came back from the disk, {} from the host; {:.3f} GB read, {:.3f} GB "
+      row("  disk",
+          "{} tokens of prefixes came back from the disk, {} from the host; {:.3f} GB read, {:.3f} GB "
           "written; at most {} of {} pages full",
-          grouped(all.hits_disk()), grouped(all.hits_host()), static_cast<double>(all.bytes_from_disk()) / 1e9,
-          static_cast<double>(all.bytes_to_disk()) / 1e9, grouped(r_.pages().disk_peak()),
-          grouped(r_.pages().disk()));
+          grouped(all.hits_disk()), grouped(all.hits_host()),
+          static_cast<double>(all.bytes_from_disk()) / 1e9, static_cast<double>(all.bytes_to_disk()) / 1e9,
+          grouped(r_.pages().disk_peak()), grouped(r_.pages().disk()));
     }
     if (all.bytes_received() > 0) {
       row("  between engines", "{:.3f} GB of KV that others computed",

@@ -385,6 +385,8 @@ void Core::State::check_invariants() const {
     if (call.phase != CallState::Phase::kRunning) {
       KVT_CHECK(call.pages.empty());
       KVT_CHECK(call.host_pages.empty() || call.phase == CallState::Phase::kWaiting);
+      // Whoever waits has its KV on the host, or nowhere.
+      KVT_CHECK(call.kv == 0 || !call.host_pages.empty() || call.phase != CallState::Phase::kWaiting);
       host_own += call.host_pages.size();
       KVT_CHECK(call.tables.pages() == 0);
       KVT_CHECK(call.lease.pages == 0);

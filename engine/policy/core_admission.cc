@@ -128,6 +128,8 @@ void Core::State::start_cleaning() {
 #endif
   if (!tiered() || cleaning_barred || unsafe) return;
   while (cleaning < kCleaningsMax && below_clean_target(0)) {
+    // A spill under way makes room: nothing is dropped for want of a page that comes by itself.
+    if (spilling > 0 && host->pages_free() == 0) return;
     TransferState& transfer = new_transfer(TransferKind::kDemote);
     using Cleaning = PrefixIndex::Cleaning;
     Cleaning answer = index.start_cleaning(config.clean_batch_pages, &transfer.lease, &transfer.first,

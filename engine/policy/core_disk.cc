@@ -1,7 +1,7 @@
 // The disk behind the host tier: what cleaning is to the gpu, spilling is to the host. While less than
 // spill_pages_target host pages are free, the next victims that are on the host alone are copied to the disk.
-// Cleaning never waits for it: where the disk does not keep up, the host drops its oldest copies, as it would
-// without one.
+// Cleaning waits for a spill under way while the host is full; where none can be, the host drops its oldest
+// copies, as it would without a disk.
 
 #include "engine/policy/core_state.h"
 

@@ -118,8 +118,8 @@ void Core::State::compress(CallState* call, uint32_t entry, Launch* launch) {
 #else
   const bool ranks_context = before;
 #endif
-  const uint32_t tokens = ranks_context ? launch->entries[entry].context : call->kv, sinks = retention.sinks(),
-                 window = retention.window();
+  const uint32_t tokens = ranks_context ? launch->entries[entry].context : call->kv,
+                 sinks = retention.sinks(), window = retention.window();
   const uint32_t ranked_before = retention.by_chunk() ? retention.ranked(call->ranked) : 0;
   Compression c;
   c.entry = entry;

@@ -1,8 +1,8 @@
 // The tier behind the host: a disk, to which the host's copies go before they would be dropped.
 //
 // A copy moves, it is never on both: a page that comes back from the disk is on the gpu alone, and goes down
-// again step by step, so that what was used last is on the faster tier. Only pages that are not on the gpu are
-// spilled, from the tail of a path on, which keeps every path in the order gpu, host, disk.
+// again step by step, so that what was used last is on the faster tier. Only pages that are not on the gpu
+// are spilled, from the tail of a path on, which keeps every path in the order gpu, host, disk.
 
 #include <algorithm>
 
@@ -50,7 +50,7 @@ void PrefixIndex::spilled(const Lease& lease, uint32_t first, std::span<const Pa
   visit_pages(lease, first, first + static_cast<uint32_t>(disk.size()),
               [&](uint32_t id, uint32_t from, uint32_t to) {
                 for (uint32_t i = from; i < to; ++i, ++next) {
-                  // Locked but by this lease: pages that came back to the gpu have not left it again.
+      // Locked but by this lease: pages that came back to the gpu have not left it again.
 #ifdef KVTWIN_PLANT_HOT_SPILL
                   const bool moves = i >= nodes_[id].gpu.size();  // planted: tests/negative must catch it
 #else

@@ -252,13 +252,15 @@ TEST_CASE("cli: of a server's counters, what an earlier scrape had seen is taken
       return fmt::format("vllm:time_to_first_token_seconds_{}{} {}\n", what, labels, value);
     };
     scratch.write(name, line("bucket", "{le=\"0.1\"}", short_ones) + line("bucket", "{le=\"0.5\"}", all) +
-                            line("bucket", "{le=\"+Inf\"}", all) + line("sum", "", sum) + line("count", "", all));
+                            line("bucket", "{le=\"+Inf\"}", all) + line("sum", "", sum) +
+                            line("count", "", all));
   };
   scrape("before.txt", 2, 2, 0.1);
   scrape("after.txt", 4, 10, 2.5);
   // Eight since: two up to 0.1 s, six from there to 0.5 s; the fourth is a third of the way.
   const auto median = [&](const std::string& more) {
-    const Outcome read = tool(scratch, "import after.txt --format=prometheus --seconds=10 --out=scraped" + more);
+    const Outcome read =
+        tool(scratch, "import after.txt --format=prometheus --seconds=10 --out=scraped" + more);
     REQUIRE_MESSAGE(read.status == 0, read.err);
     REQUIRE(tool(scratch, "report scraped --out=scraped.md").status == 0);
     const std::string text = scratch.read("scraped.md");
@@ -268,7 +270,8 @@ TEST_CASE("cli: of a server's counters, what an earlier scrape had seen is taken
   };
   CHECK(median(" --before=before.txt") == doctest::Approx(233).epsilon(0.01));
   CHECK(median("") == doctest::Approx(167).epsilon(0.01));  // the fifth of ten: a sixth of the way
-  const Outcome swapped = tool(scratch, "import before.txt --format=prometheus --before=after.txt --out=wrong");
+  const Outcome swapped =
+      tool(scratch, "import before.txt --format=prometheus --before=after.txt --out=wrong");
   CHECK(swapped.status == 2);
   CHECK(swapped.err.find("--before") != std::string::npos);
 }

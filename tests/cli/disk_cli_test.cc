@@ -32,7 +32,8 @@ TEST_CASE("disk: prefixes that the host has no room for come back from there; lo
   REQUIRE_MESSAGE(host.status == 0, host.err);
   CHECK(json_number(host.out, "hit_tokens_disk") == 0);
   CHECK(json_number(host.out, "disk_bytes_written") == 0);
-  const Outcome disk = run_with(folder, kAgents, with(kSmall, {kDisk, "--record", "--out=" + folder.file("a")}));
+  const Outcome disk =
+      run_with(folder, kAgents, with(kSmall, {kDisk, "--record", "--out=" + folder.file("a")}));
   REQUIRE_MESSAGE(disk.status == 0, disk.err);
   CHECK(json_number(disk.out, "hit_tokens_disk") > 10'000);
   CHECK(json_number(disk.out, "disk_bytes_written") >= json_number(disk.out, "disk_bytes_read"));
@@ -40,7 +41,8 @@ TEST_CASE("disk: prefixes that the host has no room for come back from there; lo
   CHECK(json_number(disk.out, "prompt_tokens_computed") < json_number(host.out, "prompt_tokens_computed"));
   CHECK(run_kvtwin(folder, {"replay", folder.file("a")}).out.find("same decisions") != std::string::npos);
 
-  const Outcome single = run_with(folder, kAgents, with(kSmall, {kDisk, "--no-write", "--set=simulation.fold=false"}));
+  const Outcome single =
+      run_with(folder, kAgents, with(kSmall, {kDisk, "--no-write", "--set=simulation.fold=false"}));
   CHECK(after(single.out, "\"decisions\":") == after(disk.out, "\"decisions\":"));
   CHECK(json_number(single.out, "makespan_s") == json_number(disk.out, "makespan_s"));
 }
@@ -52,8 +54,9 @@ TEST_CASE("disk: on real values, what was on the disk is what it was") {
   const Outcome plain = run_with(folder, kTiny, with(words, {"--set=limits.prefix_cache=false"}));
   REQUIRE_MESSAGE(plain.status == 0, plain.err);
   const Outcome disk =
-      run_with(folder, kTiny, with(words, {"--set=memory.host_bytes=400000", "--set=memory.disk_bytes=100000000",
-                                           "--set=memory.gpu_pages=60"}));
+      run_with(folder, kTiny,
+               with(words, {"--set=memory.host_bytes=400000", "--set=memory.disk_bytes=100000000",
+                            "--set=memory.gpu_pages=60"}));
   REQUIRE_MESSAGE(disk.status == 0, disk.err);
   CHECK(std::stoul(after(disk.out, "  disk")) > 100);
   CHECK(after(disk.out, "samples=") == after(plain.out, "samples="));

@@ -86,33 +86,6 @@ TEST_CASE("J-1 probes: what judges ask leaves every cell of the call as it was, 
   }
 }
 
-TEST_CASE("J-2 probes: with a budget of the prompt or more, Judge Q's calls go on as if nobody had judged") {
-  for (const LlmSpec& llm : models()) {
-    RunOf plain = run_for({"none", "all", "paged"}, llm);
-    plain.dense = true;
-    const RunResult unjudged = run_of(plain);
-    for (const uint32_t heads : {1u, 0u}) {  // each head a table of its own; those of a layer together
-      RunOf asks = run_for({"judge_q", "uniform", "ragged", heads}, llm);
-      asks.config.policies.budget_spec.cells = 60;  // of the longest prompt
-      std::set<CallId> judged;
-      asks.judge = [&](const Kept& kept) {
-        judged.insert(kept.call);
-        CHECK(kept.after == kept.before);
-      };
-      const RunResult all = run_of(asks);
-      CHECK(judged.size() == unjudged.logits.size());
-      CHECK(all.dropped == 0);
-      CHECK(all.logits == unjudged.logits);
-
-      asks.config.policies.budget_spec.cells = 16;
-      asks.judge = {};
-      const RunResult some = run_of(asks);
-      CHECK(some.dropped > 0);
-      CHECK(some.logits != unjudged.logits);
-    }
-  }
-}
-
 TEST_CASE("J-3 probes: judges that are the response itself keep what the response looks at") {
   for (const LlmSpec& llm : models()) {
     // The response's own rows, on a cache of which nothing was dropped: [call][query head of all][position].
@@ -285,9 +258,9 @@ namespace {
 constexpr CallId kOne{1};
 
 // One call, by hand: `prompt` tokens in one step, with a compression at its end where `keep` is not empty;
-// then the rest as one more chunk.
+// then the rest as one more chunk, or a token at a time, each of which samples.
 void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t page_tokens,
-           const std::vector<uint32_t>& keep) {
+           const std::vector<uint32_t>& keep, bool samples = false) {
   std::vector<PageGrant> grants;
   const auto grant = [&](uint32_t end) {
     const auto before = static_cast<uint32_t>(grants.size());
@@ -307,10 +280,13 @@ void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t pa
                 .adoptions = {},
                 .compressions = std::span(compression).first(keep.empty() ? 0 : 1)},
                0, &values);
-  if (tokens == prompt) return;
-  const PlanEntry second[] = {{kOne, EntryKind::kChunk, false, false, tokens - prompt, prompt}};
-  const std::vector<PageGrant> more = grant(tokens);
-  engine->step({.step = StepId{1}, .entries = second, .grants = more, .adoptions = {}}, 0, &values);
+  for (uint32_t at = prompt, count = 0; at < tokens; at += count) {
+    count = samples ? 1 : tokens - at;
+    const PlanEntry entry[] = {{kOne, EntryKind::kChunk, false, samples, count, at}};
+    const std::vector<PageGrant> more = grant(at + count);
+    engine->step({.step = StepId{1 + at - prompt}, .entries = entry, .grants = more, .adoptions = {}}, 0,
+                 &values);
+  }
 }
 
 }  // namespace
@@ -363,5 +339,37 @@ TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
     CHECK(heads == llm.layers * llm.kv_heads);
     CHECK(witness->dropped() == uint64_t{heads} * (kPrompt - kKeep - 6));
     CHECK(witness->worst() < 2e-5);
+  }
+}
+
+TEST_CASE("J-2 probes: with a budget of the whole prompt, what is generated is as if nobody had judged") {
+  for (const LlmSpec& llm : models()) {
+    constexpr uint32_t kPrompt = 30, kTokens = 41, kForced = 6;
+    CoreConfig config = config_of({"judge_q", "uniform", "compact"}, llm);
+    config.step_tokens_max = 64;
+    const ModelWeights weights = ModelWeights::random(llm, 3);
+    GivenTokens tokens;
+    tokens.give(kOne, random_tokens(8, kTokens + 1, llm.vocab), kPrompt);
+    uint32_t judged = 0;
+    const auto logits = [&](const std::vector<uint32_t>& keep) {
+      auto made = cpu::CompressedCache::make({.core = config, .score = score_of(config), .seed = 9},
+                                             {.page_tokens = 4, .pages_gpu = 40, .poison = true}, &weights);
+      REQUIRE(made);
+      auto cache = std::make_unique<WitnessCache>(std::move(*made), llm, config);
+      WitnessCache* const witness = cache.get();
+      witness->judge = [&](const Kept& kept) { judged += kept.before.size() == kPrompt ? 1 : 0; };
+      cpu::CpuEngine engine({}, &weights, &tokens, std::move(cache));
+      drive(&engine, kPrompt, kTokens, 4, keep, true);
+      const uint64_t dropped =
+          uint64_t{llm.layers} * llm.kv_heads * (keep.empty() ? 0 : kPrompt - kForced - keep[0]);
+      CHECK(witness->dropped() == dropped);
+      return std::vector<float>(engine.logits().begin(), engine.logits().end());
+    };
+    const std::vector<float> unjudged = logits({});
+    REQUIRE(unjudged.size() == llm.vocab);
+    CHECK(judged == 0);
+    CHECK(bits_of(logits({kPrompt - kForced})) == bits_of(unjudged));
+    CHECK(judged == llm.layers * llm.kv_heads);  // they were asked
+    CHECK(bits_of(logits({8})) != bits_of(unjudged));
   }
 }

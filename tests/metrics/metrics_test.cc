@@ -231,8 +231,8 @@ TEST_CASE("metrics: what a disk brought and took, and hits by tier") {
   Feed feed;
   const std::vector<PageId> gpu = {PageId{5}, PageId{6}}, host = {PageId{1000}, PageId{1001}},
                             disk = {PageId{2000}, PageId{2001}};
-  const auto copy = [&](uint64_t number, TransferKind kind, Tier from, Tier to, const std::vector<PageId>& source,
-                        const std::vector<PageId>& target, bool fails) {
+  const auto copy = [&](uint64_t number, TransferKind kind, Tier from, Tier to,
+                        const std::vector<PageId>& source, const std::vector<PageId>& target, bool fails) {
     const TransferId id{number};
     const Instant at{static_cast<int64_t>(10 * number)};
     feed.metrics.saw_command(at, StartTransfer{kE0, id, kind, from, to, source, target});

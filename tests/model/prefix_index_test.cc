@@ -186,8 +186,8 @@ class Pair {
   void start_recall(const Held& held, uint32_t first) {
     Transfer recall{.cleaning = false, .held = held, .first = first, .target = {}};
     // All of them, or the first ones.
-    const auto count = static_cast<uint32_t>(
-        prng_.chance(2, 3) ? held.lease.pages - first : prng_.range(1, held.lease.pages - first));
+    const auto count = static_cast<uint32_t>(prng_.chance(2, 3) ? held.lease.pages - first
+                                                                : prng_.range(1, held.lease.pages - first));
     for (uint32_t i = 0; i < count; ++i) recall.target.push_back(gpu_.acquire());
     std::vector<PageId> source, expected;
     index_.host_pages(held.lease, first, &source);

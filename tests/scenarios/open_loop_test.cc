@@ -35,19 +35,27 @@ Log log_of(const std::vector<int64_t>& ends_us, const std::vector<Log::Transfer>
 
 }  // namespace
 
-TEST_CASE("open loop: a step that took longer than predicted has a negative error, a shorter one a positive") {
+TEST_CASE(
+    "open loop: a step that took longer than predicted has a negative error, a shorter one a positive") {
   Flat flat;
   // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
   const Log log = log_of({125, 205, 375}, {});
   OpenLoop open(&log, &flat, {});
   const PlanEntry decode[] = {{CallId{1}, EntryKind::kDecode, false, true, 1, 40}};
-  open.saw_command({0}, LaunchStep{.step = StepId{0}, .repeat = 2, .tokens = 1, .entries = decode, .grants = {}, .adoptions = {}});
+  open.saw_command(
+      {0},
+      LaunchStep{
+          .step = StepId{0}, .repeat = 2, .tokens = 1, .entries = decode, .grants = {}, .adoptions = {}});
   const PlanEntry chunk[] = {{CallId{2}, EntryKind::kChunk, true, true, 64, 0}};
   const Compression::Forced forced[] = {{0, 4}};
   const uint32_t keep[] = {10};
   const Compression compression[] = {{.entry = 0, .begin = 0, .end = 64, .forced = forced, .keep = keep}};
-  open.saw_command({225 * kUs}, LaunchStep{.step = StepId{2}, .tokens = 64, .entries = chunk, .grants = {},
-                                           .adoptions = {}, .compressions = compression});
+  open.saw_command({225 * kUs}, LaunchStep{.step = StepId{2},
+                                           .tokens = 64,
+                                           .entries = chunk,
+                                           .grants = {},
+                                           .adoptions = {},
+                                           .compressions = compression});
   const std::vector<PricedStep> steps = open.steps();
   REQUIRE(steps.size() == 3);
   CHECK(steps[0].measured == doctest::Approx(125));
@@ -67,8 +75,13 @@ TEST_CASE("open loop: a step that took longer than predicted has a negative erro
 
 TEST_CASE("open loop: copies follow one another in each direction, and a failed one is left out") {
   Flat flat;
-  const Log log = log_of({}, {{0, {20 * kUs}, false}, {1, {45 * kUs}, false}, {2, {50 * kUs}, false}, {3, {60 * kUs}, true}, {4, {70 * kUs}, false}});
-  OpenLoop open(&log, &flat, {.in_overhead_us = 2, .out_overhead_us = 10, .bytes_per_us = 100, .page_bytes = 1000});
+  const Log log = log_of({}, {{0, {20 * kUs}, false},
+                              {1, {45 * kUs}, false},
+                              {2, {50 * kUs}, false},
+                              {3, {60 * kUs}, true},
+                              {4, {70 * kUs}, false}});
+  OpenLoop open(&log, &flat,
+                {.in_overhead_us = 2, .out_overhead_us = 10, .bytes_per_us = 100, .page_bytes = 1000});
   const PageId pages[] = {PageId{1}, PageId{2}};
   const auto copy = [&](uint64_t number, int64_t us, Tier from, Tier to) {
     open.saw_command({us * kUs}, StartTransfer{{}, TransferId{number}, {}, from, to, pages, pages});

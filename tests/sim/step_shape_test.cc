@@ -33,9 +33,11 @@ TEST_CASE("step shape: a compression behind its rows ranks them, one before them
   CHECK(before.kept == 60 + 4 + 10);
 }
 
-TEST_CASE("step shape: behind earlier compressions only the rest is ranked; counts that the world says are unknown") {
+TEST_CASE(
+    "step shape: behind earlier compressions only the rest is ranked; counts that the world says are "
+    "unknown") {
   const PlanEntry entries[] = {kChunk};
-  Compression compression{.entry = 0, .begin = 960, .end = 1100};
+  Compression compression{.entry = 0, .begin = 960, .end = 1100, .forced = {}, .keep = {}};
   const CompressionShape unknown = sim::shape_of(compression, entries);
   CHECK(unknown.held == 900);
   CHECK(unknown.ranked == 140);

@@ -20,7 +20,7 @@ namespace {
 
 const std::set<std::string> kCommandWords = {"launch", "preempt", "finish", "cancelled", "told",
                                              "reject", "recall",  "demote", "send",      "return",
-                                             "forget", "-",       "held",      "spill"};
+                                             "forget", "-",       "held",   "spill"};
 
 uint32_t number(const std::string& text, size_t from = 0) {
   uint32_t value = 0;

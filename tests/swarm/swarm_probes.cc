@@ -401,6 +401,16 @@ void ProbeObserver::saw_return(const LaunchStep& c, const PlanEntry& entry, cons
   }
 }
 
+// All pages of a transfer are where it says.
+void ProbeObserver::check_tiers(const StartTransfer& c, const CoreConfig& config) {
+  const auto tier_of = [&](PageId page) {
+    if (raw(page) < config.pages_gpu) return Tier::kGpu;
+    return raw(page) < config.pages_gpu + config.pages_host ? Tier::kHost : Tier::kDisk;
+  };
+  for (const PageId page : c.source) KVT_CHECK(tier_of(page) == c.source_tier);
+  for (const PageId page : c.target) KVT_CHECK(tier_of(page) == c.target_tier);
+}
+
 void ProbeObserver::told(const StartTransfer& c) {
   Engine& engine = engines_[raw(c.engine)];
   if (c.kind == TransferKind::kRecall && recalling(engine)) hit("two recalls at once");
@@ -414,6 +424,7 @@ void ProbeObserver::told(const StartTransfer& c) {
     hit("pages of a demoted call came back");
     engine.returned.insert(c.target.begin(), c.target.end());
   }
+  if (c.kind != TransferKind::kReceive) check_tiers(c, configs_[raw(c.engine)]);
   engine.transfers[c.transfer] = c.kind;
   if (c.kind == TransferKind::kSpill) {
     engine.spilling[c.transfer] = {c.source.begin(), c.source.end()};

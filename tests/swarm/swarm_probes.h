@@ -67,6 +67,7 @@ class ProbeObserver final : public Observer {
   void saw_homes(const LaunchStep& command, Engine* engine);
   void saw_return(const LaunchStep& command, const PlanEntry& entry, const Engine& engine);
   void saw_snapshots(const LaunchStep& command, Engine* engine);
+  static void check_tiers(const StartTransfer& command, const CoreConfig& config);
   void told(const StartTransfer& command);
   void told(const SetTimer&) {}
   void told(const TokensEmitted&) {}

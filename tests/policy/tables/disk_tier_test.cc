@@ -79,7 +79,9 @@ TEST_CASE("disk: a read that fails is computed instead; a prefix on two tiers co
   )");
 }
 
-TEST_CASE("disk: on a full disk the oldest makes room, page by page from its end; what is older stays on the host") {
+TEST_CASE(
+    "disk: on a full disk the oldest makes room, page by page from its end; what is older stays on the "
+    "host") {
   CoreConfig config = disk_config();
   config.pages_disk = 1;
   check_table(config, R"(
@@ -93,5 +95,40 @@ TEST_CASE("disk: on a full disk the oldest makes room, page by page from its end
     arrive r3 prompt=40 output=1 is=a:32     recall t4 1 disk
     arrived t4                               launch s3 r3:24+16
     done s3                                  finish r3:1  demote t5 2
+  )");
+}
+
+TEST_CASE("disk: a spill protects its path on the gpu, and what is cleaned instead is cleaned at once") {
+  CoreConfig config = disk_config();
+  config.clean_pages_target = config.evict_batch_pages = 1;
+  config.pages_host = 3;
+  check_table(config, R"(
+    arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
+    done s1                                  finish r1:1
+    arrive r2 prompt=32 output=1 is=b:32     demote t1 2  launch s2 r2:32
+    arrived t1                               -
+    done s2                                  finish r2:1
+    arrive r3 prompt=16 output=1             spill t2 1  demote t3 1  launch s3 r3:16
+    arrived t2                               -
+    arrived t3                               -
+    done s3                                  finish r3:1
+  )");
+}
+
+TEST_CASE("disk: nothing on the gpu is given up while a spill makes room for its copy") {
+  CoreConfig config = disk_config();
+  config.clean_pages_target = config.evict_batch_pages = 1;
+  config.spill_pages_target = 1;
+  check_table(config, R"(
+    arrive r1 prompt=32 output=1 is=a:32     launch s1 r1:32
+    done s1                                  finish r1:1
+    arrive r2 prompt=32 output=1 is=b:32     demote t1 2  launch s2 r2:32
+    arrived t1                               -
+    done s2                                  finish r2:1
+    arrive r3 prompt=16 output=1             spill t2 1  launch s3 r3:16
+    arrived t2                               -
+    done s3                                  finish r3:1
+    arrive r4 prompt=40 output=1 is=b:32     launch s4 r4:8+32
+    done s4                                  finish r4:1
   )");
 }
