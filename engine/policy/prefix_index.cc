@@ -14,6 +14,7 @@ PrefixIndex::PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
       host_pool_(host),
       eviction_(std::move(eviction)),
       watch_(watch),
+      asks_sessions_(eviction_->asks_sessions()),
       nodes_(1),
       table_(1024, 0) {
   KVT_CHECK(units_per_page > 0);
@@ -73,6 +74,7 @@ void PrefixIndex::release(const Lease& lease, bool used) {
   for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
     if (used) {
       nodes_[id].stamp = stamp;
+      nodes_[id].floor = eviction_->floor();
       ++nodes_[id].uses;
     }
     unlock(id);
@@ -207,15 +209,18 @@ bool PrefixIndex::tail_is_clean(const Node& node) {
   return !node.host.empty() && node.host[node.gpu.size() - 1] != kNoPage;
 }
 
+uint64_t PrefixIndex::rank_of(const Node& node) const {
+  return eviction_->rank(
+      {node.stamp, node.uses, node.pages_before, node.pages, node.floor, back_at(node)});
+}
+
 void PrefixIndex::file(uint32_t id) {
   Node& node = nodes_[id];
   const bool unlocked = node.locks == 0 && node.pages > 0;
   const bool gpu_leaf = unlocked && !node.gpu.empty() && node.children_gpu == 0;
   const bool clean = gpu_leaf && tail_is_clean(node);
   const bool host_leaf = unlocked && node.host_count > 0 && node.children_host == 0;
-  const uint64_t rank = gpu_leaf || host_leaf
-                            ? eviction_->rank({node.stamp, node.uses, node.pages_before * units_per_page_})
-                            : 0;
+  const uint64_t rank = gpu_leaf || host_leaf ? rank_of(node) : 0;
   if (clean)
     clean_.set(id, rank);
   else
@@ -246,6 +251,7 @@ PageId PrefixIndex::evict_gpu_page() {
 PageId PrefixIndex::evict_tail(uint32_t id) {
   Node& node = nodes_[id];
   const bool keeps_copy = tail_is_clean(node);
+  eviction_->evicted(rank_of(node));
   const PageId page = node.gpu.back();
   node.gpu.pop_back();
   if (page == kNoPage) {

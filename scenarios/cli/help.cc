@@ -43,7 +43,9 @@ constexpr char kRun[] = R"(Run one scenario and print what happened.
   --clock=CLOCK         of worlds cpu and cuda. wall: steps take what they take; virtual: what the cost
                         model says
   --record              keep the event log too (log.binpb), for kvtwin replay
-  --timeline=FROM..TO   keep what ran in these seconds (timeline.json), for ui.perfetto.dev
+  --timeline=FROM..TO   keep what ran in these seconds, for ui.perfetto.dev (timeline.perfetto-trace) and
+                        for chrome://tracing and reports (timeline.json)
+  --prefix-bound        say how much of the prompts a cache that knows the future could have found
   --no-write            print only, write nothing
   --quiet               no progress on stderr
 

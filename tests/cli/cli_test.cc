@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/folder.h"
+#include "tests/support/perfetto_trace.h"
 
 namespace fs = std::filesystem;
 using kvtwin::testing::Folder;
@@ -129,7 +130,11 @@ TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays t
     CHECK(Folder::read_any(entry.path()).find(scratch.path()) == std::string::npos);
     ++files;
   }
-  CHECK(files == 6);
+  CHECK(files == 7);
+  const auto trace = kvtwin::testing::read_perfetto(Folder::read_any(scratch.file("a/timeline.perfetto-trace")));
+  for (const std::string& wrong : trace.wrong) CHECK_MESSAGE(false, wrong);
+  CHECK(trace.slices.size() > 100);
+  CHECK(trace.counters.contains("gpu pages held"));
   const Outcome replayed = tool(scratch, "replay a --format=jsonl");
   CHECK(replayed.status == 0);
   CHECK(replayed.out.find("\"same\":true") != std::string::npos);

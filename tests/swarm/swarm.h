@@ -35,6 +35,9 @@ constexpr uint64_t kClusterSeeds = 4'000'000;
 // From this seed on, calls that are sent away take their pages to the host.
 constexpr uint64_t kDemotionSeeds = 5'000'000;
 
+// From this seed on, prefixes are evicted by what clients say, or by cost.
+constexpr uint64_t kEvictionSeeds = 9'000'000;
+
 struct SwarmResult {
   uint64_t digest = 0;
   uint64_t events = 0;
