@@ -12,7 +12,8 @@ namespace kvtwin {
 
 PrefixBound::PrefixBound(const std::vector<CoreConfig>& engines) {
   for (const CoreConfig& config : engines)
-    engines_.push_back({config.page_tokens, config.unit_tokens, config.prefix_cache ? config.pages_gpu : 0, {}});
+    engines_.push_back({config.page_tokens, config.unit_tokens, config.prefix_cache ? config.pages_gpu : 0,
+                        config.steps_in_flight_max, {}});
 }
 
 void PrefixBound::saw_event(Instant, EngineId, const Event& event) {
@@ -22,6 +23,7 @@ void PrefixBound::saw_event(Instant, EngineId, const Event& event) {
   Call& call = calls_[raw(ready->call)];
   call.known = true;
   call.prompt = ready->prompt_tokens;
+  call.asked = ready->output_tokens;
   call.identity.assign(ready->identity.begin(), ready->identity.end());
 }
 
@@ -69,12 +71,14 @@ class BeladyCache {
           charge(paths_[call].prompt_pages);
           break;
         case PrefixBound::What::kLetGo:
+          // How far it had come is not known: as far as it ever will.
+          for (const uint32_t id : path_) pages_[id].cached = pages_[id].cached || paths_[call].running;
           let_go(call);
           break;
         case PrefixBound::What::kEnded:
           if (!paths_[call].running) break;
           for (const uint32_t id : path_) pages_[id].cached = true;
-          charge(static_cast<uint32_t>(path_.size()));
+          charge(paths_[call].sure_pages);
           let_go(call);
           break;
       }
@@ -98,6 +102,7 @@ class BeladyCache {
     uint32_t pages = 0;
     uint32_t findable = 0;      // leading pages that the call itself could have found
     uint32_t prompt_pages = 0;  // leading pages that its prompt fills
+    uint32_t sure_pages = 0;    // leading pages that it held for certain
     bool admitted = false;      // before
     bool running = false;
   };
@@ -111,9 +116,9 @@ class BeladyCache {
 
   Path path_of(const PrefixBound::Call& call) {
     const uint32_t page_units = engine_.page_tokens / engine_.unit_tokens;
-    // The last token's KV is never computed.
+    // The last token's KV is never computed, unless steps ran on when the call was cancelled or ended early.
     const uint64_t computed = uint64_t{call.prompt} + (call.tokens > 0 ? call.tokens - 1 : 0);
-    uint64_t left = computed / engine_.page_tokens;
+    uint64_t left = (computed + (call.tokens < call.asked ? engine_.steps_in_flight : 0)) / engine_.page_tokens;
     Path path;
     uint64_t hash = 0;
     uint32_t units = 0;
@@ -131,6 +136,7 @@ class BeladyCache {
     }
     path.findable = std::min(path.pages, (call.prompt - 1) / engine_.page_tokens);
     path.prompt_pages = std::min(path.pages, call.prompt / engine_.page_tokens);
+    path.sure_pages = static_cast<uint32_t>(std::min<uint64_t>(path.pages, computed / engine_.page_tokens));
     return path;
   }
 

@@ -8,7 +8,8 @@
 //
 // Where it cannot know, it says too much rather than too little: a prompt's pages take room when its first token
 // exists (not while they are computed, chunk by chunk), an output's when the call ends; pages that are not full,
-// and pages that an admission policy keeps back, take none.
+// and pages that an admission policy keeps back, take none. A preempted call leaves behind all that it will ever
+// compute.
 //
 // Not covered: tiers below the gpu, calls that move between engines, layouts that share snapshots instead of
 // pages, two formats (their engines' reuse may pass it).
@@ -43,11 +44,12 @@ class PrefixBound : public Observer {
   };
   struct Call {
     bool known = false, admitted = false;
-    uint32_t prompt = 0, tokens = 0;  // of its prompt; of its output, once it has ended
+    uint32_t prompt = 0, asked = 0;  // tokens of its prompt and output
+    uint32_t tokens = 0;             // of its output, once it has ended
     std::vector<UnitRun> identity;
   };
   struct Engine {
-    uint32_t page_tokens = 0, unit_tokens = 0, pages = 0;
+    uint32_t page_tokens = 0, unit_tokens = 0, pages = 0, steps_in_flight = 1;
     std::vector<Happening> happened;
   };
 

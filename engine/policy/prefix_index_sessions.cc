@@ -32,7 +32,7 @@ void PrefixIndex::mark(const Lease& lease, SessionId session) {
   if (!asks_sessions_) return;
   Owner& who = owner(session);
   for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
-    KVT_CHECK(nodes_[id].locks > 0);  // so that it stands in no heap by another rank
+    KVT_CHECK(nodes_[id].locks > 0);  // so it stands in no heap, by its rank so far
     if (contains(nodes_[id].sessions, raw(session))) break;
     nodes_[id].sessions.push_back(raw(session));
     who.nodes.push_back(id);

@@ -233,20 +233,25 @@ constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing els
   --out=FILE            .html: a page with plots, to be opened from disk; .md: tables, for a pull request
 )";
 
-constexpr char kImport[] = R"(A real server's run, to stand beside ours in a report.
+constexpr char kImport[] = R"(A real server's run, to stand beside ours in a report; or kernel times, to price steps with.
 
   kvtwin import vllm-inf-qps.json --out=out/real
   kvtwin report out/real out/run-3f0c --out=report.html
   kvtwin compare out/run-3f0c out/real/requests.jsonl
+  kvtwin import vidur/a100 --format=vidur --model=llama-3.1-8b --out=profiles/a100
+  kvtwin run SCENARIO --set=cost.profile=profiles/a100
 
   FILE                  the result of vLLM's or SGLang's serving benchmark with single requests (--save-detailed,
-                        --output-details), AIPerf's profile_export.jsonl, or the text of vLLM's /metrics
+                        --output-details), AIPerf's profile_export.jsonl, or the text of vLLM's /metrics;
+                        or a folder with mlp.csv and attention.csv of Vidur's profiling
   --out=DIR             run.binpb, calls.csv and requests.jsonl of it
-  --format=auto         or bench, aiperf, prometheus
+  --format=auto         or bench, aiperf, prometheus, vidur
   --run=N               bench: which of a file's results, from 0; the last if it is not given
   --before=FILE         prometheus: an earlier scrape, whose counts are taken off
   --seconds=S           prometheus: how long it ran, for rates
   --name=TEXT           what the report calls it
+  --model=MODEL         vidur: whose rows to take (kvtwin list models)
+  --gpu=TEXT            vidur: what they were measured on
 )";
 
 constexpr char kList[] = R"(List what there is to choose from.
