@@ -57,6 +57,7 @@ struct Metrics::Launch {
 
 struct Metrics::Transfer {
   TransferId id{};
+  Instant at{};
   Tier source{}, target{};
   uint64_t pages = 0;
   uint32_t recall = kNone;

@@ -194,6 +194,7 @@ constexpr char kPlan[] =
   --vary=FIELD=VALUES   a choice, as in kvtwin sweep: lists and steps. Repeatable: every combination
   --set=FIELD=VALUE     of all candidates
   --loss=FIELD=VALUE:PERCENT  what a choice costs in quality, where you know it; for the Pareto front
+  --quality=FILE        quality.csv of kvtwin evaluate: what formats cost there (points of right answers)
   --seeds=N             the answer must hold with so many (3)
   --allow-roofline      also where kernels were not measured; else such candidates are refused
   --out=DIR             runs are kept there and found again (out/plan)
