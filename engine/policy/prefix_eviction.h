@@ -3,8 +3,8 @@
 //   lru            let go longest ago
 //   lfu            used least often
 //   session_aware  first what no session is waited for that used it, oldest first; then what belongs to the
-//                  session whose next call is expected last. Continuum (arXiv 2511.02230) and KVFlow (arXiv
-//                  2507.07400) keep agents' KV by the same knowledge; here it is the client's word alone
+//                  session whose next call is expected last. KVFlow (arXiv 2507.07400) keeps agents' KV by how
+//                  many steps of a known workflow are left; here it is the client's word alone
 //                  (events.h, SessionHint), the mean of the session's pauses so far.
 //   cost_aware     GreedyDual-Size-Frequency (L. Cherkasova, HPL-98-69R1, 1998): rank = floor + uses x cost /
 //                  size, the floor being the highest rank that was ever evicted, as it was at the last use. Cost
