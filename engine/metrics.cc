@@ -145,8 +145,9 @@ void Metrics::saw_command(Instant now, const Command& command) {
   if (const auto* start = std::get_if<StartTransfer>(&command)) {
     Engine& engine = engines_[raw(start->engine)];
     tick(engine, now);
-    engine.transfers.push_back({start->transfer, now, start->source_tier, start->target_tier, start->source.size(),
-                                kNone, start->kind == TransferKind::kReceive, start->call});
+    engine.transfers.push_back({start->transfer, now, start->source_tier, start->target_tier,
+                                start->source.size(), kNone, start->kind == TransferKind::kReceive,
+                                start->call});
     if (start->kind == TransferKind::kReceive) {
       mark(calls_[raw(start->call)], live_[live_of_[raw(start->call)]], engine, now, TimeShare::kQueue);
     }

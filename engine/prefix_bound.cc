@@ -12,8 +12,11 @@ namespace kvtwin {
 
 PrefixBound::PrefixBound(const std::vector<CoreConfig>& engines) {
   for (const CoreConfig& config : engines)
-    engines_.push_back({config.page_tokens, config.unit_tokens, config.prefix_cache ? config.pages_gpu : 0,
-                        config.steps_in_flight_max, {}});
+    engines_.push_back({config.page_tokens,
+                        config.unit_tokens,
+                        config.prefix_cache ? config.pages_gpu : 0,
+                        config.steps_in_flight_max,
+                        {}});
 }
 
 void PrefixBound::saw_event(Instant, EngineId, const Event& event) {
@@ -51,8 +54,8 @@ void PrefixBound::saw_command(Instant, const Command& command) {
   }
 }
 
-// One engine's cache that knows the future. Pages are numbered as they are first met; a page is the page before
-// it and its own units.
+// One engine's cache that knows the future. Pages are numbered as they are first met; a page is the page
+// before it and its own units.
 class BeladyCache {
  public:
   BeladyCache(const PrefixBound::Engine& engine, const std::vector<PrefixBound::Call>& calls)
@@ -90,15 +93,15 @@ class BeladyCache {
   static constexpr uint32_t kNoUse = UINT32_MAX;
 
   struct Page {
-    uint32_t before = 0;       // the page before it; 0: none
-    uint32_t next = kNoUse;    // the next admission that wants it
-    uint32_t pins = 0;         // running calls that hold it
-    bool cached = false;       // can be found
-    bool charged = false;      // takes room
+    uint32_t before = 0;     // the page before it; 0: none
+    uint32_t next = kNoUse;  // the next admission that wants it
+    uint32_t pins = 0;       // running calls that hold it
+    bool cached = false;     // can be found
+    bool charged = false;    // takes room
   };
   // What a call holds when it ends. Others find of it what their prompts have in common with it.
   struct Path {
-    uint32_t last = 0;          // page
+    uint32_t last = 0;  // page
     uint32_t pages = 0;
     uint32_t findable = 0;      // leading pages that the call itself could have found
     uint32_t prompt_pages = 0;  // leading pages that its prompt fills
@@ -118,7 +121,8 @@ class BeladyCache {
     const uint32_t page_units = engine_.page_tokens / engine_.unit_tokens;
     // The last token's KV is never computed, unless steps ran on when the call was cancelled or ended early.
     const uint64_t computed = uint64_t{call.prompt} + (call.tokens > 0 ? call.tokens - 1 : 0);
-    uint64_t left = (computed + (call.tokens < call.asked ? engine_.steps_in_flight : 0)) / engine_.page_tokens;
+    uint64_t left =
+        (computed + (call.tokens < call.asked ? engine_.steps_in_flight : 0)) / engine_.page_tokens;
     Path path;
     uint64_t hash = 0;
     uint32_t units = 0;
@@ -146,7 +150,8 @@ class BeladyCache {
     for (uint32_t i = path.pages; i > 0; --i, id = pages_[id].before) path_[i - 1] = id;
   }
 
-  // Backwards through all admissions: which one wants each page next. Along a path that can only become later.
+  // Backwards through all admissions: which one wants each page next. Along a path that can only become
+  // later.
   void look_ahead() {
     std::vector<uint32_t> admissions;
     for (const auto& [what, call] : engine_.happened) {
@@ -222,9 +227,10 @@ class BeladyCache {
   const std::vector<PrefixBound::Call>& calls_;
   std::vector<Page> pages_;  // [0] stands before all first ones
   std::unordered_map<uint64_t, uint32_t> numbers_;
-  std::vector<Path> paths_;                                            // by call
-  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> ahead_;      // by admission: (next, pages), along its path
-  std::priority_queue<Piece> loose_;                                   // the one wanted last on top, its tail first
+  std::vector<Path> paths_;  // by call
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>>
+      ahead_;                         // by admission: (next, pages), along its path
+  std::priority_queue<Piece> loose_;  // the one wanted last on top, its tail first
   std::vector<uint32_t> path_;
   uint64_t charged_ = 0, reused_ = 0;
 };

@@ -71,7 +71,8 @@ Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables, bo
         tables->vocab = yaml_count(layer["vocab_size"]);
       }
     }
-    for (const std::string& what : meta["not_measured"].as<std::vector<std::string>>(std::vector<std::string>{})) {
+    for (const std::string& what :
+         meta["not_measured"].as<std::vector<std::string>>(std::vector<std::string>{})) {
       if (what != "output_head" && what != "mixed") {
         return mistake(path, fmt::format("not_measured names \"{}\"", what.substr(0, 40)),
                        "output_head and mixed may be left out");

@@ -37,8 +37,9 @@ class Columns {
   }
   Result<void> check(const std::string& path, const char* kind) const {
     if (missing_.empty()) return {};
-    return mistake(path + ":1", fmt::format("there is no column \"{}\"", missing_),
-                   fmt::format("this is not the {} of Vidur's profiling, or of a version that is not known", kind));
+    return mistake(
+        path + ":1", fmt::format("there is no column \"{}\"", missing_),
+        fmt::format("this is not the {} of Vidur's profiling, or of a version that is not known", kind));
   }
 
  private:
@@ -60,15 +61,16 @@ Result<void> each_row(CsvFile* file, Read read) {
 double us(CsvRow* row, size_t column) { return 1e3 * row->real(column, 0, kMsMax); }
 
 // Ours, Vidur's.
-constexpr std::pair<const char*, const char*> kDenseNames[] = {{"embedding", "emb"},
-                                                               {"layernorm", "input_layernorm"},
-                                                               {"qkv_proj", "attn_pre_proj"},
-                                                               {"rotary_emb", "attn_rope"},
-                                                               {"o_proj", "attn_post_proj"},
-                                                               {"gate_up_proj", "mlp_up_proj"},
-                                                               {"act_fn", "mlp_act"},
-                                                               {"down_proj", "mlp_down_proj"},
-                                                               {"final_layernorm", "post_attention_layernorm"}};
+constexpr std::pair<const char*, const char*> kDenseNames[] = {
+    {"embedding", "emb"},
+    {"layernorm", "input_layernorm"},
+    {"qkv_proj", "attn_pre_proj"},
+    {"rotary_emb", "attn_rope"},
+    {"o_proj", "attn_post_proj"},
+    {"gate_up_proj", "mlp_up_proj"},
+    {"act_fn", "mlp_act"},
+    {"down_proj", "mlp_down_proj"},
+    {"final_layernorm", "post_attention_layernorm"}};
 
 // What a model's rows are known by.
 struct Geometry {
@@ -92,8 +94,9 @@ struct Geometry {
     for (const auto& [column, value] : wanted)
       fmt::format_to(std::back_inserter(text), "{}{} {}", text.empty() ? "" : ", ", header[column], value);
     return {path, fmt::format("has no row of {} ({})", llm.name, text),
-            others.empty() ? "it has no rows at all"
-                           : fmt::format("it has: {}; take --model of one of these", fmt::join(others, "; "))};
+            others.empty()
+                ? "it has no rows at all"
+                : fmt::format("it has: {}; take --model of one of these", fmt::join(others, "; "))};
   }
 };
 
@@ -136,7 +139,8 @@ Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
 }
 
 // (chunk, its context, decodes, their context) -> us.
-using AttentionRows = std::map<uint32_t, std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, double>>;
+using AttentionRows =
+    std::map<uint32_t, std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, double>>;
 
 Result<AttentionRows> read_attention(const NamedText& in, const LlmSpec& llm) {
   CsvFile file = CsvFile::of_text(in.path, in.text);
@@ -144,7 +148,8 @@ Result<AttentionRows> read_attention(const NamedText& in, const LlmSpec& llm) {
   const size_t batch = columns.need("batch_size"), chunk = columns.need("prefill_chunk_size"),
                context = columns.need("kv_cache_size"), prefill = columns.need("is_prefill"),
                workers = columns.need("num_tensor_parallel_workers"),
-               prefill_ms = columns.need(median("attn_prefill")), decode_ms = columns.need(median("attn_decode"));
+               prefill_ms = columns.need(median("attn_prefill")),
+               decode_ms = columns.need(median("attn_decode"));
   Geometry geometry{{{columns.need("n_q_head"), llm.query_heads},
                      {columns.need("n_kv_head"), llm.kv_heads},
                      {columns.need("n_embd"), llm.hidden}},
@@ -161,7 +166,8 @@ Result<AttentionRows> read_attention(const NamedText& in, const LlmSpec& llm) {
     if (!is_prefill && row->text(prefill) != "False") row->fail(prefill, "True or False is right");
     const uint32_t calls = row->count(batch), tp = row->count(workers);
     if (tp == 0) row->fail(workers, "one at least");
-    if (calls == 0 || (is_prefill && calls != 1)) row->fail(batch, "one at least, and one of a prefill chunk");
+    if (calls == 0 || (is_prefill && calls != 1))
+      row->fail(batch, "one at least, and one of a prefill chunk");
     const uint32_t tokens = row->count(chunk);
     if (is_prefill != (tokens > 0)) row->fail(chunk, "tokens of a chunk, and 0 of decodes");
     double sum = us(row, is_prefill ? prefill_ms : decode_ms);
@@ -215,12 +221,14 @@ Result<ProfileFolder> import_vidur(const NamedText& mlp, const NamedText& attent
     text = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n";
     for (const auto& [key, time] : beside->second) {
       const auto& [chunk, context, decodes, decode_context] = key;
-      fmt::format_to(std::back_inserter(text), "{},{},{},{},{:.6g}\n", chunk, context, decodes, decode_context, time);
+      fmt::format_to(std::back_inserter(text), "{},{},{},{},{:.6g}\n", chunk, context, decodes,
+                     decode_context, time);
     }
     out.emplace_back(fmt::format("tp{}/attention.csv", tp), std::move(text));
   }
   if (degrees.empty())
-    return mistake(attention.path, "has no tensor parallelism that mlp.csv has too", "take files of one profiling");
+    return mistake(attention.path, "has no tensor parallelism that mlp.csv has too",
+                   "take files of one profiling");
   out.emplace_back("meta.yaml", meta_yaml(llm, gpu, degrees));
   return out;
 }

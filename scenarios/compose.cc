@@ -171,12 +171,14 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mi
   }
 }
 
-// Context at which attention takes as much work as everything else of a token: 2 FLOPs per parameter against 4
-// per context token, query head and dimension, in the layers that read it all.
+// Context at which attention takes as much work as everything else of a token: 2 FLOPs per parameter against
+// 4 per context token, query head and dimension, in the layers that read it all.
 uint32_t doubling_tokens(const LlmSpec& llm) {
   const uint64_t full_layers = llm.layers - llm.sliding_layers.size();
   const uint64_t per_token = 2 * full_layers * llm.query_heads * llm.head_dim;
-  return per_token == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(llm.active_parameters() / per_token, UINT32_MAX));
+  return per_token == 0
+             ? 0
+             : static_cast<uint32_t>(std::min<uint64_t>(llm.active_parameters() / per_token, UINT32_MAX));
 }
 
 void configure(const Scenario& scenario, const PolicySet& policies, Composed* out, Mistakes* mistakes) {
@@ -272,8 +274,8 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   out.replicas = in.replicas();
   out.sessions_max = in.sessions_max();
   out.calls_max = in.calls_max();
-  out.hints = values.engines().routing() == "hint_aware" ||
-              values.policies().prefix_eviction() == "session_aware";
+  out.hints =
+      values.engines().routing() == "hint_aware" || values.policies().prefix_eviction() == "session_aware";
   out.hints_exact = in.hints() == "exact";
   out.on_reject = kRejectPolicies.value(in.on_reject());
   out.retries_max = in.retries_max();

@@ -46,7 +46,8 @@ Result<std::string> read_timeline(const std::string& path) {
   if (!text) return text;
   const auto json = nlohmann::json::parse(*text, nullptr, false);
   const auto wrong = [&] {
-    return mistake(path, "is no timeline as this version of kvtwin writes it", "kvtwin run --timeline makes it");
+    return mistake(path, "is no timeline as this version of kvtwin writes it",
+                   "kvtwin run --timeline makes it");
   };
   if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array()) return wrong();
   std::vector<std::string> names;
@@ -63,8 +64,8 @@ Result<std::string> read_timeline(const std::string& path) {
     const auto number = known - names.begin();
     if (known == names.end()) names.push_back(name);
     const double from = event["ts"].get<double>() / 1e6, to = from + event["dur"].get<double>() / 1e6;
-    const bool counted = event.contains("args") && event["args"].is_object() && event["args"].contains("pages") &&
-                         event["args"]["pages"].is_number();
+    const bool counted = event.contains("args") && event["args"].is_object() &&
+                         event["args"].contains("pages") && event["args"]["pages"].is_number();
     spans.push_back({event["pid"].get<int64_t>(), row, number, from, to,
                      counted ? event["args"]["pages"].get<double>() : 0.0});
   }

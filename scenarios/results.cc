@@ -274,9 +274,12 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   fill_series("pages_held", "pages", metrics.pages_held(), &out);
   // What never was is left out. Bytes per ns are GB/s.
   const std::tuple<const char*, const char*, const Series&> moved[] = {
-      {"pages_cached", "pages", metrics.pages_cached()},  {"pages_host", "pages", metrics.pages_host()},
-      {"time_steps", "engines", metrics.time_steps()},    {"time_hidden", "engines", metrics.time_hidden()},
-      {"time_exposed", "engines", metrics.time_exposed()}, {"rate_in", "GB/s", metrics.rate_in()},
+      {"pages_cached", "pages", metrics.pages_cached()},
+      {"pages_host", "pages", metrics.pages_host()},
+      {"time_steps", "engines", metrics.time_steps()},
+      {"time_hidden", "engines", metrics.time_hidden()},
+      {"time_exposed", "engines", metrics.time_exposed()},
+      {"rate_in", "GB/s", metrics.rate_in()},
       {"rate_out", "GB/s", metrics.rate_out()}};
   for (const auto& [name, unit, series] : moved) {
     const auto& sums = series.integrals();

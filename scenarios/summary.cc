@@ -92,7 +92,8 @@ class Table {
         grouped(reuse.admitted_prompt_tokens()));
     if (reuse.has_bound_tokens()) {
       row("  at most", "{:.1f} %: Belady's order, the same calls at the same times",
-          percent(static_cast<double>(reuse.bound_tokens()), static_cast<double>(reuse.admitted_prompt_tokens())));
+          percent(static_cast<double>(reuse.bound_tokens()),
+                  static_cast<double>(reuse.admitted_prompt_tokens())));
     }
     if (reuse.live_tokens() != reuse.first_admission_tokens()) {
       row("  of it live", "{:.1f} %",

@@ -64,7 +64,8 @@ void Timeline::mark(TimelineMark::Kind kind, const char* name, EngineId engine, 
 
 void Timeline::saw_event(Instant now, EngineId engine, const Event& event) {
   Engine& here = engines_[raw(engine)];
-  if (const auto* ready = std::get_if<CallReady>(&event)) mark(Kind::kBegin, "call", engine, now, ready->call);
+  if (const auto* ready = std::get_if<CallReady>(&event))
+    mark(Kind::kBegin, "call", engine, now, ready->call);
   const auto ended = [&](TransferId id, const char* result) {
     const auto found = std::find_if(here.transfers.begin(), here.transfers.end(),
                                     [&](const Transfer& one) { return one.id == id; });

@@ -18,7 +18,8 @@ std::string arguments(const TimelineMark& mark) {
   std::string out;
   for (const TimelineMark::Number& number : mark.numbers) {
     if (number.name == nullptr) break;
-    fmt::format_to(std::back_inserter(out), R"({}"{}":{})", out.empty() ? "" : ",", number.name, number.value);
+    fmt::format_to(std::back_inserter(out), R"({}"{}":{})", out.empty() ? "" : ",", number.name,
+                   number.value);
   }
   if (mark.result != nullptr) fmt::format_to(std::back_inserter(out), R"(,"result":"{}")", mark.result);
   return out;
@@ -27,9 +28,9 @@ std::string arguments(const TimelineMark& mark) {
 std::string row_of(const TimelineMark& mark) {
   switch (mark.kind) {
     case Kind::kSpan:
-      return fmt::format(R"({{"ph":"X","name":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})", mark.name,
-                         mark.engine, static_cast<int>(mark.row), us(mark.from.ns), us((mark.to - mark.from).ns),
-                         arguments(mark));
+      return fmt::format(R"({{"ph":"X","name":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
+                         mark.name, mark.engine, static_cast<int>(mark.row), us(mark.from.ns),
+                         us((mark.to - mark.from).ns), arguments(mark));
     case Kind::kCounts:
       return fmt::format(R"({{"ph":"C","name":"{}","pid":{},"ts":{},"args":{{{}}}}})", mark.name, mark.engine,
                          us(mark.from.ns), arguments(mark));
@@ -39,8 +40,8 @@ std::string row_of(const TimelineMark& mark) {
       break;
   }
   const char* phase = mark.kind == Kind::kBegin ? "b" : mark.kind == Kind::kEnd ? "e" : "n";
-  return fmt::format(R"({{"ph":"{}","cat":"call","name":"{}","id":{},"pid":{},"tid":{},"ts":{}}})", phase, mark.name,
-                     raw(mark.call), mark.engine, static_cast<int>(mark.row), us(mark.from.ns));
+  return fmt::format(R"({{"ph":"{}","cat":"call","name":"{}","id":{},"pid":{},"tid":{},"ts":{}}})", phase,
+                     mark.name, raw(mark.call), mark.engine, static_cast<int>(mark.row), us(mark.from.ns));
 }
 
 }  // namespace
@@ -50,11 +51,12 @@ std::string Timeline::json() const {
   for (size_t i = 0; i < engines_.size(); ++i) {
     rows.push_back(
         fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"engine {}"}}}})", i, i));
-    for (const TimelineRow row : {TimelineRow::kSteps, TimelineRow::kIn, TimelineRow::kOut, TimelineRow::kCalls,
-                                  TimelineRow::kOperations}) {
+    for (const TimelineRow row : {TimelineRow::kSteps, TimelineRow::kIn, TimelineRow::kOut,
+                                  TimelineRow::kCalls, TimelineRow::kOperations}) {
       if (row == TimelineRow::kOperations && !operations_) continue;
-      rows.push_back(fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", i,
-                                 static_cast<int>(row), name_of(row)));
+      rows.push_back(
+          fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", i,
+                      static_cast<int>(row), name_of(row)));
     }
   }
   for (const TimelineMark& mark : marks_) rows.push_back(row_of(mark));

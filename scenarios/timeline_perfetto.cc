@@ -1,8 +1,8 @@
 // timeline.perfetto-trace: Perfetto's TracePackets, written field by field.
 //
-// Field numbers are those of protos/perfetto/trace/ in github.com/google/perfetto (trace.proto, trace_packet.proto,
-// track_event/*.proto): what they call stable public API. tests/scenarios/perfetto_test.cc reads the file with a
-// schema of its own.
+// Field numbers are those of protos/perfetto/trace/ in github.com/google/perfetto (trace.proto,
+// trace_packet.proto, track_event/*.proto): what they call stable public API.
+// tests/scenarios/perfetto_test.cc reads the file with a schema of its own.
 
 #include <fmt/format.h>
 #include <google/protobuf/io/coded_stream.h>
@@ -23,7 +23,8 @@ using Kind = TimelineMark::Kind;
 // Trace
 constexpr uint32_t kPacket = 1;
 // TracePacket
-constexpr uint32_t kTimestamp = 8, kSequence = 10, kTrackEvent = 11, kSequenceFlags = 13, kTrackDescriptor = 60;
+constexpr uint32_t kTimestamp = 8, kSequence = 10, kTrackEvent = 11, kSequenceFlags = 13,
+                   kTrackDescriptor = 60;
 constexpr uint64_t kStateCleared = 1;
 // TrackDescriptor
 constexpr uint32_t kUuid = 1, kTrackName = 2, kProcess = 3, kParent = 5, kCounter = 8;

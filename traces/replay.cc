@@ -192,7 +192,8 @@ void ReplayClient::call_finished(Instant now, CallId call, uint32_t, bool cancel
 
 void ReplayClient::note_end(uint32_t instance, int64_t at) { live(instance).last_end = at; }
 
-// When the session next does something: sends a call, or has a tool's answer. `now` if a call of it is under way.
+// When the session next does something: sends a call, or has a tool's answer. `now` if a call of it is under
+// way.
 int64_t ReplayClient::next_due(uint32_t instance, int64_t now) const {
   int64_t next = INT64_MAX;
   for (const Due& due : due_) {

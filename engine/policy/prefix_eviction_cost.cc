@@ -7,7 +7,8 @@ namespace {
 
 // Work is counted in 1/1024 of a first token's. A node's tokens take on average what the one in its middle
 // takes: work per token is linear in what stands before it (products the same for each, attention growing).
-// The floor makes up for uses that lie long ago: what was used since starts above all that has gone meanwhile.
+// The floor makes up for uses that lie long ago: what was used since starts above all that has gone
+// meanwhile.
 class CostAware final : public PrefixEviction {
  public:
   explicit CostAware(uint32_t doubling_pages) : doubling_(doubling_pages) {}

@@ -3,9 +3,9 @@
 namespace kvtwin {
 namespace {
 
-// Two classes, told apart by the highest bit. What belongs to nobody goes in LRU's order; what is waited for goes
-// by when it should be needed, the latest first: Belady's rule on what the client expects. Sessions that are
-// expected at the same instant are told apart by the index (IndexedHeap).
+// Two classes, told apart by the highest bit. What belongs to nobody goes in LRU's order; what is waited for
+// goes by when it should be needed, the latest first: Belady's rule on what the client expects. Sessions that
+// are expected at the same instant are told apart by the index (IndexedHeap).
 class SessionAware final : public PrefixEviction {
  public:
   uint64_t rank(const PrefixUse& use) const override {

@@ -1,7 +1,8 @@
 // Whose prefixes they are: only where the PrefixEviction asks for it.
 //
-// A node names the sessions whose calls ended on it or below it; so its parent names them too. A session lists
-// the nodes that name it; the list may hold nodes that have gone since, and is put right when it is read.
+// A node names the sessions whose calls ended on it or below it; so its parent names them too. A session
+// lists the nodes that name it; the list may hold nodes that have gone since, and is put right when it is
+// read.
 
 #include <algorithm>
 

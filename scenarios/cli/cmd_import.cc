@@ -95,7 +95,8 @@ int import_run(const ImportArguments& arguments) {
 }  // namespace
 
 void add_import_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("import", "a real server's run, to stand beside ours; kernel times, to price steps with");
+  CLI::App* const command = app.add_subcommand(
+      "import", "a real server's run, to stand beside ours; kernel times, to price steps with");
   command->set_help_flag();
   const auto arguments = std::make_shared<ImportArguments>();
   command->add_option("FILE", arguments->file)->required();

@@ -45,14 +45,15 @@ std::string repeat_command(const RunArguments& arguments, const Scenario& scenar
 Result<void> check_bound(const RunArguments& arguments, const Composed& composed) {
   if (!arguments.prefix_bound) return {};
   for (const CoreConfig& config : composed.options.engines) {
-    const char* field = config.pages_host > 0                       ? "memory.host_bytes=0"
-                        : composed.options.prefill_engines > 0      ? "engines.prefill=0"
-                        : config.policies.layout != "paged"         ? "policies.layout=paged"
-                        : config.pages_int2 > 0                     ? "policies.precision=bf16"
-                        : !config.prefix_cache                      ? "limits.prefix_cache=true"
-                                                                    : nullptr;
+    const char* field = config.pages_host > 0                  ? "memory.host_bytes=0"
+                        : composed.options.prefill_engines > 0 ? "engines.prefill=0"
+                        : config.policies.layout != "paged"    ? "policies.layout=paged"
+                        : config.pages_int2 > 0                ? "policies.precision=bf16"
+                        : !config.prefix_cache                 ? "limits.prefix_cache=true"
+                                                               : nullptr;
     if (field == nullptr) continue;
-    return mistake("--prefix-bound", "the bound is of one prefix cache of whole pages on the gpu, which this run has not",
+    return mistake("--prefix-bound",
+                   "the bound is of one prefix cache of whole pages on the gpu, which this run has not",
                    fmt::format("--set={}, or run without it", field));
   }
   return {};

@@ -203,7 +203,8 @@ constexpr char kPlan[] =
 Exit status 1 if no candidate holds.
 )";
 
-constexpr char kValidate[] = R"(How far a simulation can be trusted: a scenario really run, beside what the simulator says of it.
+constexpr char kValidate[] =
+    R"(How far a simulation can be trusted: a scenario really run, beside what the simulator says of it.
 
   kvtwin validate scenarios/validation/mixed.textproto --out=out/validate       on a machine with the GPU
   kvtwin validate scenarios/validation/*.textproto --recorded=tests/golden/h200   from what was recorded there
@@ -234,7 +235,8 @@ constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing els
   --out=FILE            .html: a page with plots, to be opened from disk; .md: tables, for a pull request
 )";
 
-constexpr char kImport[] = R"(A real server's run, to stand beside ours in a report; or kernel times, to price steps with.
+constexpr char kImport[] =
+    R"(A real server's run, to stand beside ours in a report; or kernel times, to price steps with.
 
   kvtwin import vllm-inf-qps.json --out=out/real
   kvtwin report out/real out/run-3f0c --out=report.html

@@ -22,9 +22,8 @@ Result<double> number(std::string_view text, const std::string& where) {
 }
 
 // What kvtwin evaluate calls sets that keep every cell, and the precision that each is.
-constexpr std::pair<const char*, const char*> kEvaluated[] = {{"full", "bf16"},  {"fp8", "fp8"},
-                                                              {"int4", "int4"},  {"kivi", "kivi_int2"},
-                                                              {"triaxial", "triaxial"}};
+constexpr std::pair<const char*, const char*> kEvaluated[] = {
+    {"full", "bf16"}, {"fp8", "fp8"}, {"int4", "int4"}, {"kivi", "kivi_int2"}, {"triaxial", "triaxial"}};
 
 }  // namespace
 

@@ -132,7 +132,8 @@ TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays t
     ++files;
   }
   CHECK(files == 7);
-  const auto trace = kvtwin::testing::read_perfetto(Folder::read_any(scratch.file("a/timeline.perfetto-trace")));
+  const auto trace =
+      kvtwin::testing::read_perfetto(Folder::read_any(scratch.file("a/timeline.perfetto-trace")));
   for (const std::string& wrong : trace.wrong) CHECK_MESSAGE(false, wrong);
   CHECK(trace.slices.size() > 100);
   CHECK(trace.counters.contains("gpu pages held"));
@@ -147,7 +148,9 @@ TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays t
   CHECK(cut.err.find("cut.binpb") == 0);
 }
 
-TEST_CASE("cli: every order of eviction is replayed to the same digest, folded or not, and finds no more than its bound") {
+TEST_CASE(
+    "cli: every order of eviction is replayed to the same digest, folded or not, and finds no more than its "
+    "bound") {
   const Folder scratch;
   const auto number = [](const std::string& json, const std::string& name) {
     const size_t at = json.find("\"" + name + "\":");
@@ -158,7 +161,8 @@ TEST_CASE("cli: every order of eviction is replayed to the same digest, folded o
   for (const char* order : {"lru", "lfu", "session_aware", "cost_aware"}) {
     CAPTURE(order);
     const std::string run = fmt::format(
-        "run {} --quiet --record --format=jsonl --prefix-bound --set=memory.gpu_pages=1500 --set=policies.prefix_eviction={} ",
+        "run {} --quiet --record --format=jsonl --prefix-bound --set=memory.gpu_pages=1500 "
+        "--set=policies.prefix_eviction={} ",
         kSample, order);
     const Outcome folded = tool(scratch, run + "--out=a");
     REQUIRE_MESSAGE(folded.status == 0, folded.err);
@@ -175,7 +179,9 @@ TEST_CASE("cli: every order of eviction is replayed to the same digest, folded o
   std::sort(found.begin(), found.end());
   CHECK(std::unique(found.begin(), found.end()) == found.end());  // four orders, four results
 
-  const Outcome tiers = tool(scratch, fmt::format("run {} --quiet --prefix-bound --no-write --set=limits.prefix_cache=false", kSample));
+  const Outcome tiers =
+      tool(scratch,
+           fmt::format("run {} --quiet --prefix-bound --no-write --set=limits.prefix_cache=false", kSample));
   CHECK(tiers.status == 2);
   CHECK(tiers.err.find("--prefix-bound: the bound is of one prefix cache") != std::string::npos);
 }

@@ -1,4 +1,5 @@
-// Any bytes as Vidur's two files (cut at the first empty line): a profile folder, or a mistake that says where.
+// Any bytes as Vidur's two files (cut at the first empty line): a profile folder, or a mistake that says
+// where.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

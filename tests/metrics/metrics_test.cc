@@ -249,8 +249,8 @@ TEST_CASE("metrics: what a copy and a step did at once is hidden, and every seri
   gauges.pages_host_free = 7;
   feed.metrics.saw_gauges(Instant{ms(1)}, kE0, gauges);
   const std::vector<PageId> gpu = {PageId{5}, PageId{6}}, host = {PageId{1000}, PageId{1001}};
-  feed.metrics.saw_command(Instant{ms(2)}, StartTransfer{kE0, TransferId{0}, TransferKind::kDemote, Tier::kGpu,
-                                                         Tier::kHost, gpu, host});
+  feed.metrics.saw_command(Instant{ms(2)}, StartTransfer{kE0, TransferId{0}, TransferKind::kDemote,
+                                                         Tier::kGpu, Tier::kHost, gpu, host});
   feed.done(0, {ms(3)});
   gauges.calls_running = 0;
   feed.metrics.saw_gauges(Instant{ms(3)}, kE0, gauges);
@@ -261,7 +261,7 @@ TEST_CASE("metrics: what a copy and a step did at once is hidden, and every seri
     REQUIRE(series.width().ns == ms(1));
     return bucket < series.integrals().size() ? series.integrals()[bucket] / 1e6 : 0.0;
   };
-  CHECK(in_ms(m.time_hidden(), 2) == 1);   // [2, 3): beside the step
+  CHECK(in_ms(m.time_hidden(), 2) == 1);  // [2, 3): beside the step
   CHECK(in_ms(m.time_exposed(), 2) == 0);
   CHECK(in_ms(m.time_exposed(), 3) == 1);  // [3, 4): alone
   CHECK(in_ms(m.time_steps(), 1) == 1);

@@ -21,9 +21,7 @@ struct Sequence {
     config.page_tokens = config.unit_tokens = kPage;
   }
   // A call whose prompt is the first `pages` pages of `space` and one token; it comes, is computed and ends.
-  void call(uint64_t space, uint32_t pages) {
-    calls.push_back({space, pages});
-  }
+  void call(uint64_t space, uint32_t pages) { calls.push_back({space, pages}); }
   uint64_t bound() const {
     PrefixBound out({config});
     uint32_t id = 0;
@@ -47,7 +45,8 @@ struct Sequence {
     }
     return out.reused_tokens() / kPage;
   }
-  // The best that any choice of victims comes to: whole prefixes of each space are cached, `held` pages of each.
+  // The best that any choice of victims comes to: whole prefixes of each space are cached, `held` pages of
+  // each.
   uint64_t best(std::vector<uint32_t> held, size_t at = 0) const {
     if (at == calls.size()) return 0;
     const auto [space, pages] = calls[at];
@@ -107,7 +106,8 @@ TEST_CASE("prefix bound: it is the best there is, by search, for sequences of si
     CAPTURE(round);
     const auto pages = static_cast<uint32_t>(prng.range(3, 7));
     Sequence sequence(pages);
-    for (int i = 0; i < 6; ++i) sequence.call(prng.range(0, 2), static_cast<uint32_t>(prng.range(1, std::min(pages, 4u))));
+    for (int i = 0; i < 6; ++i)
+      sequence.call(prng.range(0, 2), static_cast<uint32_t>(prng.range(1, std::min(pages, 4u))));
     CHECK(sequence.bound() == sequence.best({0, 0, 0}));
   }
 }

@@ -1,5 +1,5 @@
-// Vidur's two files, made by hand in its form (tests/fuzz/seeds/vidur_fuzz/small): closed forms, so that one can say
-// what must come out. Operation i of mlp.csv takes (i + 1) + 0.1 tokens / workers us.
+// Vidur's two files, made by hand in its form (tests/fuzz/seeds/vidur_fuzz/small): closed forms, so that one
+// can say what must come out. Operation i of mlp.csv takes (i + 1) + 0.1 tokens / workers us.
 
 #include "models/import_vidur.h"
 
@@ -60,7 +60,8 @@ Result<CostTables> loaded(const testing::Folder& folder, const ProfileFolder& fi
 
 }  // namespace
 
-TEST_CASE("vidur: medians in ms become tables in us; rows of another model and unknown degrees are left out") {
+TEST_CASE(
+    "vidur: medians in ms become tables in us; rows of another model and unknown degrees are left out") {
   const auto made = Files().make();
   REQUIRE_MESSAGE(made, (made ? std::string() : made.error().text()));
   CHECK(made->size() == 3);  // tp1's two tables and meta.yaml; attention.csv has no two workers

@@ -18,13 +18,13 @@ namespace {
 
 constexpr int64_t kUs = 1000;
 
-// Two engines; call 7 runs one step of prefill and two of decoding while pages move, call 8 is cut by the window.
+// Two engines; call 7 runs one step of prefill and two of decoding while pages move, call 8 is cut by the
+// window.
 Timeline small_timeline() {
-  Timeline out({Instant{0}, Instant{1000 * kUs}}, 2,
-               [](EngineId, StepId) {
-                 return std::vector<StepOperation>{{"qkv", 0, Duration{0}, Duration{5 * kUs}},
-                                                   {"recall", 0, Duration{2 * kUs}, Duration{9 * kUs}}};
-               });
+  Timeline out({Instant{0}, Instant{1000 * kUs}}, 2, [](EngineId, StepId) {
+    return std::vector<StepOperation>{{"qkv", 0, Duration{0}, Duration{5 * kUs}},
+                                      {"recall", 0, Duration{2 * kUs}, Duration{9 * kUs}}};
+  });
   const EngineId one{1};
   const auto at = [](int64_t us) { return Instant{us * kUs}; };
   CallReady ready;

@@ -42,7 +42,8 @@ class Reader {
     bool first = true;
     for (const read::TracePacket& packet : trace.packet()) {
       if (packet.trusted_packet_sequence_id() == 0) wrong("a packet has no sequence id");
-      if (first && (packet.sequence_flags() & 1) == 0) wrong("the sequence does not begin with cleared state");
+      if (first && (packet.sequence_flags() & 1) == 0)
+        wrong("the sequence does not begin with cleared state");
       first = false;
       if (packet.has_track_descriptor()) describe(packet.track_descriptor());
       if (packet.has_track_event()) event(packet.timestamp(), packet.has_timestamp(), packet.track_event());
@@ -105,7 +106,8 @@ class Reader {
     track->open.push_back(out_.slices.size());
     PerfettoSlice slice{track->name, event.name(), at, UINT64_MAX, {}, {}};
     for (const read::DebugAnnotation& one : event.debug_annotations())
-      slice.annotations[one.name()] = one.has_string_value() ? one.string_value() : fmt::format("{}", one.uint_value());
+      slice.annotations[one.name()] =
+          one.has_string_value() ? one.string_value() : fmt::format("{}", one.uint_value());
     out_.slices.push_back(std::move(slice));
   }
 

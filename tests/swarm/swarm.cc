@@ -314,9 +314,8 @@ Setting draw_family(uint64_t seed) {
 // A setting of another family, whose clients announce what follows, or say nothing of it.
 Setting draw_evictions(uint64_t seed) {
   Prng prng(draw({seed, 0xe71c}));
-  Setting setting =
-      draw_family(one_of({uint64_t{1}, kSnapshotSeeds, kClusterSeeds, kDemotionSeeds}, &prng) + seed -
-                  kEvictionSeeds);
+  Setting setting = draw_family(one_of({uint64_t{1}, kSnapshotSeeds, kClusterSeeds, kDemotionSeeds}, &prng) +
+                                seed - kEvictionSeeds);
   const std::string eviction = one_of({"session_aware", "session_aware", "cost_aware"}, &prng);
   const uint32_t doubling = one_of({0u, 1u, 20u, 1'000u}, &prng);
   for (CoreConfig& config : setting.run.engines) {
@@ -330,7 +329,9 @@ Setting draw_evictions(uint64_t seed) {
   return setting;
 }
 
-Setting draw_setting(uint64_t seed) { return seed < kEvictionSeeds ? draw_family(seed) : draw_evictions(seed); }
+Setting draw_setting(uint64_t seed) {
+  return seed < kEvictionSeeds ? draw_family(seed) : draw_evictions(seed);
+}
 
 // What is found in caches, as Metrics counts it: beside the bound, where there is one.
 class ReuseObserver final : public Observer {
