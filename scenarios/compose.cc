@@ -276,7 +276,6 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   out.calls_max = in.calls_max();
   out.hints =
       values.engines().routing() == "hint_aware" || values.policies().prefix_eviction() == "session_aware";
-  out.hints_exact = in.hints() == "exact";
   out.on_reject = kRejectPolicies.value(in.on_reject());
   out.retries_max = in.retries_max();
   return out;

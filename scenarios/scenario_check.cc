@@ -123,7 +123,6 @@ void check_replay(const v1::Replay& replay, Checker* check) {
   check->choice("replay.arrivals", replay.arrivals(), kArrivalModes.names());
   check->choice("replay.on_reject", replay.on_reject(), kRejectPolicies.names());
   check->choice("replay.oversized", replay.oversized(), {"refuse", "reject"});
-  check->choice("replay.hints", replay.hints(), {"expected", "exact"});
   if (replay.arrivals() == "poisson")
     check->range("replay.sessions_per_s", replay.sessions_per_s(), 1e-6, 1e6);
   check->range("replay.population", replay.population(), 1u, 1u << 24);

@@ -106,7 +106,6 @@ constexpr char kDefaults[] = R"pb(
     on_reject: "fail_session"
     retries_max: 3
     oversized: "refuse"
-    hints: "expected"
   }
   cost { profile: "" host_ns_per_step: 0 capture_tokens_max: 0 first_step_host_ns: 0 group_ns: 0 compressions: "roofline" reclaim_ns: 800 }
   simulation { fidelity: "auto" fold: true kept: "fixed" recorded_run: "" }

@@ -185,30 +185,19 @@ void ReplayClient::call_finished(Instant now, CallId call, uint32_t, bool cancel
   ++(cancelled ? report_.calls_aborted : report_.calls_finished);
   if (options_.hints) note_end(sent.instance, now.ns);
   complete(sent.instance, sent.node, now.ns, events);
-  if (options_.hints) say_what_follows(sent.instance, now.ns, events);
+  if (options_.hints) say_what_follows(sent.instance, events);
   drain(now, events);
   end_answer(events);
 }
 
 void ReplayClient::note_end(uint32_t instance, int64_t at) { live(instance).last_end = at; }
 
-// When the session next does something: sends a call, or has a tool's answer. `now` if a call of it is under
-// way.
-int64_t ReplayClient::next_due(uint32_t instance, int64_t now) const {
-  int64_t next = INT64_MAX;
-  for (const Due& due : due_) {
-    if (due.instance == instance) next = std::min(next, due.at);
-  }
-  return next == INT64_MAX ? now : std::max(next, now);
-}
-
 // An agent's framework knows that it is in the middle of its work, and how long its pauses were so far; not
 // how long the next one will be.
-void ReplayClient::say_what_follows(uint32_t instance, int64_t now, ClientEvents* events) {
+void ReplayClient::say_what_follows(uint32_t instance, ClientEvents* events) {
   if (slot_of_[instance] == UINT32_MAX) return;  // that was the last: the end was said
   const Live& self = live(instance);
-  int64_t gap = self.gap_count > 0 ? std::max<int64_t>(0, self.gaps / self.gap_count) : 0;
-  if (options_.hints_exact) gap = next_due(instance, now) - now;
+  const int64_t gap = self.gap_count > 0 ? std::max<int64_t>(0, self.gaps / self.gap_count) : 0;
   events->push_back(SessionHint{SessionId{instance}, SessionHint::Kind::kNextCallExpected, {gap}});
 }
 

@@ -160,8 +160,7 @@ class ReplayClient final : public Client {
   void close(uint32_t instance, int64_t at, ClientEvents* events);
   void fail(uint32_t instance, uint32_t node, int64_t at, ClientEvents* events);
   void note_end(uint32_t instance, int64_t at);
-  void say_what_follows(uint32_t instance, int64_t now, ClientEvents* events);
-  int64_t next_due(uint32_t instance, int64_t now) const;
+  void say_what_follows(uint32_t instance, ClientEvents* events);
   void begin_answer(Instant now, ClientEvents* events);
   void end_answer(ClientEvents* events);
   uint64_t space(RunScope scope, uint32_t instance) const;

@@ -52,7 +52,6 @@ struct ReplayOptions {
   uint64_t sessions_max = 0;      // only the first so many sessions of the file; 0: all
   uint64_t calls_max = 0;         // only the first so many calls of the file; 0: all
   bool hints = false;             // says after each call whether and when the session's next one is expected
-  bool hints_exact = false;       // and says when it will be: what no client knows, for bounds
   RejectPolicy on_reject = RejectPolicy::kFailSession;
   uint32_t retries_max = 3;
   Duration retry_backoff{1'000'000'000};  // doubles with each attempt; drawn from [1/2, 1] of that

@@ -37,8 +37,7 @@ void Core::State::on(const SessionHint& event) {
       return;
     case SessionHint::Kind::kNextCallExpected: {
       const Duration gap{std::clamp<int64_t>(event.expected_gap.ns, 0, kGapMax.ns)};
-      const Instant back = now + gap;
-      prefixes().expect(event.session, back, back + std::max(gap, kPatience));
+      prefixes().expect(event.session, now + gap + std::max(gap, kPatience));
       return;
     }
   }

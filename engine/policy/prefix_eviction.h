@@ -2,10 +2,10 @@
 //
 //   lru            let go longest ago
 //   lfu            used least often
-//   session_aware  first what no session is waited for that used it, oldest first; then what belongs to the
-//                  session whose next call is expected last. KVFlow (arXiv 2507.07400) keeps agents' KV by how
-//                  many steps of a known workflow are left; here it is the client's word alone
-//                  (events.h, SessionHint), the mean of the session's pauses so far.
+//   session_aware  first what no session is waited for that used it, then what one is expected to come back
+//                  for, then what a call that is here is about to use; each by age. KVFlow (arXiv 2507.07400)
+//                  keeps agents' KV by how many steps of a known workflow are left; here it is the client's
+//                  word alone (events.h, SessionHint), the mean of the session's pauses so far.
 //   cost_aware     GreedyDual-Size-Frequency (L. Cherkasova, HPL-98-69R1, 1998): rank = floor + uses x cost /
 //                  size, the floor being the highest rank that was ever evicted, as it was at the last use. Cost
 //                  over size is the work of computing one token again, which grows with what stands before it.
@@ -23,21 +23,24 @@
 
 namespace kvtwin {
 
+// Of the sessions that used a prefix, the one that needs it most: has ended, was given up, or nobody said anything
+// of it | should come back | has a call here.
+enum class Awaited : uint8_t { kNo, kExpected, kHere };
+
 struct PrefixUse {
   uint64_t stamp = 0;  // of the last use: grows with every use of anything, never equal to another path's
   uint32_t uses = 0;   // times it was let go after use, itself or something below it
   uint32_t pages_before = 0;  // of prefix above
   uint32_t pages = 0;         // its own
   uint64_t floor = 0;         // PrefixEviction::floor() at the last use
-  // When the first of the sessions that used it, and are waited for, should come back. kNever: there is none.
-  Instant back_at = kNever;
+  Awaited awaited = Awaited::kNo;
 };
 
 class PrefixEviction {
  public:
   virtual ~PrefixEviction() = default;
   virtual uint64_t rank(const PrefixUse& use) const = 0;
-  // Whether it reads back_at: without, nobody keeps an account of sessions.
+  // Whether it reads `awaited`: without, nobody keeps an account of sessions.
   virtual bool asks_sessions() const { return false; }
   virtual uint64_t floor() const { return 0; }
   // A page of this rank has gone.

@@ -3,15 +3,13 @@
 namespace kvtwin {
 namespace {
 
-// Two classes, told apart by the highest bit. What belongs to nobody goes in LRU's order; what is waited for
-// goes by when it should be needed, the latest first: Belady's rule on what the client expects. Sessions that
-// are expected at the same instant are told apart by the index (IndexedHeap).
+// The two highest bits say how much it is awaited; below them LRU's stamp: 2^62 uses before it would spill.
+// Not by when a session is expected: that found less than LRU. Whoever comes back soon may still queue for long,
+// and pauses are too scattered for their mean to order them.
 class SessionAware final : public PrefixEviction {
  public:
   uint64_t rank(const PrefixUse& use) const override {
-    constexpr uint64_t kWaitedFor = uint64_t{1} << 63;
-    if (use.back_at == kNever) return use.stamp & (kWaitedFor - 1);
-    return kWaitedFor | static_cast<uint64_t>(kNever.ns - use.back_at.ns);
+    return static_cast<uint64_t>(use.awaited) << 62 | (use.stamp & ((uint64_t{1} << 62) - 1));
   }
   bool asks_sessions() const override { return true; }
 };

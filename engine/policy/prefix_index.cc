@@ -210,7 +210,7 @@ bool PrefixIndex::tail_is_clean(const Node& node) {
 }
 
 uint64_t PrefixIndex::rank_of(const Node& node) const {
-  return eviction_->rank({node.stamp, node.uses, node.pages_before, node.pages, node.floor, back_at(node)});
+  return eviction_->rank({node.stamp, node.uses, node.pages_before, node.pages, node.floor, awaited(node)});
 }
 
 void PrefixIndex::file(uint32_t id) {

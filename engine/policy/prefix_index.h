@@ -103,8 +103,8 @@ class PrefixIndex {
   // next expect() of a session that ever had one is waited for until `until`.
   void begin_call(SessionId session);
   void end_call(SessionId session, Instant until);
-  // The session's next call should come at `at`; it is waited for until `until`. Nothing while one is here.
-  void expect(SessionId session, Instant at, Instant until);
+  // The session's next call should come, and is waited for until `until`. Nothing while one is here.
+  void expect(SessionId session, Instant until);
   // It will not come back. Likewise.
   void forget(SessionId session);
   // Sessions whose `until` is over are not waited for any more, until the next expect().
@@ -182,9 +182,9 @@ class PrefixIndex {
     uint32_t gpu_pages() const { return static_cast<uint32_t>(gpu.size()) - holes; }
   };
   struct Owner {
-    Instant back_at = kNever;  // 0: a call is here; kNever: it is not waited for
-    uint32_t calls = 0;        // here
-    bool announced = false;    // expect() has spoken of it
+    Awaited awaited = Awaited::kNo;
+    uint32_t calls = 0;      // here
+    bool announced = false;  // expect() has spoken of it
     std::vector<uint32_t> nodes;
   };
   // A place in an identity.
@@ -216,8 +216,8 @@ class PrefixIndex {
   static bool tail_is_clean(const Node& node);
   void set_host(uint32_t id, uint32_t index, PageId page);
   Owner& owner(SessionId session);
-  Instant back_at(const Node& node) const;
-  void set_back_at(uint32_t session, Instant at);
+  Awaited awaited(const Node& node) const;
+  void await(uint32_t session, Awaited awaited);
   void split_sessions(uint32_t id, uint32_t upper);
   void check_sessions(uint32_t id) const;
   template <typename Visit>

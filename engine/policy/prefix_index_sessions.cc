@@ -18,10 +18,10 @@ bool contains(const std::vector<uint32_t>& items, uint32_t item) {
 
 }  // namespace
 
-Instant PrefixIndex::back_at(const Node& node) const {
-  Instant first = kNever;
-  for (const uint32_t session : node.sessions) first = std::min(first, owners_[session].back_at);
-  return first;
+Awaited PrefixIndex::awaited(const Node& node) const {
+  Awaited most = Awaited::kNo;
+  for (const uint32_t session : node.sessions) most = std::max(most, owners_[session].awaited);
+  return most;
 }
 
 PrefixIndex::Owner& PrefixIndex::owner(SessionId session) {
@@ -44,7 +44,7 @@ void PrefixIndex::begin_call(SessionId session) {
   if (!asks_sessions_) return;
   ++owner(session).calls;
   waited_for_.remove(raw(session));
-  set_back_at(raw(session), Instant{0});
+  await(raw(session), Awaited::kHere);
 }
 
 void PrefixIndex::end_call(SessionId session, Instant until) {
@@ -55,15 +55,15 @@ void PrefixIndex::end_call(SessionId session, Instant until) {
   if (who.announced) {
     waited_for_.set(raw(session), static_cast<uint64_t>(until.ns));
   } else {
-    set_back_at(raw(session), kNever);
+    await(raw(session), Awaited::kNo);
   }
 }
 
-void PrefixIndex::expect(SessionId session, Instant at, Instant until) {
+void PrefixIndex::expect(SessionId session, Instant until) {
   if (!asks_sessions_ || owner(session).calls > 0) return;
   owner(session).announced = true;
   waited_for_.set(raw(session), static_cast<uint64_t>(until.ns));
-  set_back_at(raw(session), at);
+  await(raw(session), Awaited::kExpected);
 }
 
 void PrefixIndex::forget(SessionId session) {
@@ -71,7 +71,7 @@ void PrefixIndex::forget(SessionId session) {
   waited_for_.remove(raw(session));
   Owner& who = owner(session);
   who.announced = false;
-  who.back_at = kNever;
+  who.awaited = Awaited::kNo;
   for (const uint32_t id : who.nodes) {
     if (std::erase(nodes_[id].sessions, raw(session)) > 0) file(id);
   }
@@ -82,14 +82,14 @@ void PrefixIndex::forget_overdue(Instant now) {
   while (!waited_for_.empty() && waited_for_.top_rank() < static_cast<uint64_t>(now.ns)) {
     const uint32_t session = waited_for_.top();
     waited_for_.remove(session);
-    set_back_at(session, kNever);
+    await(session, Awaited::kNo);
   }
 }
 
-void PrefixIndex::set_back_at(uint32_t session, Instant at) {
+void PrefixIndex::await(uint32_t session, Awaited awaited) {
   Owner& who = owners_[session];
-  if (who.back_at == at) return;
-  who.back_at = at;
+  if (who.awaited == awaited) return;
+  who.awaited = awaited;
   std::sort(who.nodes.begin(), who.nodes.end());
   who.nodes.erase(std::unique(who.nodes.begin(), who.nodes.end()), who.nodes.end());
   std::erase_if(who.nodes, [&](uint32_t id) { return !contains(nodes_[id].sessions, session); });

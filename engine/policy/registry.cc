@@ -130,8 +130,8 @@ constexpr PolicyInfo kPolicies[] = {
     {"prefix_eviction", "lru", "The prefix that was let go longest ago loses its pages first."},
     {"prefix_eviction", "lfu", "The prefix that was used least often loses its pages first; ties by age."},
     {"prefix_eviction", "session_aware",
-     "First what belongs to sessions that have ended or are long overdue, by age; then what belongs to the "
-     "session whose next call its client expects last."},
+     "First what belongs to sessions that have ended or are long overdue, then to those that their clients "
+     "say will come back, then to those with a call in the queue; each by age."},
     {"prefix_eviction", "cost_aware",
      "GreedyDual-Size-Frequency: uses times the work of computing a token again, on top of the highest rank "
      "that was evicted before the last use."},

@@ -27,14 +27,14 @@ ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf (b > 0 ? "%.2f" : "-"), (b > 0
 # run SCENARIO SET...: the run as one line of JSON; what is wrong instead, after "refused:". A SET may be an option,
 # --like-this.
 run() {
-  local scenario=$1 set sets=() out
+  local scenario=$1 set sets=() out err=$work/err.$BASHPID
   shift
   for set in "$@"; do
     [[ $set == --* ]] && sets+=("$set") || sets+=("--set=$set")
   done
-  if out=$("$kvtwin" run "$scenario" --no-write --quiet --format=jsonl "${sets[@]}" 2>"$work/err"); then
+  if out=$("$kvtwin" run "$scenario" --no-write --quiet --format=jsonl "${sets[@]}" 2>"$err"); then
     printf '%s' "$out"
   else
-    printf 'refused: %s' "$(head -1 "$work/err" | sed 's/^.*textproto[^ ]* //')"
+    printf 'refused: %s' "$(head -1 "$err" | sed 's/^.*textproto[^ ]* //')"
   fi
 }

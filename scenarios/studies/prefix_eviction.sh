@@ -2,12 +2,14 @@
 # Study e: which cached prefix should go first? All orders at several sizes of memory, each beside Belady's order on
 # the very calls of its run, and beside a cache without end. Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
 #
-#   scenarios/studies/prefix_eviction.sh build/dev/scenarios/kvtwin [SESSIONS [POPULATION]]
+#   scenarios/studies/prefix_eviction.sh build/dev/scenarios/kvtwin [SESSIONS [POPULATION [GIB...]]]
 set -euo pipefail
 
 kvtwin=${1:?the program}
-sessions=${2:-24}
+sessions=${2:-12}
 population=${3:-8}
+sizes=${4:-"100 75 50"}
+orders="lru lfu session_aware cost_aware"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -30,16 +32,27 @@ row() {  # GIB NAME JSON
 }
 percent() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f %%", (b > 0 ? 100 * a / b : 0) }'; }
 
+# Two runs at a time; each leaves its line of JSON in a file of its own.
+start() {  # FILE SET...
+  local file=$work/$1
+  shift
+  while (($(jobs -rp | wc -l) >= 2)); do wait -n; done
+  run "$here/../weka_h200.textproto" "${common[@]}" "$@" > "$file" &
+}
+start endless memory.gpu_pages=4000000
+for gib in $sizes; do
+  for order in $orders; do
+    # Pages of 64 tokens: 128 KiB a token, 8 MiB a page.
+    start "$gib.$order" "memory.gpu_pages=$((gib * 128))" "policies.prefix_eviction=$order" --prefix-bound
+  done
+done
+wait
+
 printf '## Prefix eviction on one H200: Llama-3.1-8B, %s sessions of WEKA, %s in flight, gaps of at most 60 s\n\n' "$sessions" "$population"
 printf '| GiB for KV | order | prompt tokens found | found by Belady, same calls | TTFT p90, s | session served, mean, s | preemptions | rejected |\n'
 printf '|---|---|---|---|---|---|---|---|\n'
-for gib in 100 75 50 40; do
-  pages=$((gib * 128))  # of 64 tokens: 128 KiB a token, 8 MiB a page
-  for order in lru lfu session_aware cost_aware; do
-    row "$gib" "$order" "$(run "$here/../weka_h200.textproto" "${common[@]}" "memory.gpu_pages=$pages" "policies.prefix_eviction=$order" --prefix-bound)"
-  done
-  row "$gib" "session_aware, told exactly when" \
-    "$(run "$here/../weka_h200.textproto" "${common[@]}" "memory.gpu_pages=$pages" policies.prefix_eviction=session_aware replay.hints=exact --prefix-bound)"
+for gib in $sizes; do
+  for order in $orders; do row "$gib" "$order" "$(cat "$work/$gib.$order")"; done
 done
-row "without end" "none goes" "$(run "$here/../weka_h200.textproto" "${common[@]}" memory.gpu_pages=4000000)"
+row "without end" "none goes" "$(cat "$work/endless")"
 printf '\nBelady: the pages needed last go, for the admissions and ends that this run had. Another order ends calls at other times,\nso bounds differ from row to row. Rejected calls are larger than the whole pool; their sessions end there.\n'

@@ -161,7 +161,7 @@ TEST_CASE(
   for (const char* order : {"lru", "lfu", "session_aware", "cost_aware"}) {
     CAPTURE(order);
     const std::string run = fmt::format(
-        "run {} --quiet --record --format=jsonl --prefix-bound --set=memory.gpu_pages=1500 "
+        "run {} --quiet --record --format=jsonl --prefix-bound --set=memory.gpu_pages=5000 "
         "--set=policies.prefix_eviction={} ",
         kSample, order);
     const Outcome folded = tool(scratch, run + "--out=a");

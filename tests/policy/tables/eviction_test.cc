@@ -55,18 +55,18 @@ TEST_CASE("eviction: session_aware takes first from a session that has ended") {
   )"));
 }
 
-TEST_CASE("eviction: session_aware takes then from the session that is expected last") {
+TEST_CASE("eviction: session_aware takes then by age from sessions that are expected, whatever they said") {
   check_table(eight_pages("session_aware"), three_sessions(R"(
     expect 1 s=5                                       -
     expect 2 s=50                                      -
     expect 3 s=20                                      -
     arrive r4 prompt=64 output=1 session=4 is=d:64     launch s4 r4:64
     done s4                                            finish r4:1
-    arrive r5 prompt=33 output=1 session=1 is=a:32     launch s5 r5:1+32
+    arrive r5 prompt=33 output=1 session=2 is=b:32     launch s5 r5:1+32
     done s5                                            finish r5:1
     arrive r6 prompt=33 output=1 session=3 is=c:32     launch s6 r6:1+32
     done s6                                            finish r6:1
-    arrive r7 prompt=33 output=1 session=2 is=b:32     launch s7 r7:33
+    arrive r7 prompt=33 output=1 session=1 is=a:32     launch s7 r7:33
   )"));
 }
 
@@ -80,11 +80,11 @@ TEST_CASE("eviction: without a word from clients, session_aware is lru") {
   )"));
 }
 
-TEST_CASE("eviction: what a waiting call is about to use stays, although its session was expected last") {
+TEST_CASE("eviction: what a waiting call is about to use stays, although it is the oldest") {
   CoreConfig config = eight_pages("session_aware");
   config.calls_max = 1;
   check_table(config, three_sessions(R"(
-    expect 1 s=50                                      -
+    expect 1 s=20                                      -
     expect 2 s=20                                      -
     expect 3 s=20                                      -
     arrive r4 prompt=64 output=2 session=4 is=d:64     launch s4 r4:64     # takes session 1's two pages
@@ -140,5 +140,27 @@ TEST_CASE("eviction: cost_aware keeps what stands behind much context, which tak
     arrive r3 prompt=48 output=1 session=3 is=c:48     launch s3 r3:48     # b's tail, although a is older
     done s3                                            finish r3:1
     arrive r4 prompt=65 output=1 session=1 is=a:64     launch s4 r4:1+64
+  )");
+}
+
+TEST_CASE("eviction: cost_aware forgets a favourite of long ago, once others have gone at a higher rank") {
+  check_table(eight_pages("cost_aware"), R"(
+    arrive r1 prompt=32 output=1 session=1 is=a:32     launch s1 r1:32
+    done s1                                            finish r1:1
+    arrive r2 prompt=33 output=1 session=1 is=a:32     launch s2 r2:1+32
+    done s2                                            finish r2:1
+    arrive r3 prompt=33 output=1 session=1 is=a:32     launch s3 r3:1+32
+    done s3                                            finish r3:1         # a: 3,072
+    arrive r4 prompt=64 output=1 session=2 is=b:64     launch s4 r4:64
+    done s4                                            finish r4:1
+    arrive r5 prompt=65 output=1 session=2 is=b:64     launch s5 r5:1+64
+    done s5                                            finish r5:1         # b: 2,048
+    arrive r6 prompt=64 output=1 session=3 is=c:64     launch s6 r6:64     # for two of b's pages: the floor
+    done s6                                            finish r6:1
+    arrive r7 prompt=65 output=1 session=3 is=c:64     launch s7 r7:1+64
+    done s7                                            finish r7:1         # c: 2,048 + 2,048
+    arrive r8 prompt=64 output=1 session=4 is=d:64     launch s8 r8:64     # for what is left of b, and for a
+    done s8                                            finish r8:1
+    arrive r9 prompt=65 output=1 session=3 is=c:64     launch s9 r9:1+64
   )");
 }
