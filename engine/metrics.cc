@@ -34,6 +34,7 @@ void Metrics::tick(Engine& engine, Instant now) {
   if (!engine.transfers.empty()) {
     Duration& side = engine.step_running ? totals.hidden : totals.exposed;
     side = side + (now - engine.ticked);
+    (engine.step_running ? hidden_ : exposed_).add(engine.ticked, now, 1);
   }
   engine.ticked = now;
 }
@@ -109,8 +110,14 @@ void Metrics::transfer_done(Instant now, EngineId engine, TransferId transfer, b
     return;
   }
   const uint64_t bytes = failed ? 0 : found->pages * facts_[raw(engine)].page_bytes;
-  if (found->target == Tier::kGpu) totals.bytes_in += bytes;
-  if (found->source == Tier::kGpu) totals.bytes_out += bytes;
+  if (found->target == Tier::kGpu) {
+    totals.bytes_in += bytes;
+    in_.spread(found->at, now, bytes);
+  }
+  if (found->source == Tier::kGpu) {
+    totals.bytes_out += bytes;
+    out_.spread(found->at, now, bytes);
+  }
   if (found->source == Tier::kDisk) totals.bytes_from_disk += bytes;
   if (found->target == Tier::kDisk) totals.bytes_to_disk += bytes;
   if (found->kind == TransferKind::kRecall && !failed) {
@@ -144,7 +151,7 @@ void Metrics::saw_command(Instant now, const Command& command) {
   if (const auto* start = std::get_if<StartTransfer>(&command)) {
     Engine& engine = engines_[raw(start->engine)];
     tick(engine, now);
-    engine.transfers.push_back({start->transfer, start->kind, start->source_tier, start->target_tier,
+    engine.transfers.push_back({start->transfer, start->kind, now, start->source_tier, start->target_tier,
                                 start->source.size(), kNone, start->call});
     if (start->kind == TransferKind::kReceive) {
       mark(calls_[raw(start->call)], live_[live_of_[raw(start->call)]], engine, now, TimeShare::kQueue);
@@ -228,6 +235,8 @@ void Metrics::saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges)
   Engine& here = engines_[raw(engine)];
   running_.add(here.gauges_at, now, here.gauges.calls_running);
   waiting_.add(here.gauges_at, now, here.gauges.calls_waiting);
+  cached_.add(here.gauges_at, now, here.gauges.pages_gpu_cached);
+  host_pages_.add(here.gauges_at, now, here.gauges.pages_host_total - here.gauges.pages_host_free);
   here.gauges = gauges;
   here.gauges_at = now;
   if (gauges.calls_running == 0) {

@@ -157,6 +157,14 @@ class Metrics : public Observer {
   const Series& running() const { return running_; }
   const Series& waiting() const { return waiting_; }
   const Series& pages_held() const { return pages_series_; }
+  // Over all engines; times as EngineTotals has them: busy, hidden, exposed. Integrals of the rates are bytes.
+  const Series& pages_cached() const { return cached_; }
+  const Series& pages_host() const { return host_pages_; }
+  const Series& time_steps() const { return steps_; }
+  const Series& time_hidden() const { return hidden_; }
+  const Series& time_exposed() const { return exposed_; }
+  const Series& rate_in() const { return in_; }
+  const Series& rate_out() const { return out_; }
 
  private:
   struct Live;
@@ -198,6 +206,7 @@ class Metrics : public Observer {
   std::vector<Rejection> rejections_;
   LogHistogram itl_;
   Series running_, waiting_, pages_series_;
+  Series cached_, host_pages_, steps_, hidden_, exposed_, in_, out_;
 };
 
 }  // namespace kvtwin

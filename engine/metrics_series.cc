@@ -27,6 +27,33 @@ double LogHistogram::quantile_ns(uint32_t percent) const {
 void Series::add(Instant from, Instant to, uint64_t value) {
   KVT_CHECK(from.ns >= 0);
   if (from >= to) return;
+  widen(to);
+  const auto last = static_cast<size_t>((to.ns - 1) / width_.ns);
+  for (auto i = static_cast<size_t>(from.ns / width_.ns); i <= last; ++i) {
+    const int64_t begin = std::max(from.ns, static_cast<int64_t>(i) * width_.ns);
+    const int64_t end = std::min(to.ns, (static_cast<int64_t>(i) + 1) * width_.ns);
+    sums_[i] += static_cast<uint64_t>(end - begin) * value;
+  }
+}
+
+void Series::spread(Instant from, Instant to, uint64_t integral) {
+  KVT_CHECK(from.ns >= 0 && from <= to);
+  if (integral == 0) return;
+  if (from == to) to.ns += 1;
+  widen(to);
+  const auto span = static_cast<uint64_t>((to - from).ns);
+  const auto last = static_cast<size_t>((to.ns - 1) / width_.ns);
+  uint64_t given = 0;
+  for (auto i = static_cast<size_t>(from.ns / width_.ns); i <= last; ++i) {
+    const int64_t end = std::min(to.ns, (static_cast<int64_t>(i) + 1) * width_.ns);
+    // What has come by then, so that roundings never add up.
+    const auto due = static_cast<uint64_t>(Integral{integral} * static_cast<uint64_t>(end - from.ns) / span);
+    sums_[i] += due - given;
+    given = due;
+  }
+}
+
+void Series::widen(Instant to) {
   while (to.ns > width_.ns * static_cast<int64_t>(kBuckets)) {
     width_.ns *= 2;
     for (size_t i = 0; 2 * i < sums_.size(); ++i) {
@@ -36,11 +63,6 @@ void Series::add(Instant from, Instant to, uint64_t value) {
   }
   const auto last = static_cast<size_t>((to.ns - 1) / width_.ns);
   if (sums_.size() <= last) sums_.resize(last + 1);
-  for (auto i = static_cast<size_t>(from.ns / width_.ns); i <= last; ++i) {
-    const int64_t begin = std::max(from.ns, static_cast<int64_t>(i) * width_.ns);
-    const int64_t end = std::min(to.ns, (static_cast<int64_t>(i) + 1) * width_.ns);
-    sums_[i] += static_cast<uint64_t>(end - begin) * value;
-  }
 }
 
 }  // namespace kvtwin

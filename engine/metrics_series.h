@@ -59,11 +59,15 @@ class Series {
 
   // The quantity was `value` in [from, to).
   void add(Instant from, Instant to, uint64_t value);
+  // `integral` of it came evenly over [from, to); where that is one instant, then.
+  void spread(Instant from, Instant to, uint64_t integral);
 
   Duration width() const { return width_; }
   const std::vector<uint64_t>& integrals() const { return sums_; }  // value times ns, per bucket
 
  private:
+  void widen(Instant to);  // until it is inside
+
   Duration width_{1'000'000};
   std::vector<uint64_t> sums_;
 };

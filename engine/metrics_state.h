@@ -58,6 +58,7 @@ struct Metrics::Launch {
 struct Metrics::Transfer {
   TransferId id{};
   TransferKind kind{};
+  Instant at{};
   Tier source{}, target{};
   uint64_t pages = 0;
   uint32_t recall = kNone;

@@ -17,6 +17,7 @@ void Metrics::step_done(const StepDone& done) {
   totals.hidden = totals.hidden + done.outcome.hidden;
   totals.bytes_in += done.outcome.bytes_in;
   totals.bytes_out += done.outcome.bytes_out;
+  Instant begun = kNever;  // of the first of these steps
   for (const CallId call : engine.inbox) {
     if (calls_[raw(call)].queued == kNever) calls_[raw(call)].queued = done.ends.front();
   }
@@ -36,6 +37,9 @@ void Metrics::step_done(const StepDone& done) {
     const size_t count =
         static_cast<size_t>(std::min<uint64_t>(done.ends.size() - i, launch.repeat - offset));
     Integral cells_ns = 0, slots_ns = 0, full_ns = 0;
+    const Instant from = engine.any_step_ended ? std::max(launch.at, engine.last_end) : launch.at;
+    begun = std::min(begun, from);
+    steps_.add(from, done.ends[i + count - 1], 1);
     for (size_t k = 0; k < count; ++k) {
       const Instant end = done.ends[i + k];
       const Duration span = end - std::max(launch.at, engine.any_step_ended ? engine.last_end : launch.at);
@@ -65,6 +69,10 @@ void Metrics::step_done(const StepDone& done) {
     for (const CallId call : launch.arrived) first_decoded(done.ends[i], call);
     i += count;
   }
+  hidden_.spread(begun, done.ends.back(), static_cast<uint64_t>(done.outcome.hidden.ns));
+  exposed_.spread(begun, done.ends.back(), static_cast<uint64_t>(done.outcome.exposed.ns));
+  in_.spread(begun, done.ends.back(), done.outcome.bytes_in);
+  out_.spread(begun, done.ends.back(), done.outcome.bytes_out);
   const uint64_t next = raw(done.step) + done.ends.size();
   while (!engine.launches.empty() && engine.launches.front().step + engine.launches.front().repeat <= next) {
     engine.spare.push_back(std::move(engine.launches.front()));

@@ -214,6 +214,7 @@ class Reader {
     out.prefix_cache = in.prefix_cache();
     out.prefix_eviction = in.prefix_eviction();
     out.evict_batch_pages = in.evict_batch_pages();
+    out.eviction_doubling_tokens = in.eviction_doubling_tokens();
     out.clean_batch_pages = in.clean_batch_pages();
     out.clean_pages_target = in.clean_pages_target();
     out.capture_sizes.assign(in.capture_sizes().begin(), in.capture_sizes().end());
@@ -459,6 +460,7 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
     engine.set_prefix_cache(in.prefix_cache);
     engine.set_prefix_eviction(in.prefix_eviction);
     engine.set_evict_batch_pages(in.evict_batch_pages);
+    engine.set_eviction_doubling_tokens(in.eviction_doubling_tokens);
     engine.set_clean_batch_pages(in.clean_batch_pages);
     engine.set_clean_pages_target(in.clean_pages_target);
     for (const uint32_t size : in.capture_sizes) engine.add_capture_sizes(size);

@@ -36,11 +36,11 @@ double alpha_at(const std::vector<SkewPoint>& points, uint32_t n, bool beyond) {
 // regimes are different kernels with different times, so no line is drawn from one to the other.
 AttentionTable::AttentionTable(const CostTables& tables, uint32_t kv_heads, uint32_t sm_count)
     : chunk_(tables.attention.chunk),
-      decodes_mixed_(tables.attention.decodes_mixed),
       decodes_(tables.attention.decodes),
       skew_mixed_(tables.skew_mixed),
       kv_heads_(kv_heads),
       split_limit_(0.8 * 2 * sm_count) {
+  if (!tables.attention.decodes_mixed.empty()) decodes_mixed_ = Axis(tables.attention.decodes_mixed);
   add_pure(tables.attention);
   add_mixed(tables.attention);
   for (uint32_t i = 0; i < decodes_.size(); ++i) regime_[unsplit(decodes_[i])].push_back(i);
@@ -187,6 +187,24 @@ AttentionTime AttentionTable::mixed_at(const Bracket& chunk, const Bracket& deco
   return time;
 }
 
+// The chunk and all decodes.
+AttentionTime AttentionTable::beside(const StepShape& shape, const ChunkShape& chunk) {
+  if (mixed_.empty()) {
+    const AttentionTime alone = prefill(chunk), decodes = decode(shape);
+    return {alone.us + decodes.us, worse(alone.evidence, decodes.evidence)};
+  }
+  const Bracket c = chunk_.bracket(chunk.tokens), n = decodes_mixed_.bracket(shape.decodes);
+  const double mean = static_cast<double>(shape.decode_context_sum) / shape.decodes;
+  AttentionTime time = mixed_at(c, n, chunk.context, mean);
+  const double alpha = shape.decode_context_max > mean ? mixed_alpha(shape.decodes, chunk.tokens) : 0;
+  if (alpha != 0) {
+    const AttentionTime most = mixed_at(c, n, chunk.context, shape.decode_context_max);
+    time.us += alpha * (most.us - time.us);
+    time.evidence = worse(time.evidence, worse(most.evidence, Evidence::kInterpolated));
+  }
+  return time;
+}
+
 AttentionTime AttentionTable::mixed(const StepShape& shape) {
   size_t main = 0;
   double most_work = -1;
@@ -200,15 +218,7 @@ AttentionTime AttentionTable::mixed(const StepShape& shape) {
   if (shape.decodes == 0) {
     time = prefill(largest);
   } else {
-    const Bracket c = chunk_.bracket(largest.tokens), n = decodes_mixed_.bracket(shape.decodes);
-    const double mean = static_cast<double>(shape.decode_context_sum) / shape.decodes;
-    time = mixed_at(c, n, largest.context, mean);
-    const double alpha = shape.decode_context_max > mean ? mixed_alpha(shape.decodes, largest.tokens) : 0;
-    if (alpha != 0) {
-      const AttentionTime most = mixed_at(c, n, largest.context, shape.decode_context_max);
-      time.us += alpha * (most.us - time.us);
-      time.evidence = worse(time.evidence, worse(most.evidence, Evidence::kInterpolated));
-    }
+    time = beside(shape, largest);
   }
   const double smallest = us_[prefill_[0].first];
   for (size_t i = 0; i < shape.chunks.size(); ++i) {

@@ -3,7 +3,7 @@
 // Decodes alone: linear in their mean context; linear in their number between points of the same kernel
 // regime only (see the constructor). Beside prefill chunks: linear in the chunk, its context, the decodes and
 // their context, for the chunk with most work; every other chunk adds what it costs alone above the smallest
-// measured one. Unequal contexts move a batch towards the time of its longest call by the measured share
+// measured one. Where nothing was measured beside chunks, chunk and decodes add up. Unequal contexts move a batch towards the time of its longest call by the measured share
 // alpha (SkewPoint), interpolated in log-log.
 
 #ifndef KVTWIN_MODELS_ATTENTION_TABLE_H_
@@ -55,6 +55,7 @@ class AttentionTable {
 
   AttentionTime decode(const StepShape& shape);
   AttentionTime mixed(const StepShape& shape);
+  AttentionTime beside(const StepShape& shape, const ChunkShape& chunk);
   AttentionTime mixed_at(const Bracket& chunk, const Bracket& decodes, double chunk_context,
                          double context) const;
   AttentionTime prefill(const ChunkShape& chunk) const;

@@ -31,7 +31,8 @@ Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec) {
   const Result<CostTables> tables = load_cost_tables(spec.profile, spec.tp);
   if (!tables) return tl::unexpected<Mistake>(tables.error());
   auto model = TableCost::make(*tables, spec.llm, spec.tp, static_cast<uint32_t>(spec.device.sm_count.value),
-                               spec.host, all_reduce_rate(spec.device, spec.tp));
+                               spec.host, all_reduce_rate(spec.device, spec.tp),
+                               std::make_unique<RooflineCost>(spec.llm, spec.device, spec.tp, spec.host));
   if (!model) return tl::unexpected<Mistake>(model.error());
   return std::move(*model);
 }

@@ -52,7 +52,7 @@ uint32_t yaml_count(const YAML::Node& node) { return node ? node.as<uint32_t>(0)
 
 // Fills what meta.yaml says of the profile; returns the chunks that it declares, or nothing.
 using DeclaredChunks = std::optional<std::vector<uint32_t>>;
-Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables) {
+Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables, bool* no_head, bool* no_mixed) {
   const Result<std::string> text = read_text_file(path, size_t{1} << 20);
   if (!text) return tl::unexpected<Mistake>(text.error());
   DeclaredChunks chunks;
@@ -70,6 +70,14 @@ Result<DeclaredChunks> read_meta(const std::string& path, CostTables* tables) {
         tables->intermediate = yaml_count(layer["intermediate_size"]);
         tables->vocab = yaml_count(layer["vocab_size"]);
       }
+    }
+    for (const std::string& what :
+         meta["not_measured"].as<std::vector<std::string>>(std::vector<std::string>{})) {
+      if (what != "output_head" && what != "mixed") {
+        return mistake(path, fmt::format("not_measured names \"{}\"", what.substr(0, 40)),
+                       "output_head and mixed may be left out");
+      }
+      (what == "mixed" ? *no_mixed : *no_head) = true;
     }
     const YAML::Node axes = meta["attention_grid"];
     if (!axes || !axes.IsMap() || !axes["chunks"]) return chunks;
@@ -179,7 +187,8 @@ ContextCurves curves_of(std::span<const AttentionRow> rows) {
   return out;
 }
 
-Result<void> read_attention(const std::string& path, const DeclaredChunks& declared, AttentionGrid* g) {
+Result<void> read_attention(const std::string& path, const DeclaredChunks& declared, bool no_mixed,
+                            AttentionGrid* g) {
   Result<std::vector<AttentionRow>> read = read_attention_rows(path);
   if (!read) return tl::unexpected<Mistake>(read.error());
   std::vector<AttentionRow>& rows = *read;
@@ -204,6 +213,7 @@ Result<void> read_attention(const std::string& path, const DeclaredChunks& decla
     if (curve.at.empty())
       return mistake(path, fmt::format("no row {},K,0,0", chunk), "measure every chunk alone too");
   }
+  if (no_mixed) return {};
   std::sort(counts.begin(), counts.end());
   counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
   for (const uint32_t n : counts) {
@@ -270,7 +280,8 @@ const char* name_of(DenseOp op) { return kDenseNames[static_cast<size_t>(op)]; }
 Result<CostTables> load_cost_tables(const std::string& folder, uint32_t tp) {
   CostTables tables;
   tables.where = folder;
-  const Result<DeclaredChunks> chunks = read_meta(folder + "/meta.yaml", &tables);
+  bool no_head = false, no_mixed = false;
+  const Result<DeclaredChunks> chunks = read_meta(folder + "/meta.yaml", &tables, &no_head, &no_mixed);
   if (!chunks) return tl::unexpected<Mistake>(chunks.error());
   const std::string dir = fmt::format("{}/tp{}", folder, tp);
   std::error_code error;
@@ -282,11 +293,11 @@ Result<CostTables> load_cost_tables(const std::string& folder, uint32_t tp) {
   std::vector<std::pair<std::string, Curve*>> dense;
   for (size_t i = 0; i < kDenseOps; ++i) dense.emplace_back(kDenseNames[i], &tables.dense[i]);
   Result<void> done = read_curves(dir + "/dense.csv", "tokens", dense);
-  if (done) {
+  if (done && !no_head) {
     done = read_curves(dir + "/per_sequence.csv", "sequences",
                        {{"lm_head", &tables.lm_head}, {"sampler", &tables.sampler}});
   }
-  if (done) done = read_attention(dir + "/attention.csv", *chunks, &tables.attention);
+  if (done) done = read_attention(dir + "/attention.csv", *chunks, no_mixed, &tables.attention);
   if (done && std::filesystem::exists(dir + "/skew.csv", error)) done = read_skew(dir + "/skew.csv", &tables);
   if (!done) return tl::unexpected<Mistake>(done.error());
   return tables;

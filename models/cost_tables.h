@@ -6,6 +6,11 @@
 //   FOLDER/tpN/attention.csv     prefill chunk, its context, decodes, their context -> us
 //   FOLDER/tpN/skew.csv          the same batch with equal and with unequal contexts (optional)
 //
+// What a profile of another tool does not have, its meta.yaml must say (import_vidur.h writes such):
+//   not_measured: [output_head]  no per_sequence.csv: head and sampler come from the roofline
+//   not_measured: [mixed]        nothing was measured beside prefill chunks: their attention and that of decodes
+//                                are launches of their own, and add up
+//
 // Nothing is interpolated here: table_cost.h says how the numbers are used.
 
 #ifndef KVTWIN_MODELS_COST_TABLES_H_
@@ -54,7 +59,7 @@ struct AttentionGrid {
   std::vector<uint32_t> decodes_mixed;  // decodes beside a chunk: those that were measured with every chunk
   std::vector<Curve> pure;              // [decodes], over the context of each decode
   std::vector<Curve> prefill;           // [chunk], over the context of the chunk
-  std::vector<ContextCurves> mixed;     // [chunk][decodes_mixed]
+  std::vector<ContextCurves> mixed;     // [chunk][decodes_mixed]; empty: not measured
 };
 
 // How far unequal contexts move a batch's time from T(all at the mean) towards T(all at the longest):
@@ -68,7 +73,7 @@ struct CostTables {
   std::string where;  // the folder, for messages
   std::string gpu, model;
   std::array<Curve, kDenseOps> dense;
-  Curve lm_head, sampler;
+  Curve lm_head, sampler;  // empty: not measured
   AttentionGrid attention;
   std::vector<SkewPoint> skew_pure;                // ascending in decodes; empty: not measured
   std::vector<uint32_t> skew_chunk;                // ascending

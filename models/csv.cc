@@ -76,6 +76,16 @@ Result<CsvFile> CsvFile::open(const std::string& path, const std::vector<std::st
   return file;
 }
 
+CsvFile CsvFile::of_text(const std::string& path, std::string text) {
+  CsvFile file;
+  file.path_ = path, file.text_ = std::move(text);
+  file.at_ = std::min(file.text_.find('\n'), file.text_.size());
+  std::vector<std::string_view> names;
+  split(std::string_view(file.text_).substr(0, file.at_), &names);
+  for (const std::string_view name : names) file.header_.emplace_back(name);
+  return file;
+}
+
 Result<bool> CsvFile::next(CsvRow* row) {
   if (!row->mistake_.empty()) return mistake(here(), row->mistake_, row->hint_);
   if (at_ >= text_.size() || at_ + 1 >= text_.size()) return false;

@@ -31,6 +31,9 @@ class CsvFile {
  public:
   // Opens `path`, whose first line must be `header`. At most 64 MiB and rows_max rows are taken.
   static Result<CsvFile> open(const std::string& path, const std::vector<std::string>& header);
+  // `text` as it stands, whatever its header; `path` is for messages.
+  static CsvFile of_text(const std::string& path, std::string text);
+  const std::vector<std::string>& header() const { return header_; }
 
   // Stores the next row. Returns false at the end, or a Mistake about this row's shape or about what
   // was read wrongly from the row before.

@@ -32,6 +32,9 @@ class RooflineCost final : public PartwiseCost {
   // REQUIRES: check_llm(llm) and check_tp(llm, tp) hold.
   RooflineCost(const LlmSpec& llm, const DeviceSpec& device, uint32_t tp, const HostTime& host);
 
+  // Output head and sampler of so many rows, for tables that lack them.
+  std::vector<StepPart> head(uint32_t rows) const { return head_ops(rows); }
+
  private:
   // A matrix product: per token `flop` operations and `io_bytes` of activations, and its weights.
   struct Gemm {

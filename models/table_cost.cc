@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/base/check.h"
+
 namespace kvtwin {
 namespace {
 
@@ -44,24 +46,28 @@ StepPart read(const char* name, PartKind kind, PartPlace place, uint32_t times, 
 
 Result<std::unique_ptr<TableCost>> TableCost::make(const CostTables& tables, const LlmSpec& llm, uint32_t tp,
                                                    uint32_t sm_count, const HostTime& host,
-                                                   const AllReduceRate& all_reduce) {
+                                                   const AllReduceRate& all_reduce,
+                                                   std::unique_ptr<RooflineCost> roofline) {
   if (auto r = check_geometry(tables, llm); !r) return tl::unexpected<Mistake>(r.error());
-  return std::unique_ptr<TableCost>(new TableCost(tables, llm, tp, sm_count, host, all_reduce));
+  KVT_CHECK(roofline != nullptr || !tables.lm_head.at.empty());
+  return std::unique_ptr<TableCost>(
+      new TableCost(tables, llm, tp, sm_count, host, all_reduce, std::move(roofline)));
 }
 
 TableCost::TableCost(const CostTables& tables, const LlmSpec& llm, uint32_t tp, uint32_t sm_count,
-                     const HostTime& host, const AllReduceRate& all_reduce)
+                     const HostTime& host, const AllReduceRate& all_reduce,
+                     std::unique_ptr<RooflineCost> roofline)
     : PartwiseCost(host),
       dense_(tables.dense),
       lm_head_(tables.lm_head),
       sampler_(tables.sampler),
-      lm_head_axis_(tables.lm_head.at),
-      sampler_axis_(tables.sampler.at),
       attention_(tables, llm.kv_heads_per_gpu(tp), sm_count),
       layers_(llm.layers),
       tp_(tp),
       hidden_(llm.hidden),
-      all_reduce_(all_reduce) {
+      all_reduce_(all_reduce),
+      roofline_(std::move(roofline)) {
+  if (!lm_head_.at.empty()) lm_head_axis_ = Axis(lm_head_.at), sampler_axis_ = Axis(sampler_.at);
   for (size_t i = 0; i < kDenseOps; ++i) dense_axes_[i] = Axis(dense_[i].at);
 }
 
@@ -90,6 +96,7 @@ std::vector<StepPart> TableCost::dense_ops(uint32_t tokens) const {
 
 std::vector<StepPart> TableCost::head_ops(uint32_t rows) const {
   const uint32_t at = std::max(rows, 1u);
+  if (lm_head_.at.empty()) return roofline_->head(at);
   return {read("lm_head", PartKind::kLmHead, PartPlace::kAfter, 1, lm_head_, lm_head_axis_, at),
           read("sampler", PartKind::kSample, PartPlace::kAfter, 1, sampler_, sampler_axis_, at)};
 }

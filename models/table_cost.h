@@ -8,6 +8,8 @@
 // its prompt. Attention: attention_table.h. All-reduces of tensor parallelism are not in the tables and
 // come from the roofline.
 //
+// A head that the tables lack is the roofline's.
+//
 // Evidence is per part: measured on a point of the table, interpolated between points, extrapolated
 // outside them.
 
@@ -23,19 +25,22 @@
 #include "models/cost_tables.h"
 #include "models/llm.h"
 #include "models/partwise_cost.h"
+#include "models/roofline_cost.h"
 
 namespace kvtwin {
 
 class TableCost final : public PartwiseCost {
  public:
-  // Refuses tables whose layer is not this model's. `all_reduce` is used when tp > 1.
+  // Refuses tables whose layer is not this model's. `all_reduce` is used when tp > 1, `roofline` (of the same
+  // model and device; may be null otherwise) where the tables have no head.
   static Result<std::unique_ptr<TableCost>> make(const CostTables& tables, const LlmSpec& llm, uint32_t tp,
                                                  uint32_t sm_count, const HostTime& host,
-                                                 const AllReduceRate& all_reduce);
+                                                 const AllReduceRate& all_reduce,
+                                                 std::unique_ptr<RooflineCost> roofline = nullptr);
 
  private:
   TableCost(const CostTables& tables, const LlmSpec& llm, uint32_t tp, uint32_t sm_count,
-            const HostTime& host, const AllReduceRate& all_reduce);
+            const HostTime& host, const AllReduceRate& all_reduce, std::unique_ptr<RooflineCost> roofline);
 
   std::vector<StepPart> dense_ops(uint32_t tokens) const override;
   std::vector<StepPart> head_ops(uint32_t rows) const override;
@@ -48,6 +53,7 @@ class TableCost final : public PartwiseCost {
   AttentionTable attention_;
   uint32_t layers_, tp_, hidden_;
   AllReduceRate all_reduce_;
+  std::unique_ptr<RooflineCost> roofline_;
 };
 
 }  // namespace kvtwin

@@ -74,6 +74,7 @@ Json run_json(const ReportRun& run) {
                              {"mean", std::vector<double>(series.mean().begin(), series.mean().end())}});
   }
   if (!run.heads.empty()) out["heads"] = Json::parse(run.heads);
+  if (!run.timeline.empty()) out["timeline"] = Json::parse(run.timeline);
   out["calls"] = calls_json(run.calls);
   out["sessions"] = run.calls.sessions;
   return out;

@@ -217,6 +217,16 @@ uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Comp
   return static_cast<uint32_t>(pages);
 }
 
+// Context at which attention takes as much work as everything else of a token: 2 FLOPs per parameter against
+// 4 per context token, query head and dimension, in the layers that read it all.
+uint32_t doubling_tokens(const LlmSpec& llm) {
+  const uint64_t full_layers = llm.layers - llm.sliding_layers.size();
+  const uint64_t per_token = 2 * full_layers * llm.query_heads * llm.head_dim;
+  return per_token == 0
+             ? 0
+             : static_cast<uint32_t>(std::min<uint64_t>(llm.active_parameters() / per_token, UINT32_MAX));
+}
+
 void configure(const Scenario& scenario, const PolicySet& policies, Composed* out, Mistakes* mistakes) {
   const v1::Scenario& values = scenario.values;
   const v1::Limits& limits = values.limits();
@@ -262,6 +272,7 @@ void configure(const Scenario& scenario, const PolicySet& policies, Composed* ou
   config.page_order = kPageOrders.value(limits.page_order());
   config.prefix_cache = limits.prefix_cache();
   config.prefix_eviction = values.policies().prefix_eviction();
+  if (config.prefix_eviction == "cost_aware") config.eviction_doubling_tokens = doubling_tokens(out->llm);
   config.evict_batch_pages = limits.evict_batch_pages();
   config.clean_batch_pages = limits.clean_batch_pages();
   if (config.pages_host > 0 && values.policies().placement() != "arena") {
@@ -314,7 +325,8 @@ ReplayOptions replay_options(const v1::Scenario& values) {
   out.replicas = in.replicas();
   out.sessions_max = in.sessions_max();
   out.calls_max = in.calls_max();
-  out.hints = values.engines().routing() == "hint_aware";
+  out.hints =
+      values.engines().routing() == "hint_aware" || values.policies().prefix_eviction() == "session_aware";
   out.on_reject = kRejectPolicies.value(in.on_reject());
   out.retries_max = in.retries_max();
   return out;

@@ -38,6 +38,44 @@ Result<std::string> read_heads(const std::string& path) {
   return text;
 }
 
+// Steps and transfers of timeline.json, the first so many: more cannot be told apart in one plot.
+constexpr size_t kSpansMax = 4'000, kTimelineBytesMax = size_t{1} << 28;
+
+Result<std::string> read_timeline(const std::string& path) {
+  Result<std::string> text = read_text_file(path, kTimelineBytesMax);
+  if (!text) return text;
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  const auto wrong = [&] {
+    return mistake(path, "is no timeline as this version of kvtwin writes it",
+                   "kvtwin run --timeline makes it");
+  };
+  if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array()) return wrong();
+  std::vector<std::string> names;
+  nlohmann::ordered_json spans = nlohmann::json::array();
+  for (const auto& event : json["traceEvents"]) {
+    if (!event.is_object() || event.value("ph", "") != "X") continue;
+    for (const char* number : {"pid", "tid", "ts", "dur"}) {
+      if (!event.contains(number) || !event[number].is_number()) return wrong();
+    }
+    const int64_t row = event["tid"].get<int64_t>() - 1;
+    if (row < 0 || row > 2 || spans.size() == kSpansMax) continue;
+    const std::string name = event.value("name", "");
+    const auto known = std::find(names.begin(), names.end(), name);
+    const auto number = known - names.begin();
+    if (known == names.end()) names.push_back(name);
+    const double from = event["ts"].get<double>() / 1e6, to = from + event["dur"].get<double>() / 1e6;
+    const bool counted = event.contains("args") && event["args"].is_object() &&
+                         event["args"].contains("pages") && event["args"]["pages"].is_number();
+    spans.push_back({event["pid"].get<int64_t>(), row, number, from, to,
+                     counted ? event["args"]["pages"].get<double>() : 0.0});
+  }
+  if (spans.empty()) return std::string();
+  nlohmann::ordered_json out;
+  out["names"] = names;
+  out["spans"] = std::move(spans);
+  return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 Result<ReportRun> read_run(const std::string& dir) {
   Result<v1::RunResult> result = read_result(dir);
   if (!result) return tl::unexpected<Mistake>(result.error());
@@ -52,6 +90,11 @@ Result<ReportRun> read_run(const std::string& dir) {
   out.result = std::move(*result);
   out.calls = std::move(*calls);
   std::error_code ignored;
+  if (fs::exists(fs::path(dir) / "timeline.json", ignored)) {
+    Result<std::string> timeline = read_timeline(dir + "/timeline.json");
+    if (!timeline) return tl::unexpected<Mistake>(timeline.error());
+    out.timeline = std::move(*timeline);
+  }
   if (!fs::exists(fs::path(dir) / "heads.json", ignored)) return out;
   Result<std::string> heads = read_heads(dir + "/heads.json");
   if (!heads) return tl::unexpected<Mistake>(heads.error());

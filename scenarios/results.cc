@@ -75,6 +75,20 @@ void fill_series(const char* name, const char* unit, const Series& in, v1::RunRe
   }
 }
 
+// Tiers, and copies beside compute. What never was is left out; bytes per ns are GB/s.
+void fill_moved(const Metrics& metrics, v1::RunResult* out) {
+  const std::tuple<const char*, const char*, const Series&> all[] = {
+      {"pages_cached", "pages", metrics.pages_cached()},   {"pages_host", "pages", metrics.pages_host()},
+      {"time_steps", "engines", metrics.time_steps()},     {"time_hidden", "engines", metrics.time_hidden()},
+      {"time_exposed", "engines", metrics.time_exposed()}, {"rate_in", "GB/s", metrics.rate_in()},
+      {"rate_out", "GB/s", metrics.rate_out()}};
+  for (const auto& [name, unit, series] : all) {
+    const std::vector<uint64_t>& sums = series.integrals();
+    if (std::any_of(sums.begin(), sums.end(), [](uint64_t one) { return one > 0; }))
+      fill_series(name, unit, series, out);
+  }
+}
+
 // Shares of the tokens that were sent, by where their counts come from.
 void fill_input(const ReplayReport& report, v1::Shares* out) {
   constexpr std::pair<Provenance, const char*> kNames[] = {{Provenance::kRecorded, "recorded"},
@@ -280,6 +294,7 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
   fill_series("calls_running", "calls", metrics.running(), &out);
   fill_series("calls_waiting", "calls", metrics.waiting(), &out);
   fill_series("pages_held", "pages", metrics.pages_held(), &out);
+  fill_moved(metrics, &out);
   for (const MemoryTerm& term : composed.memory.terms) {
     out.add_memory()->set_name(term.name);
     out.mutable_memory(out.memory_size() - 1)->set_bytes(term.bytes);

@@ -90,6 +90,11 @@ class Table {
         percent(static_cast<double>(reuse.first_admission_tokens()),
                 static_cast<double>(reuse.admitted_prompt_tokens())),
         grouped(reuse.admitted_prompt_tokens()));
+    if (reuse.has_bound_tokens()) {
+      row("  at most", "{:.1f} %: Belady's order, the same calls at the same times",
+          percent(static_cast<double>(reuse.bound_tokens()),
+                  static_cast<double>(reuse.admitted_prompt_tokens())));
+    }
     if (reuse.live_tokens() != reuse.first_admission_tokens()) {
       row("  of it live", "{:.1f} %",
           percent(static_cast<double>(reuse.live_tokens()),
@@ -323,6 +328,7 @@ nlohmann::ordered_json record(const v1::RunResult& r) {
   put("session_served", r.latencies().session_served(), &out);
   out["admitted_prompt_tokens"] = r.reuse().admitted_prompt_tokens();
   out["reused_tokens_first"] = r.reuse().first_admission_tokens();
+  if (r.reuse().has_bound_tokens()) out["reused_tokens_bound"] = r.reuse().bound_tokens();
   out["reused_tokens_live"] = r.reuse().live_tokens();
   out["reads_peak_raw"] = r.reuse().peak_raw();
   out["reads_peak_effective"] = r.reuse().peak_effective();

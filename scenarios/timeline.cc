@@ -10,12 +10,7 @@
 namespace kvtwin {
 namespace {
 
-// Microseconds, with the nanoseconds behind the point: the unit of the format.
-std::string us(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
-
-constexpr std::pair<int, const char*> kRows[] = {
-    {1, "steps"}, {2, "host to gpu"}, {3, "gpu to host"}, {4, "calls"}, {5, "operations"}};
-constexpr int kSteps = 1, kIn = 2, kOut = 3, kCalls = 4, kOperations = 5;
+using Kind = TimelineMark::Kind;
 
 }  // namespace
 
@@ -38,41 +33,52 @@ Result<TimelineWindow> parse_window(const std::string& text) {
   return out;
 }
 
-Timeline::Timeline(TimelineWindow window, size_t engines, OperationsOfStep operations)
-    : window_(window), operations_(std::move(operations)), engines_(engines) {
-  for (size_t i = 0; i < engines; ++i) {
-    rows_.push_back(
-        fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"engine {}"}}}})", i, i));
-    for (const auto& [row, name] : kRows) {
-      if (row == kOperations && !operations_) continue;
-      rows_.push_back(fmt::format(
-          R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", i, row, name));
-    }
+const char* name_of(TimelineRow row) {
+  switch (row) {
+    case TimelineRow::kSteps:
+      return "steps";
+    case TimelineRow::kIn:
+      return "host to gpu";
+    case TimelineRow::kOut:
+      return "gpu to host";
+    case TimelineRow::kCalls:
+      return "calls";
+    case TimelineRow::kOperations:
+      return "operations";
   }
+  return "";
 }
 
-void Timeline::span(const char* name, int row, size_t engine, Instant from, Instant to,
-                    const std::string& args) {
-  rows_.push_back(fmt::format(R"({{"ph":"X","name":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
-                              name, engine, row, us(from.ns), us((to - from).ns), args));
-}
+Timeline::Timeline(TimelineWindow window, size_t engines, OperationsOfStep operations)
+    : window_(window), operations_(std::move(operations)), engines_(engines) {}
 
-void Timeline::mark(const char* phase, const char* name, size_t engine, Instant at, CallId call) {
+void Timeline::mark(TimelineMark::Kind kind, const char* name, EngineId engine, Instant at, CallId call) {
   if (!inside(at, at)) return;
-  rows_.push_back(fmt::format(R"({{"ph":"{}","cat":"call","name":"{}","id":{},"pid":{},"tid":{},"ts":{}}})",
-                              phase, name, raw(call), engine, kCalls, us(at.ns)));
+  marks_.push_back({.kind = kind,
+                    .row = TimelineRow::kCalls,
+                    .engine = raw(engine),
+                    .name = name,
+                    .from = at,
+                    .call = call});
 }
 
 void Timeline::saw_event(Instant now, EngineId engine, const Event& event) {
   Engine& here = engines_[raw(engine)];
-  if (const auto* ready = std::get_if<CallReady>(&event)) mark("b", "call", raw(engine), now, ready->call);
+  if (const auto* ready = std::get_if<CallReady>(&event))
+    mark(Kind::kBegin, "call", engine, now, ready->call);
   const auto ended = [&](TransferId id, const char* result) {
     const auto found = std::find_if(here.transfers.begin(), here.transfers.end(),
                                     [&](const Transfer& one) { return one.id == id; });
     if (found == here.transfers.end()) return;
     if (inside(found->at, now)) {
-      span(found->in ? "recall" : "demote", found->in ? kIn : kOut, raw(engine), found->at, now,
-           fmt::format(R"("pages":{},"result":"{}")", found->pages, result));
+      marks_.push_back({.kind = Kind::kSpan,
+                        .row = found->in ? TimelineRow::kIn : TimelineRow::kOut,
+                        .engine = raw(engine),
+                        .name = found->in ? "recall" : "demote",
+                        .from = found->at,
+                        .to = now,
+                        .numbers = {{{"pages", found->pages}}},
+                        .result = result});
     }
     here.transfers.erase(found);
   };
@@ -89,16 +95,27 @@ void Timeline::saw_event(Instant now, EngineId engine, const Event& event) {
       for (const StepOperation& one : operations_(engine, StepId{step})) {
         if (!shown) break;
         const Instant start = std::max(here.launches.front().at, here.last_end);
-        span(one.name, kOperations, raw(engine), start + one.from, start + one.to,
-             fmt::format(R"("layer":{})", one.layer));
+        marks_.push_back({.kind = Kind::kSpan,
+                          .row = TimelineRow::kOperations,
+                          .engine = raw(engine),
+                          .name = one.name,
+                          .from = start + one.from,
+                          .to = start + one.to,
+                          .numbers = {{{"layer", one.layer}}}});
       }
     }
     if (shown) {
       const Launch& launch = here.launches.front();
-      span(launch.chunks > 0 ? "prefill" : "decode", kSteps, raw(engine), std::max(launch.at, here.last_end),
-           end,
-           fmt::format(R"("step":{},"decodes":{},"chunks":{},"tokens":{})", step, launch.decodes,
-                       launch.chunks, launch.tokens));
+      marks_.push_back({.kind = Kind::kSpan,
+                        .row = TimelineRow::kSteps,
+                        .engine = raw(engine),
+                        .name = launch.chunks > 0 ? "prefill" : "decode",
+                        .from = std::max(launch.at, here.last_end),
+                        .to = end,
+                        .numbers = {{{"step", step},
+                                     {"decodes", launch.decodes},
+                                     {"chunks", launch.chunks},
+                                     {"tokens", launch.tokens}}}});
     }
     here.last_end = end;
   }
@@ -121,31 +138,27 @@ void Timeline::saw_command(Instant now, const Command& command) {
         {start->transfer, now, start->target_tier == Tier::kGpu, start->source.size()});
   }
   if (const auto* tokens = std::get_if<TokensEmitted>(&command)) {
-    if (tokens->tokens == 1) mark("n", "first token", raw(tokens->engine), now, tokens->call);
+    if (tokens->tokens == 1) mark(Kind::kMoment, "first token", tokens->engine, now, tokens->call);
   }
   if (const auto* drop = std::get_if<DropCallState>(&command)) {
     if (drop->reason == DropCallState::Reason::kPreempted)
-      mark("n", "preempted", raw(drop->engine), now, drop->call);
+      mark(Kind::kMoment, "preempted", drop->engine, now, drop->call);
   }
   if (const auto* over = std::get_if<HandOver>(&command))
-    mark("e", "call", raw(over->engine), now, over->call);
+    mark(Kind::kEnd, "call", over->engine, now, over->call);
   if (const auto* finish = std::get_if<FinishCall>(&command))
-    mark("e", "call", raw(finish->engine), now, finish->call);
+    mark(Kind::kEnd, "call", finish->engine, now, finish->call);
 }
 
 void Timeline::saw_state(Instant now, EngineId engine, const Core& core) {
   if (!inside(now, now)) return;
   const CoreGauges gauges = core.gauges();
-  rows_.push_back(
-      fmt::format(R"({{"ph":"C","name":"calls","pid":{},"ts":{},"args":{{"running":{},"waiting":{}}}}})",
-                  raw(engine), us(now.ns), gauges.calls_running, gauges.calls_waiting));
-  rows_.push_back(
-      fmt::format(R"({{"ph":"C","name":"gpu pages","pid":{},"ts":{},"args":{{"held":{},"cached":{}}}}})",
-                  raw(engine), us(now.ns), gauges.pages_gpu_held, gauges.pages_gpu_cached));
-}
-
-std::string Timeline::finish() const {
-  return fmt::format("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{}\n]}}\n", fmt::join(rows_, ",\n"));
+  const auto counts = [&](const char* name, std::array<TimelineMark::Number, 4> numbers) {
+    marks_.push_back(
+        {.kind = Kind::kCounts, .engine = raw(engine), .name = name, .from = now, .numbers = numbers});
+  };
+  counts("calls", {{{"running", gauges.calls_running}, {"waiting", gauges.calls_waiting}}});
+  counts("gpu pages", {{{"held", gauges.pages_gpu_held}, {"cached", gauges.pages_gpu_cached}}});
 }
 
 }  // namespace kvtwin

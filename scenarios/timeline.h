@@ -1,9 +1,11 @@
-// Timeline keeps what ran between two instants, as trace events that ui.perfetto.dev and
-// chrome://tracing open: one process per engine, with its steps, transfers, calls and counts.
+// Timeline keeps what ran between two instants: of each engine its steps, transfers, calls and counts. As JSON
+// (trace events, which chrome://tracing and ui.perfetto.dev open; the report draws them) and as Perfetto's own
+// protocol buffers.
 
 #ifndef KVTWIN_SCENARIOS_TIMELINE_H_
 #define KVTWIN_SCENARIOS_TIMELINE_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -31,6 +33,32 @@ struct StepOperation {
 // Those of a step, once.
 using OperationsOfStep = std::function<std::vector<StepOperation>(EngineId engine, StepId step)>;
 
+enum class TimelineRow : uint8_t { kSteps = 1, kIn, kOut, kCalls, kOperations };
+const char* name_of(TimelineRow row);
+
+// One thing that was seen.
+struct TimelineMark {
+  enum class Kind : uint8_t {
+    kSpan,    // `name` ran from `from` to `to`
+    kBegin,   // `call` is ready
+    kMoment,  // `name` happened to `call`
+    kEnd,     // it is over
+    kCounts,  // from `from` on
+  };
+  struct Number {
+    const char* name = nullptr;
+    uint64_t value = 0;
+  };
+  Kind kind{};
+  TimelineRow row{};  // of all but kCounts
+  uint16_t engine = 0;
+  const char* name = "";
+  Instant from{}, to{};
+  CallId call{};
+  std::array<Number, 4> numbers{};  // until one without a name
+  const char* result = nullptr;     // of a transfer
+};
+
 class Timeline : public Observer {
  public:
   // `operations` may be null; else it is asked for every step.
@@ -40,8 +68,11 @@ class Timeline : public Observer {
   void saw_command(Instant now, const Command& command) override;
   void saw_state(Instant now, EngineId engine, const Core& core) override;
 
-  // The JSON file.
-  std::string finish() const;
+  // timeline.json.
+  std::string json() const;
+  // timeline.perfetto-trace: TracePackets of one sequence, in order of time. What overlaps stands in lanes of its
+  // own, because slices of one Perfetto track must lie within each other.
+  std::string perfetto() const;
 
  private:
   struct Launch {
@@ -62,13 +93,12 @@ class Timeline : public Observer {
   };
 
   bool inside(Instant from, Instant to) const { return to >= window_.from && from <= window_.to; }
-  void span(const char* name, int row, size_t engine, Instant from, Instant to, const std::string& args);
-  void mark(const char* phase, const char* name, size_t engine, Instant at, CallId call);
+  void mark(TimelineMark::Kind kind, const char* name, EngineId engine, Instant at, CallId call);
 
   const TimelineWindow window_;
   const OperationsOfStep operations_;
   std::vector<Engine> engines_;
-  std::vector<std::string> rows_;
+  std::vector<TimelineMark> marks_;
 };
 
 }  // namespace kvtwin

@@ -80,6 +80,8 @@ struct CoreConfig {
   bool prefix_cache = true;
   bool prefill_only = false;  // hands every call over once its first token exists (commands.h, HandOver)
   std::string prefix_eviction = "lru";
+  // cost_aware: so much context before it doubles the work of computing a token again; 0: it does not count.
+  uint32_t eviction_doubling_tokens = 0;
   uint32_t evict_batch_pages = 64;   // evict at least this many at once when any are needed
   uint32_t clean_pages_target = 0;   // host tier: keep so many gpu pages free or copied to the host
   uint32_t spill_pages_target = 0;   // disk tier: keep so many host pages free

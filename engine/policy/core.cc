@@ -22,7 +22,8 @@ uint32_t frames_max(const CoreConfig& c) {
 std::unique_ptr<SnapshotCache> make_snapshots(const CoreConfig& c, const Retention& retention) {
   if (!c.prefix_cache || retention.keeping() != Keeping::kMove) return nullptr;
   return std::make_unique<SnapshotCache>(retention.chunk_tokens() / c.unit_tokens, c.pages_gpu,
-                                         retention.shape(), make_prefix_eviction(c.prefix_eviction));
+                                         retention.shape(),
+                                         make_prefix_eviction(c, retention.chunk_tokens()));
 }
 
 std::unique_ptr<DualPool> make_dual_pool(const CoreConfig& c, const PolicyAxes& axes) {
@@ -73,7 +74,7 @@ Core::State::State(const CoreConfig& c, PolicyAxes policies)
                              : std::make_unique<PagePool>(PageId{c.pages_gpu + c.pages_host}, c.pages_disk,
                                                           PageOrder::kLowestFirst)),
       index(c.page_tokens / c.unit_tokens, arena ? host.get() : &gpu, arena ? nullptr : host.get(),
-            make_prefix_eviction(c.prefix_eviction), dual.get(), disk.get()),
+            make_prefix_eviction(c, c.page_tokens), dual.get(), disk.get()),
       snapshots(make_snapshots(c, retention)),
       sessions(axes.identity->session_states_max()) {
   KVT_CHECK(!validate_limits(c).has_value());
@@ -138,6 +139,7 @@ void Core::State::on(const CallReady& event) {
   cleaning_barred = spilling_barred = false;
   ++calls_live;
   sessions.begin(event.session);
+  session_here(event.session);
   drop_surplus_sessions();
 }
 
@@ -192,13 +194,6 @@ void Core::State::on(const CallCancelled& event) {
   if (call.launches == 0) end_call(slot);
 }
 
-void Core::State::on(const SessionHint& event) {
-  if (event.kind == SessionHint::Kind::kSessionEnds) {
-    sessions.forget(event.session);
-    out->push_back(DropSessionState{config.engine, event.session});
-  }
-}
-
 void Core::State::on(const Timer&) {}  // no policy sets one yet
 
 void Core::State::end_call(Slot slot) {
@@ -234,6 +229,7 @@ void Core::State::forget(Slot slot) {
   unused.push_back(slot);
   --calls_live;
   sessions.end(call.session);
+  session_left(call.session);
   drop_surplus_sessions();
 }
 
@@ -257,6 +253,7 @@ void Core::State::let_go(CallState* call, bool preempted) {
   for (const PageId page : spare_pages) give_page(page);
   call->holes = call->dead = call->dead_soon = 0;
   call->page_dead.clear();
+  prefixes().mark(snapshots ? call->snapshots : call->lease, call->session);
 #ifdef KVTWIN_PLANT_STALE_LEASE
   if (!preempted)  // planted: tests/negative must catch it
 #endif

@@ -15,6 +15,7 @@ PrefixIndex::PrefixIndex(uint32_t units_per_page, PagePool* gpu, PagePool* host,
       disk_pool_(disk),
       eviction_(std::move(eviction)),
       watch_(watch),
+      asks_sessions_(eviction_->asks_sessions()),
       nodes_(1),
       table_(1024, 0) {
   KVT_CHECK(units_per_page > 0);
@@ -75,6 +76,7 @@ void PrefixIndex::release(const Lease& lease, bool used) {
   for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
     if (used) {
       nodes_[id].stamp = stamp;
+      nodes_[id].floor = eviction_->floor();
       ++nodes_[id].uses;
     }
     unlock(id);
@@ -194,6 +196,10 @@ bool PrefixIndex::tail_is_clean(const Node& node) {
   return !node.host.empty() && node.host[node.gpu.size() - 1] != kNoPage;
 }
 
+uint64_t PrefixIndex::rank_of(const Node& node) const {
+  return eviction_->rank({node.stamp, node.uses, node.pages_before, node.pages, node.floor, awaited(node)});
+}
+
 void PrefixIndex::file(uint32_t id) {
   Node& node = nodes_[id];
   const bool unlocked = node.locks == 0 && node.pages > 0;
@@ -201,9 +207,7 @@ void PrefixIndex::file(uint32_t id) {
   const bool clean = gpu_leaf && tail_is_clean(node);
   const bool host_leaf = unlocked && node.host_count > 0 && node.children_host == 0;
   const bool disk_leaf = unlocked && node.disk_count > 0 && node.children_disk == 0;
-  const uint64_t rank = gpu_leaf || host_leaf || disk_leaf
-                            ? eviction_->rank({node.stamp, node.uses, node.pages_before * units_per_page_})
-                            : 0;
+  const uint64_t rank = gpu_leaf || host_leaf || disk_leaf ? rank_of(node) : 0;
   if (clean)
     clean_.set(id, rank);
   else
@@ -243,6 +247,7 @@ PageId PrefixIndex::evict_gpu_page() {
 PageId PrefixIndex::evict_tail(uint32_t id) {
   Node& node = nodes_[id];
   const bool keeps_copy = tail_is_clean(node);
+  eviction_->evicted(rank_of(node));
   const PageId page = node.gpu.back();
   node.gpu.pop_back();
   if (page == kNoPage) {

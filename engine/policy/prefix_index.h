@@ -22,7 +22,8 @@
 //       child on the gpu stands in exactly one eviction heap;
 //   (5) siblings differ in their first page;
 //   (6) unlocked nodes stand in a heap of a tier below if they have copies there and no child has: those
-//       that have some on the host alone, in the spill heap too.
+//       that have some on the host alone, in the spill heap too;
+//   (7) a session that a node names is named by the node above too, and lists both.
 
 #ifndef KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
 #define KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
@@ -108,6 +109,20 @@ class PrefixIndex {
   void host_pages(const Lease& lease, uint32_t first, std::vector<PageId>* pages) const;
   uint32_t pages_on_gpu(const Lease& lease) const;
 
+  // Whose they are (prefix_index_sessions.cc): nothing, unless the PrefixEviction asks for it.
+  // The path of the lease has been used by `session`.
+  void mark(const Lease& lease, SessionId session);
+  // A call of the session is here: what is the session's is wanted now. Ends with end_call(), after which the
+  // next expect() of a session that ever had one is waited for until `until`.
+  void begin_call(SessionId session);
+  void end_call(SessionId session, Instant until);
+  // The session's next call should come, and is waited for until `until`. Nothing while one is here.
+  void expect(SessionId session, Instant until);
+  // It will not come back. Likewise.
+  void forget(SessionId session);
+  // Sessions whose `until` is over are not waited for any more, until the next expect().
+  void forget_overdue(Instant now);
+
   // Takes the next page to go out of the index and off the gpu; it belongs to the caller now. Clean
   // pages (with a host copy) go first. REQUIRES: pages_evictable() > 0.
   PageId evict_gpu_page();
@@ -181,6 +196,7 @@ class PrefixIndex {
     uint32_t holes = 0;                       // places in `gpu` that have no page
     uint32_t uses = 0;
     uint64_t stamp = 0;
+    uint64_t floor = 0;  // the eviction's, at the last use
     uint64_t recall = Match::kNoRecall;
     uint64_t name_space = 0;
     uint64_t hash = 0;  // of (parent, name space, first page)
@@ -188,8 +204,15 @@ class PrefixIndex {
     std::vector<PageId> gpu;     // of the first gpu.size() pages; kNoPage: a hole
     std::vector<PageId> host;    // copies below, on host or disk; kNoPage: none; empty: none at all
     std::vector<uint16_t> dead;  // cells per page; empty: none
+    std::vector<uint32_t> sessions;  // that used it, or something below it
 
     uint32_t gpu_pages() const { return static_cast<uint32_t>(gpu.size()) - holes; }
+  };
+  struct Owner {
+    Awaited awaited = Awaited::kNo;
+    uint32_t calls = 0;      // here
+    bool announced = false;  // expect() has spoken of it
+    std::vector<uint32_t> nodes;
   };
   // A place in an identity.
   struct Cursor {
@@ -218,11 +241,17 @@ class PrefixIndex {
   void lock(uint32_t id);
   void unlock(uint32_t id);
   void file(uint32_t id);  // puts the node into the heaps it belongs to, and out of the others
+  uint64_t rank_of(const Node& node) const;
   static bool tail_is_clean(const Node& node);
   void set_host(uint32_t id, uint32_t index, PageId page);
   void count_copy(uint32_t id, uint32_t index, PageId page, bool has);
   void release_copy(uint32_t id, uint32_t index);
   void check_tiers(uint32_t id) const;
+  Owner& owner(SessionId session);
+  Awaited awaited(const Node& node) const;
+  void await(uint32_t session, Awaited awaited);
+  void split_sessions(uint32_t id, uint32_t upper);
+  void check_sessions(uint32_t id) const;
   template <typename Visit>
   void visit_pages(const Lease& lease, uint32_t first, uint32_t last, Visit visit) const;
 
@@ -237,10 +266,13 @@ class PrefixIndex {
   PagePool* const disk_pool_;
   const std::unique_ptr<PrefixEviction> eviction_;
   HoldWatch* const watch_;
+  const bool asks_sessions_;
   std::vector<Node> nodes_;  // [0] is above all roots
   std::vector<uint32_t> unused_;
   std::vector<uint32_t> table_;  // open addressing by Node::hash; 0: empty
   IndexedHeap dirty_, clean_, host_, spill_, disk_;
+  std::vector<Owner> owners_;  // by SessionId
+  IndexedHeap waited_for_;     // sessions, by until when
   mutable std::vector<uint32_t> path_;
   uint64_t clock_ = 0;
   uint32_t evictable_ = 0, evictable_clean_ = 0;

@@ -146,6 +146,8 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
   upper.pages_before = lower.pages_before;
   upper.uses = lower.uses;
   upper.stamp = lower.stamp;
+  upper.floor = lower.floor;
+  split_sessions(id, upper_id);
   upper.name_space = lower.name_space;
   upper.hash = lower.hash;
   upper.previous_sibling = lower.previous_sibling;
@@ -310,6 +312,7 @@ void PrefixIndex::check_invariants() const {
     KVT_CHECK(host_.contains(id) == (node.locks == 0 && node.host_count > 0 && node.children_host == 0));
     check_tiers(id);
     KVT_CHECK(find_child(node.parent, node.name_space, node.hash, Cursor{node.runs}) == id);
+    check_sessions(id);
   }
   KVT_CHECK(live == nodes_live_);
   KVT_CHECK(evictable == evictable_);

@@ -129,6 +129,12 @@ constexpr PolicyInfo kPolicies[] = {
     {"identity", "none", "No prefix is ever reused."},
     {"prefix_eviction", "lru", "The prefix that was let go longest ago loses its pages first."},
     {"prefix_eviction", "lfu", "The prefix that was used least often loses its pages first; ties by age."},
+    {"prefix_eviction", "session_aware",
+     "First what belongs to sessions that have ended or are long overdue, then to those that their clients "
+     "say will come back, then to those with a call in the queue; each by age."},
+    {"prefix_eviction", "cost_aware",
+     "GreedyDual-Size-Frequency: uses times the work of computing a token again, on top of the highest rank "
+     "that was evicted before the last use."},
 };
 
 template <typename T>
@@ -149,7 +155,8 @@ constexpr Choice<Identity> kIdentities[] = {{"shared", make_identity_shared},
                                             {"session", make_identity_session},
                                             {"session_memory", make_identity_session_memory},
                                             {"none", make_identity_none}};
-constexpr Choice<PrefixEviction> kEvictions[] = {{"lru", make_lru_eviction}, {"lfu", make_lfu_eviction}};
+constexpr Choice<PrefixEviction> kEvictions[] = {
+    {"lru", make_lru_eviction}, {"lfu", make_lfu_eviction}, {"session_aware", make_session_aware_eviction}};
 
 template <typename T, size_t kCount>
 std::unique_ptr<T> make(const Choice<T> (&choices)[kCount], std::string_view name) {
@@ -373,7 +380,14 @@ PolicyAxes make_axes(const PolicySet& set) {
   return axes;
 }
 
-std::unique_ptr<PrefixEviction> make_prefix_eviction(std::string_view name) { return make(kEvictions, name); }
+std::unique_ptr<PrefixEviction> make_prefix_eviction(const CoreConfig& config, uint32_t place_tokens) {
+  // The one that takes a number.
+  if (config.prefix_eviction == "cost_aware") {
+    const uint32_t doubling = config.eviction_doubling_tokens;
+    return make_cost_aware_eviction(doubling == 0 ? 0 : std::max(1u, doubling / place_tokens));
+  }
+  return make(kEvictions, config.prefix_eviction);
+}
 
 std::optional<std::string> unknown_policy(const PolicySet& set) {
   const std::pair<std::string_view, std::string_view> names[] = {

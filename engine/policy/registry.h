@@ -44,7 +44,8 @@ std::optional<std::string> validate_core_config(const CoreConfig& config);
 
 // REQUIRES: the names are known (validate_policy_set).
 PolicyAxes make_axes(const PolicySet& set);
-std::unique_ptr<PrefixEviction> make_prefix_eviction(std::string_view name);
+// Of an index whose places hold place_tokens tokens each.
+std::unique_ptr<PrefixEviction> make_prefix_eviction(const CoreConfig& config, uint32_t place_tokens);
 
 }  // namespace kvtwin
 

@@ -67,6 +67,7 @@ class SnapshotCache final : public HoldWatch {
   // Takes the snapshot that goes next; appends its pages. REQUIRES: pages_loose() > 0.
   void evict(std::vector<PageId>* pages);
 
+  PrefixIndex& index() { return index_; }  // for what it knows of sessions
   uint32_t pages() const { return pages_; }
   uint32_t pages_loose() const { return loose_; }
   void hold(std::span<const PageId> snapshots, bool held) override;

@@ -1,7 +1,8 @@
 // Opens a report in headless Chromium as its reader would (file://, no network) and checks it:
-//   node look.mjs REPORT.html [--light=PNG] [--dark=PNG] [--section=ID] [--sections=ID,...] [--ready-ms-max=N]
+//   node look.mjs REPORT.html [--light=PNG] [--dark=PNG] [--section=ID] [--sections=ID,...] [--plots=TEXT,...]
+//     [--ready-ms-max=N]
 // Prints what it saw as JSON; exit status 1 if a console error, a failed request or an empty plot was seen, or a
-// section of --sections was not.
+// section of --sections or a plot of --plots (a part of its name) was not.
 import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
 
@@ -63,6 +64,9 @@ for (const scheme of ["light", "dark"]) {
   for (const id of (option("sections") ?? "").split(",").filter(Boolean)) {
     const plots = await page.evaluate((at) => document.querySelectorAll(`#${at} .plot`).length, id);
     if (plots === 0) problems.push(`${scheme}: no plot in a section "${id}"`);
+  }
+  for (const name of (option("plots") ?? "").split(",").filter(Boolean)) {
+    if (!plots.some(({ label }) => label.includes(name))) problems.push(`${scheme}: no plot "${name}"`);
   }
   // By keyboard alone: the first stops are the skip link, the button and the sections.
   await page.keyboard.press("Tab");

@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "models/catalog.h"
+#include "models/import_vidur.h"
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/measured/measured.h"
@@ -17,7 +19,7 @@ namespace {
 constexpr size_t kBytesMax = size_t{1} << 30;
 
 struct ImportArguments {
-  std::string file, out, format = "auto", before, name;
+  std::string file, out, format = "auto", before, name, model, gpu;
   int64_t run = -1;
   double seconds = 0;
 };
@@ -28,7 +30,7 @@ Result<MeasuredFormat> format_of(const ImportArguments& arguments, const std::st
   if (arguments.format == "aiperf") return MeasuredFormat::kAiperf;
   if (arguments.format == "prometheus") return MeasuredFormat::kPrometheus;
   return mistake("--format", fmt::format("there is no format \"{}\"", arguments.format),
-                 "one of: auto, bench, aiperf, prometheus");
+                 "one of: auto, bench, aiperf, prometheus, vidur");
 }
 
 Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
@@ -47,7 +49,37 @@ Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
   return read_prometheus(*text, before, arguments.seconds, arguments.file);
 }
 
+// Kernel times: a folder with mlp.csv and attention.csv becomes one that cost.profile reads.
+int import_profile(const ImportArguments& arguments) {
+  if (arguments.model.empty())
+    return complain(Mistake{"--model", "says whose rows to take, and is not given", "kvtwin list models"});
+  const Result<LlmSpec> llm = Catalog().llm(arguments.model);
+  if (!llm) return complain(llm.error());
+  NamedText mlp{arguments.file + "/mlp.csv", {}}, attention{arguments.file + "/attention.csv", {}};
+  for (NamedText* file : {&mlp, &attention}) {
+    Result<std::string> text = read_text_file(file->path, kBytesMax);
+    if (!text) return complain(text.error());
+    file->text = std::move(*text);
+  }
+  const std::string gpu = arguments.gpu.empty() ? "not said" : arguments.gpu;
+  const Result<ProfileFolder> profile = import_vidur(mlp, attention, *llm, gpu);
+  if (!profile) return complain(profile.error());
+  for (const auto& [name, bytes] : *profile) {
+    const std::filesystem::path path = std::filesystem::path(arguments.out) / name;
+    const RunFile file{path.filename().string(), bytes};
+    if (Result<void> ok = write_files(path.parent_path().string(), {file}); !ok)
+      return complain(ok.error(), kExitEnvironment);
+  }
+  fmt::print("{}: kernel times of {}; kvtwin run SCENARIO --set=cost.profile={}\n", arguments.out, llm->name,
+             arguments.out);
+  return kExitDone;
+}
+
 int import_run(const ImportArguments& arguments) {
+  std::error_code ignored;
+  if (arguments.format == "vidur" ||
+      (arguments.format == "auto" && std::filesystem::is_directory(arguments.file, ignored)))
+    return import_profile(arguments);
   Result<MeasuredRun> run = read_measured(arguments);
   if (!run) return complain(run.error());
   if (!arguments.name.empty()) run->name = arguments.name;
@@ -63,7 +95,8 @@ int import_run(const ImportArguments& arguments) {
 }  // namespace
 
 void add_import_command(CLI::App& app, int* status) {
-  CLI::App* const command = app.add_subcommand("import", "a real server's run, to stand beside ours");
+  CLI::App* const command = app.add_subcommand(
+      "import", "a real server's run, to stand beside ours; kernel times, to price steps with");
   command->set_help_flag();
   const auto arguments = std::make_shared<ImportArguments>();
   command->add_option("FILE", arguments->file)->required();
@@ -73,6 +106,8 @@ void add_import_command(CLI::App& app, int* status) {
   command->add_option("--before", arguments->before);
   command->add_option("--seconds", arguments->seconds);
   command->add_option("--name", arguments->name);
+  command->add_option("--model", arguments->model);
+  command->add_option("--gpu", arguments->gpu);
   command->callback([arguments, status] { *status = import_run(*arguments); });
 }
 

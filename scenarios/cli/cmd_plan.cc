@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "models/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/compose.h"
 #include "scenarios/plan/plan.h"
@@ -17,7 +18,7 @@ namespace kvtwin {
 namespace {
 
 struct PlanArguments {
-  std::string scenario, out = "out/plan", format = "table", load;
+  std::string scenario, out = "out/plan", format = "table", load, quality;
   std::vector<std::string> slos, vary, sets, losses;
   double need = 0;
   uint32_t jobs = 0, seeds = 3;
@@ -43,6 +44,13 @@ Result<PlanSpec> spec_of(const PlanArguments& arguments) {
     Result<KnownLoss> loss = parse_loss(text);
     if (!loss) return tl::unexpected<Mistake>(loss.error());
     spec.losses.push_back(std::move(*loss));
+  }
+  if (!arguments.quality.empty()) {
+    const Result<std::string> text = read_text_file(arguments.quality);
+    if (!text) return tl::unexpected<Mistake>(text.error());
+    Result<std::vector<KnownLoss>> losses = read_losses(*text, arguments.quality);
+    if (!losses) return tl::unexpected<Mistake>(losses.error());
+    for (KnownLoss& loss : *losses) spec.losses.push_back(std::move(loss));
   }
   if (arguments.seeds == 0) return mistake("--seeds", "is 0", "1 at least");
   spec.need = arguments.need;
@@ -96,6 +104,7 @@ void add_plan_command(CLI::App& app, int* status) {
   repeated("--vary", &arguments->vary);
   repeated("--set", &arguments->sets);
   repeated("--loss", &arguments->losses);
+  command->add_option("--quality", arguments->quality);
   command->add_option("--seeds", arguments->seeds);
   command->add_option("--out", arguments->out);
   command->add_option("--jobs", arguments->jobs);

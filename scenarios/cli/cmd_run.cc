@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/check.h"
+#include "engine/prefix_bound.h"
 #include "engine/recorder.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/progress.h"
@@ -25,7 +26,7 @@ struct RunArguments {
   std::string scenario, out, format = "table", timeline, world, clock;
   std::optional<uint64_t> seed;
   std::vector<std::string> sets;
-  bool record = false, no_write = false, quiet = false;
+  bool record = false, no_write = false, quiet = false, prefix_bound = false;
 };
 
 std::string repeat_command(const RunArguments& arguments, const Scenario& scenario) {
@@ -40,11 +41,30 @@ std::string repeat_command(const RunArguments& arguments, const Scenario& scenar
   return text + fmt::format(" --seed={}", scenario.values.seed());
 }
 
+// The bound knows one tier of whole pages.
+Result<void> check_bound(const RunArguments& arguments, const Composed& composed) {
+  if (!arguments.prefix_bound) return {};
+  for (const CoreConfig& config : composed.options.engines) {
+    const char* field = config.pages_host > 0                  ? "memory.host_bytes=0"
+                        : composed.options.prefill_engines > 0 ? "engines.prefill=0"
+                        : config.policies.layout != "paged"    ? "policies.layout=paged"
+                        : config.pages_int2 > 0                ? "policies.precision=bf16"
+                        : !config.prefix_cache                 ? "limits.prefix_cache=true"
+                                                               : nullptr;
+    if (field == nullptr) continue;
+    return mistake("--prefix-bound",
+                   "the bound is of one prefix cache of whole pages on the gpu, which this run has not",
+                   fmt::format("--set={}, or run without it", field));
+  }
+  return {};
+}
+
 // What watches the run beside the metrics.
 struct Extras {
   std::unique_ptr<Recorder> recorder;
   std::unique_ptr<OutcomeLog> outcomes;
   std::unique_ptr<Timeline> timeline;
+  std::unique_ptr<PrefixBound> bound;
   std::string operations_csv;  // of a world that times operations
 };
 
@@ -61,7 +81,10 @@ std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& compo
   if (extras.outcomes && extras.outcomes->used()) {
     files.push_back({"outcomes.binpb", extras.outcomes->finish()});
   }
-  if (extras.timeline) files.push_back({"timeline.json", extras.timeline->finish()});
+  if (extras.timeline) {
+    files.push_back({"timeline.json", extras.timeline->json()});
+    files.push_back({"timeline.perfetto-trace", extras.timeline->perfetto()});
+  }
   // Last: who finds it finds everything.
   files.push_back({"run.binpb", result.SerializeAsString()});
   return files;
@@ -87,6 +110,10 @@ Client* attach(const RunArguments& arguments, const Scenario& scenario,
     observers->push_back(extras->recorder.get());
     extras->outcomes = std::make_unique<OutcomeLog>(static_cast<uint32_t>(composed->options.engines.size()));
     composed->outcome_log = extras->outcomes.get();
+  }
+  if (arguments.prefix_bound) {
+    extras->bound = std::make_unique<PrefixBound>(composed->options.engines);
+    observers->push_back(extras->bound.get());
   }
   if (window) {
     extras->timeline =
@@ -120,6 +147,7 @@ int run_scenario(const RunArguments& arguments) {
   progress.finish();
   if (!composed) return complain(composed.error());
 
+  if (const Result<void> ok = check_bound(arguments, *composed); !ok) return complain(ok.error());
   const std::string repeat = repeat_command(arguments, *scenario);
   set_check_context(repeat);
   Metrics metrics(composed->facts);
@@ -142,7 +170,8 @@ int run_scenario(const RunArguments& arguments) {
   if (!simulated) return complain(simulated.error());
   if (values != nullptr) extras.operations_csv = values->operations_csv();
 
-  const v1::RunResult result = make_result(*scenario, *composed, metrics, *simulated, *inputs);
+  v1::RunResult result = make_result(*scenario, *composed, metrics, *simulated, *inputs);
+  if (extras.bound) result.mutable_reuse()->set_bound_tokens(extras.bound->reused_tokens());
   SummaryContext context{wall_s, "", repeat};
   if (!arguments.no_write) {
     context.details = arguments.out.empty() ? fmt::format("out/run-{:016x}", *inputs) : arguments.out;
@@ -173,6 +202,7 @@ void add_run_command(CLI::App& app, int* status) {
   command->add_option("--world", arguments->world);
   command->add_option("--clock", arguments->clock);
   command->add_flag("--record", arguments->record);
+  command->add_flag("--prefix-bound", arguments->prefix_bound);
   command->add_flag("--no-write", arguments->no_write);
   command->add_flag("--quiet", arguments->quiet);
   command->callback([arguments, status] { *status = run_scenario(*arguments); });

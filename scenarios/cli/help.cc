@@ -43,7 +43,9 @@ constexpr char kRun[] = R"(Run one scenario and print what happened.
   --clock=CLOCK         of worlds cpu and cuda. wall: steps take what they take; virtual: what the cost
                         model says
   --record              keep the event log too (log.binpb), for kvtwin replay
-  --timeline=FROM..TO   keep what ran in these seconds (timeline.json), for ui.perfetto.dev
+  --timeline=FROM..TO   keep what ran in these seconds, for ui.perfetto.dev (timeline.perfetto-trace) and
+                        for chrome://tracing and reports (timeline.json)
+  --prefix-bound        say how much of the prompts a cache that knows the future could have found
   --no-write            print only, write nothing
   --quiet               no progress on stderr
 
@@ -192,6 +194,7 @@ constexpr char kPlan[] =
   --vary=FIELD=VALUES   a choice, as in kvtwin sweep: lists and steps. Repeatable: every combination
   --set=FIELD=VALUE     of all candidates
   --loss=FIELD=VALUE:PERCENT  what a choice costs in quality, where you know it; for the Pareto front
+  --quality=FILE        quality.csv of kvtwin evaluate: what formats cost there (points of right answers)
   --seeds=N             the answer must hold with so many (3)
   --allow-roofline      also where kernels were not measured; else such candidates are refused
   --out=DIR             runs are kept there and found again (out/plan)
@@ -200,7 +203,8 @@ constexpr char kPlan[] =
 Exit status 1 if no candidate holds.
 )";
 
-constexpr char kValidate[] = R"(How far a simulation can be trusted: a scenario really run, beside what the simulator says of it.
+constexpr char kValidate[] =
+    R"(How far a simulation can be trusted: a scenario really run, beside what the simulator says of it.
 
   kvtwin validate scenarios/validation/mixed.textproto --out=out/validate       on a machine with the GPU
   kvtwin validate scenarios/validation/*.textproto --recorded=tests/golden/h200   from what was recorded there
@@ -231,20 +235,26 @@ constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing els
   --out=FILE            .html: a page with plots, to be opened from disk; .md: tables, for a pull request
 )";
 
-constexpr char kImport[] = R"(A real server's run, to stand beside ours in a report.
+constexpr char kImport[] =
+    R"(A real server's run, to stand beside ours in a report; or kernel times, to price steps with.
 
   kvtwin import vllm-inf-qps.json --out=out/real
   kvtwin report out/real out/run-3f0c --out=report.html
   kvtwin compare out/run-3f0c out/real/requests.jsonl
+  kvtwin import vidur/a100 --format=vidur --model=llama-3.1-8b --out=profiles/a100
+  kvtwin run SCENARIO --set=cost.profile=profiles/a100
 
   FILE                  the result of vLLM's or SGLang's serving benchmark with single requests (--save-detailed,
-                        --output-details), AIPerf's profile_export.jsonl, or the text of vLLM's /metrics
+                        --output-details), AIPerf's profile_export.jsonl, or the text of vLLM's /metrics;
+                        or a folder with mlp.csv and attention.csv of Vidur's profiling
   --out=DIR             run.binpb, calls.csv and requests.jsonl of it
-  --format=auto         or bench, aiperf, prometheus
+  --format=auto         or bench, aiperf, prometheus, vidur
   --run=N               bench: which of a file's results, from 0; the last if it is not given
   --before=FILE         prometheus: an earlier scrape, whose counts are taken off
   --seconds=S           prometheus: how long it ran, for rates
   --name=TEXT           what the report calls it
+  --model=MODEL         vidur: whose rows to take (kvtwin list models)
+  --gpu=TEXT            vidur: what they were measured on
 )";
 
 constexpr char kList[] = R"(List what there is to choose from.

@@ -1,10 +1,14 @@
-// What --load and --loss say.
+// What --load, --loss and --quality say.
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
+#include <utility>
 
+#include "models/csv.h"
 #include "scenarios/plan/plan.h"
 
 namespace kvtwin {
@@ -16,6 +20,10 @@ Result<double> number(std::string_view text, const std::string& where) {
   if (failed == std::errc{} && end == text.data() + text.size() && std::isfinite(value)) return value;
   return mistake(where, fmt::format("\"{}\" is no number", text), "as in replay.population=1..1000");
 }
+
+// What kvtwin evaluate calls sets that keep every cell, and the precision that each is.
+constexpr std::pair<const char*, const char*> kEvaluated[] = {
+    {"full", "bf16"}, {"fp8", "fp8"}, {"int4", "int4"}, {"kivi", "kivi_int2"}, {"triaxial", "triaxial"}};
 
 }  // namespace
 
@@ -46,6 +54,47 @@ Result<KnownLoss> parse_loss(std::string_view text) {
   if (!percent) return tl::unexpected<Mistake>(percent.error());
   return KnownLoss{std::string(text.substr(0, equals)),
                    std::string(text.substr(equals + 1, colon - equals - 1)), *percent};
+}
+
+Result<std::vector<KnownLoss>> read_losses(const std::string& text, const std::string& path) {
+  CsvFile file = CsvFile::of_text(path, text);
+  const auto column = [&](const char* name) {
+    return static_cast<size_t>(std::find(file.header().begin(), file.header().end(), name) -
+                               file.header().begin());
+  };
+  const size_t policy = column("policy"), budget = column("budget"), task = column("task"),
+               accuracy = column("accuracy");
+  if (std::max({policy, budget, task, accuracy}) == file.header().size())
+    return mistake(path + ":1", "has no columns policy, budget, task and accuracy",
+                   "give the quality.csv of kvtwin evaluate --out");
+  std::map<std::string, std::map<std::string, double>> right;  // by format and task
+  CsvRow row;
+  for (Result<bool> more = file.next(&row);; more = file.next(&row)) {
+    if (!more) return tl::unexpected<Mistake>(more.error());
+    if (!*more) break;
+    if (row.text(budget) != "0" || row.text(accuracy).empty()) continue;
+    for (const auto& [evaluated, precision] : kEvaluated) {
+      if (row.text(policy) == evaluated)
+        right[precision][std::string(row.text(task))] = row.real(accuracy, 0, 1);
+    }
+  }
+  std::vector<KnownLoss> out;
+  const std::map<std::string, double>& full = right["bf16"];
+  for (const auto& [precision, tasks] : right) {
+    double points = 0;
+    size_t both = 0;
+    for (const auto& [name, share] : tasks) {
+      const auto at = full.find(name);
+      if (at == full.end()) continue;
+      points += 100 * (at->second - share);
+      ++both;
+    }
+    if (both > 0) out.push_back({"policies.precision", precision, points / static_cast<double>(both)});
+  }
+  if (out.size() < 2)
+    return mistake(path, "has no format beside full KV that answered one of its tasks",
+                   "kvtwin evaluate with full and int4, kivi or triaxial");
+  return out;
 }
 
 }  // namespace kvtwin

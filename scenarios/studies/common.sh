@@ -7,16 +7,34 @@ figure() {
 }
 # number VALUE DIGITS [FACTOR]
 number() { awk -v a="$1" -v d="${2:-2}" -v f="${3:-1}" 'BEGIN { printf "%.*f", d, a * f }'; }
+# quality POLICY BUDGET: points of right answers below full KV in the last evaluation (reports/quality), a mean over the
+# tasks that both were asked; "-" where nobody asked.
+quality() {
+  local table
+  table=$(ls "$here"/../../reports/quality/*.csv | tail -1)
+  awk -F, -v policy="$1" -v budget="$2" '
+    NR == 1 { for (i = 1; i <= NF; ++i) at[$i] = i; next }
+    $at["accuracy"] == "" { next }
+    $at["policy"] == "full" { full[$at["task"]] = $at["accuracy"] }
+    $at["policy"] == policy && $at["budget"] == budget { right[$at["task"]] = $at["accuracy"] }
+    END {
+      for (task in right) if (task in full) { sum += full[task] - right[task]; ++count }
+      if (count > 0) printf "%d", int(100 * sum / count + 0.5); else printf "-"
+    }' "$table"
+}
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf (b > 0 ? "%.2f" : "-"), (b > 0 ? a / b : 0) }'; }
 
-# run SCENARIO SET...: the run as one line of JSON; what is wrong instead, after "refused:".
+# run SCENARIO SET...: the run as one line of JSON; what is wrong instead, after "refused:". A SET may be an option,
+# --like-this.
 run() {
-  local scenario=$1 set sets=() out
+  local scenario=$1 set sets=() out err=$work/err.$BASHPID
   shift
-  for set in "$@"; do sets+=("--set=$set"); done
-  if out=$("$kvtwin" run "$scenario" --no-write --quiet --format=jsonl "${sets[@]}" 2>"$work/err"); then
+  for set in "$@"; do
+    [[ $set == --* ]] && sets+=("$set") || sets+=("--set=$set")
+  done
+  if out=$("$kvtwin" run "$scenario" --no-write --quiet --format=jsonl "${sets[@]}" 2>"$err"); then
     printf '%s' "$out"
   else
-    printf 'refused: %s' "$(head -1 "$work/err" | sed 's/^.*textproto[^ ]* //')"
+    printf 'refused: %s' "$(head -1 "$err" | sed 's/^.*textproto[^ ]* //')"
   fi
 }

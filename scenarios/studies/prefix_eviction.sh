@@ -1,31 +1,58 @@
 #!/usr/bin/env bash
-# Study e: which cached prefix should go first? LRU and LFU beside what a cache without end would find, which no
-# order of eviction can pass. Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
+# Study e: which cached prefix should go first? All orders at several sizes of memory, each beside Belady's order on
+# the very calls of its run, and beside a cache without end. Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
 #
-#   scenarios/studies/prefix_eviction.sh build/dev/scenarios/kvtwin [SESSIONS]
+#   scenarios/studies/prefix_eviction.sh build/dev/scenarios/kvtwin [SESSIONS [POPULATION [GIB...]]]
 set -euo pipefail
 
 kvtwin=${1:?the program}
-sessions=${2:-24}
+sessions=${2:-12}
+population=${3:-8}
+sizes=${4:-"100 75 50"}
+orders="lru lfu session_aware cost_aware"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . "$here/common.sh"
 
 common=(model.name=llama-3.1-8b engines.count=1 engines.tensor_parallel=1 hardware.gpus=1 "replay.sessions_max=$sessions"
-  limits.page_order=lowest_first)
-printf '## Prefix eviction on one H200: Llama-3.1-8B, %s sessions of WEKA, gaps of at most 60 s\n\n' "$sessions"
-printf '| in flight | eviction | prefix reuse | of what an endless cache finds | TTFT p90, s | session served, mean, s |\n|---|---|---|---|---|---|\n'
-for population in 4 8; do
-  endless=$(run "$here/../weka_h200.textproto" "${common[@]}" "replay.population=$population" memory.gpu_pages=4000000)
-  best=$(ratio "$(figure reused_tokens_first "$endless")" "$(figure admitted_prompt_tokens "$endless")")
-  for eviction in lru lfu endless; do
-    json=$endless
-    [[ $eviction == endless ]] ||
-      json=$(run "$here/../weka_h200.textproto" "${common[@]}" "replay.population=$population" replay.oversized=reject "policies.prefix_eviction=$eviction")
-    reuse=$(ratio "$(figure reused_tokens_first "$json")" "$(figure admitted_prompt_tokens "$json")")
-    printf '| %s | %s | %s | %s | %s | %s |\n' "$population" "$eviction" "$reuse" "$(ratio "$reuse" "$best")" \
-      "$(number "$(figure ttft_p90_ms "$json")" 1 0.001)" "$(number "$(figure session_served_mean_ms "$json")" 0 0.001)"
+  "replay.population=$population" replay.oversized=reject limits.page_order=lowest_first)
+
+row() {  # GIB NAME JSON
+  local json=$3 prompt bound
+  if [[ $json == refused:* ]]; then
+    printf '| %s | %s | %s | | | | | |\n' "$1" "$2" "$json"
+    return
+  fi
+  prompt=$(figure admitted_prompt_tokens "$json")
+  bound=$(figure reused_tokens_bound "$json")
+  printf '| %s | %s | %s | %s | %s | %s | %s | %s |\n' "$1" "$2" "$(percent "$(figure reused_tokens_first "$json")" "$prompt")" \
+    "$([[ $bound == 0 ]] && printf '' || percent "$bound" "$prompt")" "$(number "$(figure ttft_p90_ms "$json")" 1 0.001)" \
+    "$(number "$(figure session_served_mean_ms "$json")" 0 0.001)" "$(figure preemptions "$json")" "$(figure calls_rejected "$json")"
+}
+percent() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f %%", (b > 0 ? 100 * a / b : 0) }'; }
+
+# Two runs at a time; each leaves its line of JSON in a file of its own.
+start() {  # FILE SET...
+  local file=$work/$1
+  shift
+  while (($(jobs -rp | wc -l) >= 2)); do wait -n; done
+  run "$here/../weka_h200.textproto" "${common[@]}" "$@" > "$file" &
+}
+start endless memory.gpu_pages=4000000
+for gib in $sizes; do
+  for order in $orders; do
+    # Pages of 64 tokens: 128 KiB a token, 8 MiB a page.
+    start "$gib.$order" "memory.gpu_pages=$((gib * 128))" "policies.prefix_eviction=$order" --prefix-bound
   done
 done
-printf '\nThe endless cache is a bound on reuse at other times of arrival: a run that waits less sends its calls earlier.\n'
+wait
+
+printf '## Prefix eviction on one H200: Llama-3.1-8B, %s sessions of WEKA, %s in flight, gaps of at most 60 s\n\n' "$sessions" "$population"
+printf '| GiB for KV | order | prompt tokens found | found by Belady, same calls | TTFT p90, s | session served, mean, s | preemptions | rejected |\n'
+printf '|---|---|---|---|---|---|---|---|\n'
+for gib in $sizes; do
+  for order in $orders; do row "$gib" "$order" "$(cat "$work/$gib.$order")"; done
+done
+row "without end" "none goes" "$(cat "$work/endless")"
+printf '\nBelady: the pages needed last go, for the admissions and ends that this run had. Another order ends calls at other times,\nso bounds differ from row to row. Rejected calls are larger than the whole pool; their sessions end there.\n'

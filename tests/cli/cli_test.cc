@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/folder.h"
+#include "tests/support/perfetto_trace.h"
 
 namespace fs = std::filesystem;
 using kvtwin::testing::Folder;
@@ -129,7 +131,12 @@ TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays t
     CHECK(Folder::read_any(entry.path()).find(scratch.path()) == std::string::npos);
     ++files;
   }
-  CHECK(files == 6);
+  CHECK(files == 7);
+  const auto trace =
+      kvtwin::testing::read_perfetto(Folder::read_any(scratch.file("a/timeline.perfetto-trace")));
+  for (const std::string& wrong : trace.wrong) CHECK_MESSAGE(false, wrong);
+  CHECK(trace.slices.size() > 100);
+  CHECK(trace.counters.contains("gpu pages held"));
   const Outcome replayed = tool(scratch, "replay a --format=jsonl");
   CHECK(replayed.status == 0);
   CHECK(replayed.out.find("\"same\":true") != std::string::npos);
@@ -139,6 +146,44 @@ TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays t
   const Outcome cut = tool(scratch, "replay cut.binpb");
   CHECK(cut.status == 2);
   CHECK(cut.err.find("cut.binpb") == 0);
+}
+
+TEST_CASE(
+    "cli: every order of eviction is replayed to the same digest, folded or not, and finds no more than its "
+    "bound") {
+  const Folder scratch;
+  const auto number = [](const std::string& json, const std::string& name) {
+    const size_t at = json.find("\"" + name + "\":");
+    REQUIRE(at != std::string::npos);
+    return std::stoull(json.substr(at + name.size() + 3));
+  };
+  std::vector<unsigned long long> found;
+  for (const char* order : {"lru", "lfu", "session_aware", "cost_aware"}) {
+    CAPTURE(order);
+    const std::string run = fmt::format(
+        "run {} --quiet --record --format=jsonl --prefix-bound --set=memory.gpu_pages=5000 "
+        "--set=policies.prefix_eviction={} ",
+        kSample, order);
+    const Outcome folded = tool(scratch, run + "--out=a");
+    REQUIRE_MESSAGE(folded.status == 0, folded.err);
+    const Outcome single = tool(scratch, run + "--set=simulation.fold=false --out=b");
+    REQUIRE_MESSAGE(single.status == 0, single.err);
+    CHECK(Folder::read_any(scratch.file("a/log.binpb")) == Folder::read_any(scratch.file("b/log.binpb")));
+    const Outcome replayed = tool(scratch, "replay a --format=jsonl");
+    CHECK(replayed.out.find("\"same\":true") != std::string::npos);
+    found.push_back(number(folded.out, "reused_tokens_first"));
+    CHECK(found.back() > 0);
+    CHECK(found.back() <= number(folded.out, "reused_tokens_bound"));
+    CHECK(number(folded.out, "reused_tokens_bound") <= number(folded.out, "admitted_prompt_tokens"));
+  }
+  std::sort(found.begin(), found.end());
+  CHECK(std::unique(found.begin(), found.end()) == found.end());  // four orders, four results
+
+  const Outcome tiers =
+      tool(scratch,
+           fmt::format("run {} --quiet --prefix-bound --no-write --set=limits.prefix_cache=false", kSample));
+  CHECK(tiers.status == 2);
+  CHECK(tiers.err.find("--prefix-bound: the bound is of one prefix cache") != std::string::npos);
 }
 
 TEST_CASE("cli: folding changes neither decisions nor a single time") {

@@ -74,6 +74,10 @@ PlanEntry decode(uint32_t call, uint32_t context) {
   return {CallId{call}, EntryKind::kDecode, false, true, 1, context};
 }
 
+uint64_t total(const Series& series) {
+  return std::accumulate(series.integrals().begin(), series.integrals().end(), uint64_t{0});
+}
+
 // A call of 40 prompt tokens, 16 of them found in the cache, and 3 output tokens; alone on the engine.
 void one_call(Feed& feed) {
   feed.ready(100, 0, 40, 3);
@@ -225,6 +229,50 @@ TEST_CASE("metrics: a call that waits for a recall waits for a transfer, not in 
   CHECK(totals.bytes_out == 0);
   CHECK(totals.exposed.ns == 20 + 4);
   CHECK(totals.hidden.ns == 2);
+  // Over time they are the same: 20 ns of copying alone at 100 bytes a ns, then a step.
+  CHECK(total(feed.metrics.time_exposed()) == 20 + 4);
+  CHECK(total(feed.metrics.time_hidden()) == 2);
+  CHECK(total(feed.metrics.time_steps()) == 11);
+  CHECK(total(feed.metrics.rate_in()) == 2000);
+  CHECK(total(feed.metrics.rate_out()) == 0);
+}
+
+TEST_CASE("metrics: what a copy and a step did at once is hidden, and every series adds up to its total") {
+  Feed feed;
+  const auto ms = [](int64_t n) { return n * 1'000'000; };
+  feed.ready(0, 0, 40, 3);
+  feed.launch(ms(1), 0, {chunk(0, 16, 24, true, true)});
+  CoreGauges gauges;
+  gauges.calls_running = 1;
+  gauges.pages_gpu_cached = 4;
+  gauges.pages_host_total = 10;
+  gauges.pages_host_free = 7;
+  feed.metrics.saw_gauges(Instant{ms(1)}, kE0, gauges);
+  const std::vector<PageId> gpu = {PageId{5}, PageId{6}}, host = {PageId{1000}, PageId{1001}};
+  feed.metrics.saw_command(Instant{ms(2)}, StartTransfer{kE0, TransferId{0}, TransferKind::kDemote,
+                                                         Tier::kGpu, Tier::kHost, gpu, host});
+  feed.done(0, {ms(3)});
+  gauges.calls_running = 0;
+  feed.metrics.saw_gauges(Instant{ms(3)}, kE0, gauges);
+  feed.metrics.saw_event(Instant{ms(4)}, kE0, TransferDone{kE0, TransferId{0}});
+  feed.metrics.saw_gauges(Instant{ms(4)}, kE0, gauges);
+  const Metrics& m = feed.metrics;
+  const auto in_ms = [&](const Series& series, size_t bucket) {
+    REQUIRE(series.width().ns == ms(1));
+    return bucket < series.integrals().size() ? series.integrals()[bucket] / 1e6 : 0.0;
+  };
+  CHECK(in_ms(m.time_hidden(), 2) == 1);  // [2, 3): beside the step
+  CHECK(in_ms(m.time_exposed(), 2) == 0);
+  CHECK(in_ms(m.time_exposed(), 3) == 1);  // [3, 4): alone
+  CHECK(in_ms(m.time_steps(), 1) == 1);
+  CHECK(in_ms(m.time_steps(), 3) == 0);
+  CHECK(m.rate_out().integrals()[2] == 1000);  // two pages of 1,000 bytes over two ms
+  CHECK(m.rate_out().integrals()[3] == 1000);
+  CHECK(in_ms(m.pages_cached(), 1) == 4);
+  CHECK(in_ms(m.pages_host(), 3) == 3);
+  CHECK(total(m.time_hidden()) == static_cast<uint64_t>(m.totals(kE0).hidden.ns));
+  CHECK(total(m.time_exposed()) == static_cast<uint64_t>(m.totals(kE0).exposed.ns));
+  CHECK(total(m.time_steps()) == static_cast<uint64_t>(m.totals(kE0).busy.ns));
 }
 
 TEST_CASE("metrics: what a disk brought and took, and hits by tier") {
@@ -395,6 +443,23 @@ TEST_CASE("series: outgrowing its buckets keeps every integral") {
   CHECK(sum == expected);
   CHECK(series.integrals().size() <= Series::kBuckets);
   CHECK(series.width().ns * static_cast<int64_t>(Series::kBuckets) >= at);
+}
+
+TEST_CASE("series: what is spread comes evenly, and whole") {
+  Series series;
+  Prng prng(4);
+  uint64_t expected = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const auto from = static_cast<int64_t>(prng.range(0, 900'000'000));
+    const auto span = static_cast<int64_t>(prng.range(0, 5'000'000));
+    const uint64_t part = prng.range(0, 1'000'000'000'000);
+    series.spread(Instant{from}, Instant{from + span}, part);
+    expected += part;
+  }
+  CHECK(total(series) == expected);
+  Series even;
+  even.spread(Instant{500'000}, Instant{2'500'000}, 8);
+  CHECK(even.integrals() == std::vector<uint64_t>{2, 4, 2});
 }
 
 }  // namespace kvtwin

@@ -32,8 +32,12 @@ TEST_CASE("registry: the defaults are fine, and every policy that is listed can 
     axes.insert(std::string(policy.axis));
   }
   CHECK(axes.size() == 9);  // the eight of DESIGN 4, and prefix_eviction
-  CHECK(make_prefix_eviction("lru") != nullptr);
-  CHECK(make_prefix_eviction("lfu") != nullptr);
+  for (const char* name : {"lru", "lfu", "session_aware", "cost_aware"}) {
+    CHECK(complaint([&](CoreConfig* c) { c->prefix_eviction = name; }) == "");
+    CoreConfig config;
+    config.prefix_eviction = name;
+    CHECK(make_prefix_eviction(config, 16) != nullptr);
+  }
 }
 
 TEST_CASE("registry: the first policy of each axis is the default one") {

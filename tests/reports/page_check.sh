@@ -27,6 +27,11 @@ cp "$root/tests/reports/data/"*.json "$here/evidence"
 "$kvtwin" report "$here/groups" "$here/evidence" --out="$here/kv.html"
 "$node" "$root/reports/web/look.mjs" "$here/kv.html" --sections=heads,validation,quality
 
+# Copies to the host and back: over the whole run, and one by one over some seconds.
+"$kvtwin" run "$root/scenarios/validation/host_tier.textproto" --world=sim --timeline=0..2 --out="$here/tier" --quiet > /dev/null
+"$kvtwin" report "$here/tier" --out="$here/tier.html"
+"$node" "$root/reports/web/look.mjs" "$here/tier.html" --sections=transfers --plots='compute and copies,bytes moved,copies beside steps,pages by tier'
+
 # 82 replicas of 617 calls: 50,594.
 "$kvtwin" run "$small" --set=replay.replicas=82 --set=limits.calls_max=64 --out="$here/large" --quiet > /dev/null
 "$kvtwin" report "$here/large" --out="$here/large.html"

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "scenarios/plan/plan.h"
 
 using namespace kvtwin;
@@ -103,4 +105,26 @@ TEST_CASE("plan: loads and losses as they are written") {
   CHECK(parse_loss("policies.precision=int4:0.4")->percent == doctest::Approx(0.4));
   CHECK(parse_loss("policies.precision=int4:0.4")->value == "int4");
   CHECK(!parse_loss("policies.precision=int4"));
+}
+
+TEST_CASE("plan: what formats cost comes from an evaluation, over tasks that both were asked") {
+  const std::string table =
+      "policy,budget,task,right,accuracy\n"
+      "full,0,keys,99,0.99\nfull,0,lists,90,0.9\n"
+      "int4,0,keys,97,0.97\nint4,0,lists,88,0.88\nint4,0,alone,1,0.01\n"
+      "kivi,0,keys,49,0.49\nsnapkv,64,keys,50,0.5\n";
+  const auto losses = read_losses(table, "quality.csv");
+  REQUIRE(losses);
+  std::map<std::string, double> by;
+  for (const KnownLoss& loss : *losses) {
+    CHECK(loss.field == "policies.precision");
+    by[loss.value] = loss.percent;
+  }
+  CHECK(by.size() == 3);  // what drops cells is left out
+  CHECK(by["bf16"] == doctest::Approx(0));
+  CHECK(by["int4"] == doctest::Approx(2));
+  CHECK(by["kivi_int2"] == doctest::Approx(50));
+  CHECK(!read_losses("policy,task\n", "quality.csv"));
+  CHECK(!read_losses("policy,budget,task,accuracy\nfull,0,keys,0.9\n", "quality.csv"));
+  CHECK(!read_losses("policy,budget,task,accuracy\nfull,0,keys,1.9\nint4,0,keys,1\n", "quality.csv"));
 }

@@ -209,6 +209,12 @@ void ScriptClient::next_call(Instant now, uint32_t call, ClientEvents* events) {
   --unanswered_;
   const uint32_t next = call + 1;
   if (next % options_.calls_per_session != 0) {
+    if (draw({options_.seed, call, 0x417}) % 100 < options_.hints_per_100) {
+      const auto gap = static_cast<int64_t>(draw({options_.seed, call, 0x418}) %
+                                            (2 * static_cast<uint64_t>(options_.gap_ns_max) + 1));
+      events->push_back(SessionHint{SessionId{call / options_.calls_per_session},
+                                    SessionHint::Kind::kNextCallExpected, Duration{gap}});
+    }
     schedule(now, next, calls_[next].gap_ns, Kind::kReady, events);
   } else {
     events->push_back(

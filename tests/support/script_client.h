@@ -31,6 +31,7 @@ struct ScriptClientOptions {
   bool early_ends = false;      // the world may sample end-of-sequence
   bool late_rejects = false;    // by an engine with less memory, once another has computed the prompt
   bool roles = false;           // prompts say what their tokens are
+  uint32_t hints_per_100 = 0;   // calls after which the next one is announced, rightly or wrongly
 };
 
 class ScriptClient final : public Client, public TokenSource {

@@ -90,6 +90,10 @@ class Runner {
     if (what == "cancel") return CallCancelled{CallId{number(words[1], 1)}};
     if (what == "arrived") return TransferDone{config_.engine, TransferId{number(words[1], 1) - 1}};
     if (what == "failed") return TransferFailed{config_.engine, TransferId{number(words[1], 1) - 1}};
+    if (what == "expect") {
+      return SessionHint{SessionId{number(words[1])}, SessionHint::Kind::kNextCallExpected,
+                         Duration{int64_t{number(options["s"])} * 1'000'000'000}};
+    }
     KVT_CHECK(what == "end");
     return SessionHint{SessionId{number(words[1])}, SessionHint::Kind::kSessionEnds, {}};
   }

@@ -9,7 +9,7 @@
 //            is: the first 32 tokens are units 0.. of space a, the next 16 units 0.. of space b; further
 //            tokens have no identity. A capital letter is a space that belongs to this call alone.
 //          done sN | done sN..sM [eos=rN] [kept=5,9 | live=0-4,8-9] | cancel rN | arrived tN | failed tN |
-//          end S
+//          end S | expect S s=SECONDS
 // Commands: launch sN rA:tokens ... | launch sN..sM ... (folded)   rA:8+32 reuses 32 tokens
 //             and cut rN:begin-end:keep,... for a compression (? where the world counts)
 //             and pad=T where dense kernels run on more tokens

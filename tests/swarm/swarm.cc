@@ -9,6 +9,7 @@
 #include "engine/base/check.h"
 #include "engine/driver.h"
 #include "engine/policy/registry.h"
+#include "engine/prefix_bound.h"
 #include "tests/support/describe.h"
 #include "tests/support/script_backend.h"
 #include "tests/support/script_client.h"
@@ -282,7 +283,7 @@ void draw_disk(CoreConfig* config, Prng* prng) {
   }
 }
 
-Setting draw_setting(uint64_t seed) {
+Setting draw_family(uint64_t seed) {
   Prng prng(draw({seed, 0x5a4}));
   Setting setting;
   CoreConfig config;
@@ -359,6 +360,60 @@ Setting draw_setting(uint64_t seed) {
   return setting;
 }
 
+// A setting of another family, whose clients announce what follows, or say nothing of it.
+Setting draw_evictions(uint64_t seed) {
+  Prng prng(draw({seed, 0xe71c}));
+  Setting setting = draw_family(one_of({uint64_t{1}, kSnapshotSeeds, kClusterSeeds, kDemotionSeeds}, &prng) +
+                                seed - kEvictionSeeds);
+  const std::string eviction = one_of({"session_aware", "session_aware", "cost_aware"}, &prng);
+  const uint32_t doubling = one_of({0u, 1u, 20u, 1'000u}, &prng);
+  for (CoreConfig& config : setting.run.engines) {
+    config.page_order = PageOrder::kLowestFirst;
+    config.prefix_eviction = eviction;
+    config.eviction_doubling_tokens = doubling;
+  }
+  setting.client.hints_per_100 = prng.chance(1, 4) ? 0 : number(&prng, 1, 100);
+  // Long enough for sessions to be given up.
+  if (prng.chance(1, 2)) setting.client.gap_ns_max = 90'000'000'000;
+  return setting;
+}
+
+Setting draw_setting(uint64_t seed) {
+  return seed < kEvictionSeeds ? draw_family(seed) : draw_evictions(seed);
+}
+
+// What is found in caches, as Metrics counts it: beside the bound, where there is one.
+class ReuseObserver final : public Observer {
+ public:
+  explicit ReuseObserver(const RunOptions& options) : bound_(options.engines) {
+    bounded_ = options.prefill_engines == 0;
+    for (const CoreConfig& config : options.engines) {
+      bounded_ = bounded_ && config.pages_host == 0 && config.policies.layout == "paged" &&
+                 config.policies.precision == "bf16";
+    }
+  }
+  void saw_event(Instant now, EngineId engine, const Event& event) override {
+    bound_.saw_event(now, engine, event);
+  }
+  void saw_command(Instant now, const Command& command) override {
+    bound_.saw_command(now, command);
+    const auto* step = std::get_if<LaunchStep>(&command);
+    if (step == nullptr) return;
+    for (const PlanEntry& entry : step->entries) {
+      if (entry.first && admitted_.insert(entry.call).second) found_ += entry.context;
+    }
+  }
+  bool bounded() const { return bounded_; }
+  uint64_t found() const { return found_; }
+  uint64_t bound() const { return bound_.reused_tokens(); }
+
+ private:
+  PrefixBound bound_;
+  std::set<CallId> admitted_;
+  uint64_t found_ = 0;
+  bool bounded_ = true;
+};
+
 // Says everything aloud.
 class Narrator final : public Observer {
  public:
@@ -383,6 +438,7 @@ class Narrator final : public Observer {
 struct Run {
   RunEnd end;
   bool content = false;
+  uint64_t above_bound = 0;  // tokens found that no cache of this size can have found
   std::vector<ScriptClient::Answer> answers;
 };
 
@@ -391,11 +447,13 @@ Run run_once(const Setting& setting, Probes* probes, bool aloud = false) {
   ScriptBackend world(setting.world, setting.run.engines, &client);
   ProbeObserver observer(setting.run.engines, probes);
   Narrator narrator;
-  std::vector<Observer*> observers{&observer};
+  ReuseObserver reuse(setting.run);
+  std::vector<Observer*> observers{&observer, &reuse};
   if (aloud) observers.insert(observers.begin(), &narrator);
   Run result;
   result.end = run(setting.run, &client, &world, observers);
   result.content = client.content();
+  if (reuse.bounded() && reuse.found() > reuse.bound()) result.above_bound = reuse.found() - reuse.bound();
   result.answers = client.answers();
   return result;
 }
@@ -423,6 +481,8 @@ SwarmResult run_swarm(uint64_t seed, Probes* probes) {
   result.events = folded.end.events;
   if (!folded.end.idle) result.differences.push_back("it ended with calls that were never answered");
   if (!folded.content) result.differences.push_back("the Client still waits");
+  if (folded.above_bound > 0)
+    result.differences.push_back(fmt::format("{} tokens found beyond the bound", folded.above_bound));
   compare("run again", folded, run_once(setting, probes), &result);
   setting.world.pieces = true;
   compare("answered in pieces", folded, run_once(setting, probes), &result);
@@ -446,7 +506,10 @@ void print_swarm(uint64_t seed, bool folded) {
       static_cast<int>(c.batch_order), static_cast<int>(c.admission), c.watermark_pages,
       static_cast<int>(c.page_order), c.prefix_cache, c.prefix_eviction, c.policies.identity,
       c.clean_pages_target, c.clean_batch_pages, c.evict_batch_pages);
-  if (seed >= kClusterSeeds) {
+  if (seed >= kEvictionSeeds) {
+    fmt::print("hints after {} % of calls, doubling {} tokens\n", setting.client.hints_per_100,
+               c.eviction_doubling_tokens);
+  } else if (seed >= kClusterSeeds) {
     fmt::print("{} of the engines compute prompts, routing {}\n", setting.run.prefill_engines,
                static_cast<int>(setting.run.routing));
   } else if (seed >= kFormatSeeds && seed < kSnapshotSeeds) {

@@ -41,6 +41,9 @@ constexpr uint64_t kArenaSeeds = 7'000'000;
 // From this seed on, a disk stands behind the host tier.
 constexpr uint64_t kDiskSeeds = 8'000'000;
 
+// From this seed on, prefixes are evicted by what clients say, or by cost.
+constexpr uint64_t kEvictionSeeds = 9'000'000;
+
 struct SwarmResult {
   uint64_t digest = 0;
   uint64_t events = 0;

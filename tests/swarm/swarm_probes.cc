@@ -110,6 +110,13 @@ Probes snapshot_probes() {
 
 Probes all_probes(uint64_t last) {
   Probes probes;
+  if (last >= kEvictionSeeds) {
+    for (const char* name : {"a call was preempted", "a recall arrived", "a prefix from another session",
+                             "a call was handed over", "no page free and none to evict"}) {
+      probes[name] = 0;
+    }
+    return probes;
+  }
   if (last >= kDiskSeeds) return disk_probes();
   if (last >= kArenaSeeds) return arena_probes();
   if (last >= kDemotionSeeds) return demotion_probes();

@@ -67,6 +67,15 @@ TEST_CASE("X-3 X-4 X-5 swarm: calls that go on from compressed prefixes") {
   }
 }
 
+TEST_CASE("X-3 X-4 swarm: prefixes evicted by what clients say, or by cost, and never beyond the bound") {
+  Probes probes = all_probes(200);
+  for (uint64_t seed = kEvictionSeeds; seed < kEvictionSeeds + 400; ++seed) {
+    CAPTURE(seed);
+    const SwarmResult result = run_swarm(seed, &probes);
+    for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
+  }
+}
+
 // Every call is served once, a page is adopted only after its transfer ended (the checker knows what is in
 // each), a source is let go once, and routers decide the same however the world folds its steps.
 TEST_CASE("X-3 X-4 swarm: engines that are not alike, prompts and decodes apart, all routers") {

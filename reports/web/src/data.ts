@@ -29,6 +29,13 @@ export interface Heads {
   needed: number[];
 }
 
+// Steps and copies of the seconds that kvtwin run --timeline kept: [engine, row, index of names, from s, to s,
+// pages]; row 0 steps, 1 host to gpu, 2 gpu to host.
+export interface Timeline {
+  names: string[];
+  spans: [number, number, number, number, number, number][];
+}
+
 export interface Run {
   dir: string;
   name: string;
@@ -40,6 +47,7 @@ export interface Run {
   calls: CallColumns;
   sessions: string[];
   heads?: Heads;
+  timeline?: Timeline;
 }
 
 // validation.json of kvtwin validate.

@@ -13,6 +13,7 @@ import { element, section, start } from "./page.js";
 import { attribution, latencies, memory, overRun, overview, unpackAll } from "./runs.js";
 import { gantt } from "./sessions.js";
 import { sweeps } from "./sweep.js";
+import { transfers } from "./transfers.js";
 
 echarts.use([
   BarChart, CanvasRenderer, CustomChart, DataZoomComponent, GridComponent, HeatmapChart, LegendComponent,
@@ -38,6 +39,7 @@ if (report.runs.length > 0) {
   overview(report.runs);
   latencies(report.runs, calls);
   overRun(report.runs);
+  transfers(report.runs);
   attribution(report.runs);
   memory(report.runs);
   heads(report.runs);

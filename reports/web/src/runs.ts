@@ -2,6 +2,7 @@
 
 import { quantile, tpot, unpack, type Calls, type Run } from "./data.js";
 import { number, plot, section, table } from "./page.js";
+import { kMoved } from "./transfers.js";
 
 const kOverview: [string, string, string][] = [
   ["calls_finished", "calls finished", ""],
@@ -138,7 +139,9 @@ function overTime(calls: Calls, share: number): [number, number][] {
 export function overRun(runs: Run[]): void {
   const into = section("time", "Over time", "Means over equal pieces of the run.");
   const names = new Map<string, string>();
-  for (const run of runs) for (const series of run.series) names.set(series.name, series.unit);
+  for (const run of runs) {
+    for (const series of run.series) if (!kMoved.includes(series.name)) names.set(series.name, series.unit);
+  }
   for (const [name, unit] of names) {
     plot(into, name.replaceAll("_", " "), () => ({
       xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 28 },

@@ -91,7 +91,8 @@ interface Drawing {
   style(): object;
 }
 
-function bar(_: unknown, api: Drawing): object {
+// A piece of a lane: value is [lane, from, to, ...].
+export function bar(_: unknown, api: Drawing): object {
   const lane = api.value(0);
   const [x, y] = api.coord([api.value(1), lane]);
   const [end] = api.coord([api.value(2), lane]);

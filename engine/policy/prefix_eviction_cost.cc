@@ -1,0 +1,38 @@
+#include <algorithm>
+
+#include "engine/policy/prefix_eviction.h"
+
+namespace kvtwin {
+namespace {
+
+// Work is counted in 1/1024 of a first token's. A node's tokens take on average what the one in its middle
+// takes: work per token is linear in what stands before it (products the same for each, attention growing).
+// The floor makes up for uses that lie long ago: what was used since starts above all that has gone
+// meanwhile.
+class CostAware final : public PrefixEviction {
+ public:
+  explicit CostAware(uint32_t doubling_pages) : doubling_(doubling_pages) {}
+
+  uint64_t rank(const PrefixUse& use) const override {
+    const uint64_t uses = std::clamp<uint32_t>(use.uses, 1, 0xffff);
+    const uint64_t middle = uint64_t{use.pages_before} + use.pages / 2;
+    const uint64_t work = kUnit + (doubling_ > 0 ? middle * kUnit / doubling_ : 0);
+    return std::min(use.floor, kFloorMax) + uses * work;
+  }
+  uint64_t floor() const override { return floor_; }
+  void evicted(uint64_t rank) override { floor_ = std::max(floor_, rank); }
+
+ private:
+  // uses * work < 2^16 * 2^43: the sum below stays within 64 bits whatever happens.
+  static constexpr uint64_t kUnit = 1024, kFloorMax = uint64_t{1} << 62;
+  const uint32_t doubling_;
+  uint64_t floor_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<PrefixEviction> make_cost_aware_eviction(uint32_t doubling_pages) {
+  return std::make_unique<CostAware>(doubling_pages);
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,21 @@
+#include "engine/policy/prefix_eviction.h"
+
+namespace kvtwin {
+namespace {
+
+// The two highest bits say how much it is awaited; below them LRU's stamp: 2^62 uses before it would spill.
+// Not by when a session is expected: that found less than LRU. Whoever comes back soon may still queue for long,
+// and pauses are too scattered for their mean to order them.
+class SessionAware final : public PrefixEviction {
+ public:
+  uint64_t rank(const PrefixUse& use) const override {
+    return static_cast<uint64_t>(use.awaited) << 62 | (use.stamp & ((uint64_t{1} << 62) - 1));
+  }
+  bool asks_sessions() const override { return true; }
+};
+
+}  // namespace
+
+std::unique_ptr<PrefixEviction> make_session_aware_eviction() { return std::make_unique<SessionAware>(); }
+
+}  // namespace kvtwin

@@ -1,0 +1,146 @@
+// Copies between tiers beside compute: what was hidden and what was waited for, over the run and copy by copy;
+// and where cached pages were.
+
+import type { EChartsCoreOption } from "echarts/core";
+import type { Run, Series, Timeline } from "./data.js";
+import { colours, number, plot, section, table } from "./page.js";
+import { bar } from "./sessions.js";
+
+// Series that are drawn here, and not under "Over time".
+export const kMoved = ["pages_cached", "pages_host", "pages_disk", "time_steps", "time_hidden", "time_exposed", "rate_in", "rate_out"];
+
+export function transfers(runs: Run[]): void {
+  const shown = runs.filter((run) => kMoved.some((name) => moves(run, name)) || run.timeline);
+  if (shown.length === 0) return;
+  const into = section(
+    "transfers",
+    "Transfers and tiers",
+    "Time of engines, piece by piece of the run: a step alone, a step beside a copy (the copy is hidden), a copy that was waited for (exposed). Sums are those of the overview.",
+  );
+  for (const run of shown) {
+    if (moves(run, "time_hidden") || moves(run, "time_exposed")) {
+      plot(into, `${run.name}: compute and copies`, () => overlap(run));
+      plot(into, `${run.name}: bytes moved`, () => rates(run), 220);
+    }
+    if (run.timeline) {
+      const timeline = run.timeline;
+      plot(into, `${run.name}: copies beside steps`, () => lanes(timeline), 120 + 40 * rowsOf(timeline).length);
+    }
+    if (moves(run, "pages_cached") || moves(run, "pages_host")) plot(into, `${run.name}: pages by tier`, () => tiers(run));
+  }
+  table(into, "Copies", ["", ...shown.map((run) => run.name)], kSums.map(([key, label]) => [label, ...shown.map((run) => number(run.summary[key]))]));
+}
+
+const kSums = [
+  ["transfers", "commanded copies"],
+  ["transfer_bytes_in", "bytes to the GPU"],
+  ["transfer_bytes_out", "bytes from the GPU"],
+  ["transfer_hidden_s", "hidden, s"],
+  ["transfer_exposed_s", "exposed, s"],
+] as const;
+
+function moves(run: Run, name: string): boolean {
+  return run.series.some((series) => series.name === name && series.mean.some((value) => value > 0));
+}
+
+function find(run: Run, name: string): Series | undefined {
+  return run.series.find((series) => series.name === name);
+}
+
+// Widths differ by powers of two, since each series doubles its own when it is outgrown: values of one at the
+// places of another are those of the piece that they lie in.
+function at(series: Series | undefined, seconds: number): number {
+  if (!series) return 0;
+  return series.mean[Math.floor(seconds / series.width_s + 1e-9)] ?? 0;
+}
+
+function points(run: Run, names: string[], value: (read: (name: string) => number) => number): [number, number][] {
+  const all = names.map((name) => find(run, name)).filter((series): series is Series => series !== undefined);
+  const width = Math.min(...all.map((series) => series.width_s));
+  const count = Math.max(...all.map((series) => Math.ceil((series.mean.length * series.width_s) / width)));
+  return Array.from({ length: count }, (_, i) => [i * width, value((name) => at(find(run, name), (i + 0.5) * width))]);
+}
+
+function area(name: string, colour: string | undefined, stack: string, data: [number, number][]): object {
+  return { name, type: "line", step: "start", stack, showSymbol: false, lineStyle: { width: 0.5 }, color: colour, areaStyle: { opacity: 0.75 }, data };
+}
+
+const kSeconds = { type: "value", name: "s", nameLocation: "middle", nameGap: 28 };
+
+function overlap(run: Run): EChartsCoreOption {
+  const names = ["time_steps", "time_hidden", "time_exposed"];
+  const exposed = (read: (name: string) => number) => Math.max(0, read("time_exposed"));
+  const hidden = (read: (name: string) => number) => Math.min(read("time_steps"), read("time_hidden"));
+  return {
+    xAxis: kSeconds,
+    yAxis: { type: "value", name: "engines" },
+    dataZoom: [{ type: "inside" }],
+    series: [
+      area("a step alone", colours[0], "time", points(run, names, (read) => Math.max(0, read("time_steps") - hidden(read)))),
+      area("a step beside a copy: hidden", colours[2], "time", points(run, names, hidden)),
+      area("a copy waited for: exposed", colours[3], "time", points(run, names, exposed)),
+    ],
+  };
+}
+
+function rates(run: Run): EChartsCoreOption {
+  const line = (name: string, key: string, colour: string | undefined) => ({
+    name, type: "line", step: "start", showSymbol: false, color: colour, data: points(run, ["rate_in", "rate_out"], (read) => read(key)),
+  });
+  return {
+    xAxis: kSeconds,
+    yAxis: { type: "value", name: "GB/s" },
+    dataZoom: [{ type: "inside" }],
+    series: [line("to the GPU", "rate_in", colours[1]), line("from the GPU", "rate_out", colours[4])],
+  };
+}
+
+function tiers(run: Run): EChartsCoreOption {
+  const names = ["pages_held", "pages_cached", "pages_host", "pages_disk"];
+  const labels = ["GPU, needed by calls", "GPU, cached", "host", "disk"];
+  return {
+    xAxis: kSeconds,
+    yAxis: { type: "value", name: "pages" },
+    dataZoom: [{ type: "inside" }],
+    series: names
+      .map((name, i) => ({ name, label: labels[i] ?? name, colour: colours[[0, 4, 1, 6][i] ?? 0] }))
+      .filter(({ name }) => moves(run, name))
+      .map(({ name, label, colour }) => area(label, colour, "pages", points(run, names, (read) => read(name)))),
+  };
+}
+
+const kRows = ["steps", "host to GPU", "GPU to host"];
+
+// "engine 1: host to GPU", where there is anything, in order.
+function rowsOf(timeline: Timeline): { key: number; label: string }[] {
+  const keys = [...new Set(timeline.spans.map(([engine, row]) => engine * 3 + row))].sort((a, b) => a - b);
+  const engines = new Set(timeline.spans.map(([engine]) => engine)).size;
+  return keys.map((key) => ({ key, label: (engines > 1 ? `engine ${Math.floor(key / 3)}: ` : "") + (kRows[key % 3] ?? "") }));
+}
+
+function lanes(timeline: Timeline): EChartsCoreOption {
+  const rows = rowsOf(timeline);
+  const lane = new Map(rows.map(({ key }, i) => [key, i]));
+  return {
+    tooltip: { trigger: "item", confine: true, formatter: (shown: { seriesName: string; data: { value: number[] } }) => tip(shown) },
+    grid: { left: 150, right: 24, top: 40, bottom: 72 },
+    xAxis: { ...kSeconds, scale: true },
+    yAxis: { type: "category", data: rows.map(({ label }) => label), inverse: true },
+    dataZoom: [{ type: "inside" }, { type: "slider", height: 16, bottom: 8 }],
+    series: timeline.names.map((name, n) => ({
+      name,
+      type: "custom",
+      itemStyle: { color: colours[{ decode: 0, prefill: 1, recall: 2, demote: 4 }[name] ?? n % colours.length] },
+      encode: { x: [1, 2], y: 0 },
+      renderItem: bar,
+      data: timeline.spans
+        .filter((span) => span[2] === n)
+        .map(([engine, row, , from, to, pages]) => ({ value: [lane.get(engine * 3 + row) ?? 0, from, to, pages] })),
+    })),
+  };
+}
+
+function tip(shown: { seriesName: string; data: { value: number[] } }): string {
+  const [, from = 0, to = 0, pages = 0] = shown.data.value;
+  return `${shown.seriesName}: ${((to - from) * 1e3).toFixed(3)} ms from ${from.toFixed(4)} s${pages > 0 ? `<br>${pages} pages` : ""}`;
+}

@@ -1,0 +1,166 @@
+// Which cached prefix goes first, when a new call needs room.
+
+#include <doctest/doctest.h>
+
+#include "tests/support/policy_configs.h"
+#include "tests/support/table.h"
+
+using namespace kvtwin;
+using kvtwin::testing::check_table;
+
+namespace {
+
+// Eight pages: three sessions' prefixes of two fill all but two of them.
+CoreConfig eight_pages(const char* eviction) {
+  CoreConfig config = kvtwin::testing::table_config();
+  config.prefix_cache = true;
+  config.pages_gpu = 8;
+  config.prefix_eviction = eviction;
+  return config;
+}
+
+std::string three_sessions(const std::string& then) {
+  return R"(
+    arrive r1 prompt=32 output=1 session=1 is=a:32     launch s1 r1:32
+    done s1                                            finish r1:1
+    arrive r2 prompt=32 output=1 session=2 is=b:32     launch s2 r2:32
+    done s2                                            finish r2:1
+    arrive r3 prompt=32 output=1 session=3 is=c:32     launch s3 r3:32
+    done s3                                            finish r3:1
+)" + then;
+}
+
+}  // namespace
+
+TEST_CASE("eviction: lru takes from the session that was away longest, whatever its client says") {
+  check_table(eight_pages("lru"), three_sessions(R"(
+    expect 1 s=1                                       -
+    end 2                                              forget 2
+    arrive r4 prompt=64 output=1 session=4 is=d:64     launch s4 r4:64
+    done s4                                            finish r4:1
+    arrive r5 prompt=33 output=1 session=1 is=a:32     launch s5 r5:33
+  )"));
+}
+
+TEST_CASE("eviction: session_aware takes first from a session that has ended") {
+  check_table(eight_pages("session_aware"), three_sessions(R"(
+    expect 1 s=1                                       -
+    end 2                                              forget 2
+    expect 3 s=1                                       -
+    arrive r4 prompt=64 output=1 session=4 is=d:64     launch s4 r4:64
+    done s4                                            finish r4:1
+    arrive r5 prompt=33 output=1 session=1 is=a:32     launch s5 r5:1+32
+    done s5                                            finish r5:1
+    arrive r6 prompt=33 output=1 session=3 is=c:32     launch s6 r6:1+32
+  )"));
+}
+
+TEST_CASE("eviction: session_aware takes then by age from sessions that are expected, whatever they said") {
+  check_table(eight_pages("session_aware"), three_sessions(R"(
+    expect 1 s=5                                       -
+    expect 2 s=50                                      -
+    expect 3 s=20                                      -
+    arrive r4 prompt=64 output=1 session=4 is=d:64     launch s4 r4:64
+    done s4                                            finish r4:1
+    arrive r5 prompt=33 output=1 session=2 is=b:32     launch s5 r5:1+32
+    done s5                                            finish r5:1
+    arrive r6 prompt=33 output=1 session=3 is=c:32     launch s6 r6:1+32
+    done s6                                            finish r6:1
+    arrive r7 prompt=33 output=1 session=1 is=a:32     launch s7 r7:33
+  )"));
+}
+
+TEST_CASE("eviction: without a word from clients, session_aware is lru") {
+  check_table(eight_pages("session_aware"), three_sessions(R"(
+    arrive r4 prompt=64 output=1 session=4 is=d:64     launch s4 r4:64
+    done s4                                            finish r4:1
+    arrive r5 prompt=33 output=1 session=2 is=b:32     launch s5 r5:1+32
+    done s5                                            finish r5:1
+    arrive r6 prompt=33 output=1 session=1 is=a:32     launch s6 r6:33
+  )"));
+}
+
+TEST_CASE("eviction: what a waiting call is about to use stays, although it is the oldest") {
+  CoreConfig config = eight_pages("session_aware");
+  config.calls_max = 1;
+  check_table(config, three_sessions(R"(
+    expect 1 s=20                                      -
+    expect 2 s=20                                      -
+    expect 3 s=20                                      -
+    arrive r4 prompt=64 output=2 session=4 is=d:64     launch s4 r4:64     # takes session 1's two pages
+    arrive r5 prompt=33 output=1 session=2 is=b:32     -                   # waits
+    expect 2 s=50                                      -                   # not while a call of it is here
+    done s4                                            launch s5 r4:1      # a fifth page: of session 3
+    done s5                                            finish r4:2 launch s6 r5:1+32
+  )"));
+}
+
+TEST_CASE("eviction: a prefix that two sessions share stays while one of them is waited for") {
+  check_table(eight_pages("session_aware"), R"(
+    arrive r1 prompt=32 output=1 session=1 is=a:32     launch s1 r1:32
+    done s1                                            finish r1:1
+    arrive r2 prompt=33 output=1 session=2 is=a:32     launch s2 r2:1+32
+    done s2                                            finish r2:1
+    expect 1 s=50                                      -
+    end 2                                              forget 2
+    arrive r3 prompt=32 output=1 session=3 is=c:32     launch s3 r3:32
+    done s3                                            finish r3:1
+    expect 3 s=20                                      -
+    end 3                                              forget 3
+    arrive r4 prompt=96 output=1 session=4 is=d:96     launch s4 r4:64
+    done s4                                            launch s5 r4:32
+    done s5                                            finish r4:1
+    arrive r5 prompt=33 output=1 session=1 is=a:32     launch s6 r5:1+32
+  )");
+}
+
+// 1,024 x uses above the floor, and more with every page before.
+TEST_CASE("eviction: cost_aware keeps what was used twice before what was used once, and forgets in time") {
+  check_table(eight_pages("cost_aware"), three_sessions(R"(
+    arrive r4 prompt=33 output=1 session=1 is=a:32     launch s4 r4:1+32   # used twice: 2,048
+    done s4                                            finish r4:1
+    arrive r5 prompt=64 output=1 session=4 is=d:64     launch s5 r5:64     # b goes at 1,024: the floor
+    done s5                                            finish r5:1
+    arrive r6 prompt=33 output=1 session=1 is=a:32     launch s6 r6:1+32   # one page more: c's tail
+    done s6                                            finish r6:1
+    arrive r7 prompt=64 output=1 session=5 is=e:64     launch s7 r7:64     # c, then d (floor + 1,024) for a (floor + 3,072)
+    done s7                                            finish r7:1
+    arrive r8 prompt=33 output=1 session=1 is=a:32     launch s8 r8:1+32
+  )"));
+}
+
+TEST_CASE("eviction: cost_aware keeps what stands behind much context, which takes longer to compute again") {
+  CoreConfig config = eight_pages("cost_aware");
+  config.eviction_doubling_tokens = 16;
+  check_table(config, R"(
+    arrive r1 prompt=64 output=1 session=1 is=a:64     launch s1 r1:64     # a node of four pages: middle 2
+    done s1                                            finish r1:1
+    arrive r2 prompt=32 output=1 session=2 is=b:32     launch s2 r2:32     # of two: middle 1
+    done s2                                            finish r2:1
+    arrive r3 prompt=48 output=1 session=3 is=c:48     launch s3 r3:48     # b's tail, although a is older
+    done s3                                            finish r3:1
+    arrive r4 prompt=65 output=1 session=1 is=a:64     launch s4 r4:1+64
+  )");
+}
+
+TEST_CASE("eviction: cost_aware forgets a favourite of long ago, once others have gone at a higher rank") {
+  check_table(eight_pages("cost_aware"), R"(
+    arrive r1 prompt=32 output=1 session=1 is=a:32     launch s1 r1:32
+    done s1                                            finish r1:1
+    arrive r2 prompt=33 output=1 session=1 is=a:32     launch s2 r2:1+32
+    done s2                                            finish r2:1
+    arrive r3 prompt=33 output=1 session=1 is=a:32     launch s3 r3:1+32
+    done s3                                            finish r3:1         # a: 3,072
+    arrive r4 prompt=64 output=1 session=2 is=b:64     launch s4 r4:64
+    done s4                                            finish r4:1
+    arrive r5 prompt=65 output=1 session=2 is=b:64     launch s5 r5:1+64
+    done s5                                            finish r5:1         # b: 2,048
+    arrive r6 prompt=64 output=1 session=3 is=c:64     launch s6 r6:64     # for two of b's pages: the floor
+    done s6                                            finish r6:1
+    arrive r7 prompt=65 output=1 session=3 is=c:64     launch s7 r7:1+64
+    done s7                                            finish r7:1         # c: 2,048 + 2,048
+    arrive r8 prompt=64 output=1 session=4 is=d:64     launch s8 r8:64     # for what is left of b, and for a
+    done s8                                            finish r8:1
+    arrive r9 prompt=65 output=1 session=3 is=c:64     launch s9 r9:1+64
+  )");
+}
