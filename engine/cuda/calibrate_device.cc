@@ -19,6 +19,10 @@ namespace {
 
 constexpr uint32_t kPagesGpu = 20480, kPagesHost = 1024;
 constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
+// A GPU that computes prompts lowers its clock some 40 ms after it began, again after some 600 ms, and
+// forgets either in about as long (reports/validation/2026-11-22-h200.md).
+constexpr double kLoadWindowUs = 40e3, kLongLoadWindowUs = 800e3, kQuietUs = 100e3;
+constexpr uint32_t kLoadSteps = 8;
 
 Measured less(const Measured& m, double us) {
   const auto one = [us](double value) { return std::max(0.0, value - us); };
@@ -82,7 +86,14 @@ class Calibration {
   void chunks();
   Result<void> launches();
   void copies();
+  void both_ways();
+  void copies_beside_steps();
   void beside_copies();
+  void after_load();
+  void after_long_load();
+  void quiet();
+  static uint32_t warm_steps(uint32_t tokens), chunk_steps(uint32_t tokens);
+  Result<void> launched();
   Result<void> held_out();
   void figure(const std::string& name, const char* unit, const std::vector<double>& values);
   void say(const std::string& text) const {
@@ -94,6 +105,7 @@ class Calibration {
   const std::vector<uint32_t> rows_;
   std::unique_ptr<DeviceModel> model_;
   std::unique_ptr<StepBench> plain_, timed_;
+  std::map<uint32_t, double> launching_;  // by calls: what a decode step takes longer that is no graph
   std::vector<Point> points_;
   std::map<std::pair<std::string, std::string>, Sizes> tables_;
   MeasuredDevice out_;
@@ -149,15 +161,35 @@ void Calibration::keep(const char* operation, const std::string& shape, uint32_t
   tables_[{operation, shape}].emplace(std::pair(rows, context), value);
 }
 
+// Decodes for a while: the clock recovers from chunks.
+void Calibration::quiet() {
+  const std::vector<BenchCall> calls(32, BenchCall{1, 512, true});
+  plain_->series(calls, 32, kQuietUs);
+}
+
+// Steps of a chunk until the window that a price looks back on is full of them. 8 GFLOP a token, at 600
+// TFLOP/s and never below 5 ms a step.
+uint32_t Calibration::warm_steps(uint32_t tokens) {
+  return 1 + static_cast<uint32_t>(kLoadWindowUs / std::max(5e3, tokens * 22.0));
+}
+
+// So few that the clock does not fall for the second time.
+uint32_t Calibration::chunk_steps(uint32_t tokens) {
+  return std::clamp(static_cast<uint32_t>(350e3 / (tokens * 22.0)), 3u, 14u);
+}
+
 // Steps as they are, then with events between operations. `attention`: what depends on contexts is kept too.
 void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool attention) {
   const BenchShape guess(calls, padded, 0);
   const bool slow = guess.shape.tokens > 1024 || guess.shape.decode_context_sum > 100'000;
-  const uint32_t steps = slow ? 8 : 14;
-  const StepTimes plain = plain_->measure(calls, padded, 2, steps);
-  const StepTimes timed = timed_->measure(calls, padded, 2, steps / 2);
-  const BenchShape at(calls, padded, 2 + steps / 2);
-  const bool chunk = !at.chunks.empty();
+  const bool chunk = !guess.chunks.empty();
+  const uint32_t steps = chunk ? chunk_steps(guess.shape.tokens) : slow ? 8 : 14;
+  const uint32_t warm = chunk ? warm_steps(guess.shape.tokens) : 3;
+  if (chunk) quiet();
+  const StepTimes plain = plain_->measure(calls, padded, warm, steps);
+  if (chunk) quiet();
+  const StepTimes timed = timed_->measure(calls, padded, warm, steps / 2);
+  const BenchShape at(calls, padded, warm + steps / 2);
   KVT_CHECK(!chunk || calls.size() == 1);
   const uint32_t padded_rows = at.shape.tokens_padded, samples = at.shape.logits_rows;
   const uint32_t rows = chunk ? at.chunks[0].tokens : at.shape.decodes;
@@ -224,7 +256,12 @@ void Calibration::take_points() {
     if (point.chunk) least = std::min(least, point.rows), most = std::max(most, point.rows);
   }
   figure("step beside its operations", "% of it", shares);
-  for (const auto& [calls, left] : decodes) keep("decode host", shapes_.model, calls, 0, measured_of(left));
+  for (const auto& [calls, left] : decodes) {
+    const Measured host = measured_of(left);
+    keep("decode host", shapes_.model, calls, 0, host);
+    if (const auto found = launching_.find(calls); found != launching_.end())
+      keep("launched host", shapes_.model, calls, 0, less(host, -found->second));
+  }
   for (const uint32_t rows : {least, most}) keep("chunk host", shapes_.model, rows, 0, measured_of(chunks));
 }
 
@@ -279,6 +316,72 @@ Result<void> Calibration::launches() {
   return {};
 }
 
+// Decode steps that are started operation by operation, as engines with methods do.
+Result<void> Calibration::launched() {
+  StepBenchConfig config;
+  config.page_tokens = request_.page_tokens;
+  config.pages_gpu = 4096 * 16 / request_.page_tokens;
+  config.rows_max = config.samples_max = kDecodeRowsMax;
+  config.row_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+  config.graphs = false;
+  const Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request_.llm, model_.get());
+  if (!bench) return tl::unexpected<Mistake>(bench.error());
+  for (const uint32_t count : config.row_sizes) {
+    const std::vector<BenchCall> calls(count, BenchCall{1, kShortContext, true});
+    const Measured graph = measured_of(plain_->measure(calls, count, 4, 14).wall);
+    const Measured one_by_one = measured_of((*bench)->measure(calls, count, 4, 14).wall);
+    launching_[count] = std::max(0.0, one_by_one.us - graph.us);
+  }
+  say("decodes without graphs are measured");
+  return {};
+}
+
+// A chunk behind quiet time, and every further one behind those before it: what each took, by how much of the
+// window before it was spent on chunks.
+void Calibration::after_load() {
+  for (const uint32_t tokens : {256u, 512u, 1024u, 2048u}) {
+    if (tokens > rows_.back()) continue;
+    const BenchCall chunk{tokens, 0, true};
+    std::map<uint32_t, std::vector<double>> by_load;
+    for (int repeat = 0; repeat < 4; ++repeat) {
+      quiet();
+      double spent = 0;
+      for (const double us : plain_->series({&chunk, 1}, tokens, 5 * kLoadWindowUs)) {
+        const double load = std::min(1.0, spent / kLoadWindowUs);
+        by_load[static_cast<uint32_t>(std::lround(load * kLoadSteps)) * 1000 / kLoadSteps].push_back(us);
+        spent += us;
+      }
+    }
+    for (const auto& [load, values] : by_load)
+      keep("chunk after load", shapes_.model, tokens, load, measured_of(values));
+  }
+  figure("chunk load looks back", "ms", {kLoadWindowUs / 1e3});
+  say("chunks behind quiet time are measured");
+}
+
+// Chunks without a pause, for longer. What stands at 0 is a chunk behind a short load.
+void Calibration::after_long_load() {
+  for (const uint32_t tokens : {512u, 1024u, 2048u}) {
+    if (tokens > rows_.back()) continue;
+    const BenchCall chunk{tokens, 0, true};
+    plain_->series(std::vector<BenchCall>(32, BenchCall{1, 512, true}), 32, kLongLoadWindowUs);
+    std::map<uint32_t, std::vector<double>> by_load;
+    double spent = 0;
+    for (const double us : plain_->series({&chunk, 1}, tokens, 2 * kLongLoadWindowUs)) {
+      if (spent > kLoadWindowUs) {
+        const double load = std::min(1.0, spent / kLongLoadWindowUs);
+        by_load[static_cast<uint32_t>(std::lround(load * kLoadSteps)) * 1000 / kLoadSteps].push_back(us);
+      }
+      spent += us;
+    }
+    if (!by_load.contains(0)) by_load[0] = by_load.begin()->second;
+    for (const auto& [load, values] : by_load)
+      keep("chunk after long load", shapes_.model, tokens, load, measured_of(values));
+  }
+  figure("chunk load looks far back", "ms", {kLongLoadWindowUs / 1e3});
+  say("chunks behind many others are measured");
+}
+
 void Calibration::copies() {
   const std::string page = std::to_string(request_.llm.kv_bytes_per_token() * request_.page_tokens);
   for (const bool in : {true, false}) {
@@ -288,6 +391,26 @@ void Calibration::copies() {
            measured_of(plain_->copies(in, pages, pages > 100 ? 5 : 10)));
     }
   }
+}
+
+// Copies beside decode steps that are longer than they: how a server's are.
+void Calibration::copies_beside_steps() {
+  const std::string page = std::to_string(request_.llm.kv_bytes_per_token() * request_.page_tokens);
+  const std::vector<BenchCall> calls(8, BenchCall{1, 1024, true});
+  for (const bool in : {true, false}) {
+    for (const uint32_t pages : {1u, 4u, 16u, 64u}) {
+      const StepBench::Beside found = plain_->copy_beside_steps(calls, in, pages, request_.quick ? 4 : 12);
+      keep(in ? "copy in beside steps" : "copy out beside steps", page, pages, 0, measured_of(found.copies));
+      if (pages == 64)
+        figure(fmt::format("decode of 8 x 1024 beside a copy {}", in ? "in" : "out"), "us", found.steps.wall);
+    }
+  }
+}
+
+void Calibration::both_ways() {
+  const StepBench::BothWays both = plain_->both_ways(64, 12);
+  figure("in beside out", "GB/s", both.in_gb_per_s);
+  figure("out beside in", "GB/s", both.out_gb_per_s);
 }
 
 void Calibration::beside_copies() {
@@ -336,10 +459,28 @@ Result<void> Calibration::held_out() {
     for (const BenchCall& call : calls) rows += call.tokens;
     const auto padded = std::lower_bound(rows_.begin(), rows_.end(), rows);
     if (padded == rows_.end()) continue;
-    const StepTimes found = plain_->measure(calls, *padded, 2, 10);
-    const BenchShape at(calls, *padded, 7);
+    const bool chunk = rows > calls.size();
+    if (chunk) quiet();
+    const uint32_t warm = chunk ? warm_steps(rows) : 3, count = chunk ? chunk_steps(rows) : 10;
+    const StepTimes found = plain_->measure(calls, *padded, warm, count);
+    BenchShape at(calls, *padded, warm + count / 2);
+    at.shape.long_load = 0;
     const double predicted = static_cast<double>((*cost)->step(at.shape).device) / kTicksPerNs / 1e3;
     out_.held_out.push_back({name, measured_of(found.wall).us, predicted});
+  }
+  for (const uint32_t tokens : {700u, 1400u}) {
+    const BenchCall chunk{tokens, 300, true};
+    const uint32_t padded = *std::lower_bound(rows_.begin(), rows_.end(), tokens);
+    std::vector<double> first;
+    for (int i = 0; i < 5; ++i) {
+      quiet();
+      first.push_back(plain_->series({&chunk, 1}, padded, 1).front());
+    }
+    BenchShape at({&chunk, 1}, padded, 0);
+    at.shape.chunk_load = at.shape.long_load = 0;
+    const double predicted = static_cast<double>((*cost)->step(at.shape).device) / kTicksPerNs / 1e3;
+    out_.held_out.push_back(
+        {fmt::format("a chunk of {} behind quiet time", tokens), measured_of(first).us, predicted});
   }
   return {};
 }
@@ -351,8 +492,13 @@ Result<MeasuredDevice> Calibration::run() {
   const BenchCall warm{std::min(1024u, rows_.back()), 0, true};
   plain_->measure({&warm, 1}, warm.tokens, 20, 1);
   decodes();
+  if (Result<void> ok = launched(); !ok) return tl::unexpected<Mistake>(ok.error());
   chunks();
+  after_load();
+  after_long_load();
   copies();
+  both_ways();
+  copies_beside_steps();
   beside_copies();
   take_points();
   for (auto& [name, sizes] : tables_) {

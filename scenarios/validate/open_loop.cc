@@ -17,6 +17,8 @@ OpenLoop::OpenLoop(const Log* log, CostModel* cost, const CopyPrice& copies)
       cost_(*cost),
       copy_price_(copies),
       launched_(log->engines.size()),
+      memories_(log->engines.size(), {RecentLoad(cost->looks_back()), RecentLoad(cost->looks_far_back()),
+                                      GraphShapes(cost->graphs_kept())}),
       copies_until_(log->engines.size()) {}
 
 void OpenLoop::saw_command(Instant now, const Command& command) {
@@ -37,6 +39,8 @@ void OpenLoop::price(Instant now, const LaunchStep& launch) {
   for (uint32_t i = 0; i < launch.repeat; ++i) {
     const uint64_t step = raw(launch.step) + i;
     if (step >= ends.size()) return;
+    const Instant begun = step == 0 ? now : std::max(now, ends[step - 1]);
+    recall(&memories_[raw(launch.engine)], step, begun, ends[step], &shape);
     const StepCost cost = cost_.step(shape);
     const StepRange range = cost_.range(shape);
     PricedStep priced;
@@ -57,6 +61,22 @@ void OpenLoop::price(Instant now, const LaunchStep& launch) {
   }
 }
 
+// What the step's price depends on beside its plan. A step that was cut short is launched again under its
+// number; the last launch of it ran, and steps are launched in order, so what is remembered of it differs in
+// nothing that counts.
+void OpenLoop::recall(Memory* memory, uint64_t step, Instant begun, Instant ended, StepShape* shape) const {
+  const Ticks begin = begun.ns * kTicksPerNs;
+  shape->chunk_load = memory->load.share(begin);
+  shape->long_load = memory->long_load.share(begin);
+  const GraphShapes::Key key = GraphShapes::key(*shape);
+  shape->launched = memory->graphs.seen(key) < GraphShapes::kReplayed;
+  if (step < memory->next) return;
+  memory->next = step + 1;
+  memory->load.add(*shape, begin, ended.ns * kTicksPerNs);
+  memory->long_load.add(*shape, begin, ended.ns * kTicksPerNs);
+  memory->graphs.add(key);
+}
+
 void OpenLoop::price(Instant now, const StartTransfer& transfer) {
   const std::vector<Log::Transfer>& known = log_.engines.at(raw(transfer.engine)).transfers;
   const auto less = [](const Log::Transfer& one, uint64_t number) { return one.number < number; };
@@ -67,10 +87,42 @@ void OpenLoop::price(Instant now, const StartTransfer& transfer) {
   const Duration took = found->at - std::max(now, until);
   until = std::max(until, found->at);
   if (took.ns <= 0) return;  // asked for before, and told out of order
-  const auto pages = static_cast<double>(transfer.source.size());
-  const double overhead = to_gpu ? copy_price_.in_overhead_us : copy_price_.out_overhead_us;
-  copies_.push_back({us_of(took), overhead + pages * copy_price_.page_bytes / copy_price_.bytes_per_us,
-                     to_gpu, transfer.source.size(), found->at});
+  copies_.push_back(
+      {raw(transfer.engine), found->at - took, {us_of(took), 0, to_gpu, transfer.source.size(), found->at}});
+}
+
+// Bytes flow at the link's rate, and at half of what both directions reach where the other one was busy.
+double OpenLoop::predicted(const Copied& copy) const {
+  double at = us_of(copy.from - Instant{});
+  at += copy.priced.to_gpu ? copy_price_.in_overhead_us : copy_price_.out_overhead_us;
+  double left = static_cast<double>(copy.priced.pages) * copy_price_.page_bytes;
+  const double rate = copy.priced.to_gpu ? copy_price_.in_bytes_per_us : copy_price_.out_bytes_per_us;
+  const double shared = std::min(rate, copy_price_.both_bytes_per_us / 2);
+  for (const Copied& other : copies_) {  // in order of time within a direction
+    if (other.engine != copy.engine || other.priced.to_gpu == copy.priced.to_gpu) continue;
+    const double from = std::max(at, us_of(other.from - Instant{})),
+                 to = us_of(other.priced.ended - Instant{});
+    if (to <= at) continue;
+    const double alone = (from - at) * rate;
+    if (alone >= left) break;
+    left -= alone, at = from;
+    const double together = (to - at) * shared;
+    if (together >= left) {
+      at += left / shared, left = 0;
+      break;
+    }
+    left -= together, at = to;
+  }
+  return at + left / rate - us_of(copy.from - Instant{});
+}
+
+std::vector<PricedCopy> OpenLoop::copies() const {
+  std::vector<PricedCopy> out;
+  for (const Copied& copy : copies_) {
+    out.push_back(copy.priced);
+    out.back().predicted = predicted(copy);
+  }
+  return out;
 }
 
 std::vector<PricedStep> OpenLoop::steps() const {
