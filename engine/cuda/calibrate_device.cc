@@ -21,8 +21,9 @@ constexpr uint32_t kPagesGpu = 20480, kPagesHost = 1024;
 constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
 // A GPU that computes prompts lowers its clock some 40 ms after it began, again after some 600 ms, and
 // forgets either in about as long (reports/validation/2026-11-22-h200.md).
-constexpr double kLoadWindowUs = 40e3, kLongLoadWindowUs = 800e3, kQuietUs = 100e3;
+constexpr double kLoadWindowUs = 40e3, kLongLoadWindowUs = 800e3, kQuietUs = 50e3;
 constexpr uint32_t kLoadSteps = 8;
+constexpr uint32_t kLongChunk = 512;
 
 Measured less(const Measured& m, double us) {
   const auto one = [us](double value) { return std::max(0.0, value - us); };
@@ -67,6 +68,11 @@ class Calibration {
     Measured time;       // of one, with an event
     uint32_t count = 0;  // in the step
     bool kept = true;    // a table wants it
+    bool attention = false;
+  };
+  struct Base {
+    Measured wall;
+    double attention = 0, host = 0;
   };
   struct Point {
     std::vector<Part> parts;
@@ -81,7 +87,10 @@ class Calibration {
   void point(std::span<const BenchCall> calls, uint32_t padded, bool attention);
   void keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
             const Measured& value);
+  static double event_us(const Point& point);
   void take_points();
+  Base take_first(const Point& point, double event);
+  void take_further(const Point& point, const Base& base);
   void decodes();
   void chunks();
   Result<void> launches();
@@ -175,7 +184,7 @@ uint32_t Calibration::warm_steps(uint32_t tokens) {
 
 // So few that the clock does not fall for the second time.
 uint32_t Calibration::chunk_steps(uint32_t tokens) {
-  return std::clamp(static_cast<uint32_t>(350e3 / (tokens * 22.0)), 3u, 14u);
+  return std::clamp(static_cast<uint32_t>(150e3 / (tokens * 22.0)), 3u, 14u);
 }
 
 // Steps as they are, then with events between operations. `attention`: what depends on contexts is kept too.
@@ -183,7 +192,7 @@ void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool 
   const BenchShape guess(calls, padded, 0);
   const bool slow = guess.shape.tokens > 1024 || guess.shape.decode_context_sum > 100'000;
   const bool chunk = !guess.chunks.empty();
-  const uint32_t steps = chunk ? chunk_steps(guess.shape.tokens) : slow ? 8 : 14;
+  const uint32_t steps = chunk ? chunk_steps(guess.shape.tokens) : slow ? 7 : 12;
   const uint32_t warm = chunk ? warm_steps(guess.shape.tokens) : 3;
   if (chunk) quiet();
   const StepTimes plain = plain_->measure(calls, padded, warm, steps);
@@ -215,8 +224,10 @@ void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool 
   for (const auto& one : wanted) {
     const auto kind = static_cast<size_t>(one.operation);
     if (timed.count[kind] == 0) continue;
-    found.parts.push_back({name_of(one.operation), one.shape, one.rows, one.context,
-                           measured_of(timed.operation[kind]), timed.count[kind], one.kept});
+    found.parts.push_back(
+        {name_of(one.operation), one.shape, one.rows, one.context, measured_of(timed.operation[kind]),
+         timed.count[kind], one.kept,
+         one.operation == Operation::kDecodeAttention || one.operation == Operation::kChunkAttention});
     found.events += timed.count[kind];
   }
   found.wall = measured_of(plain.wall);
@@ -229,40 +240,65 @@ void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool 
   out_.sm_mhz_max = std::max(out_.sm_mhz_max, clocks.sm);
 }
 
-// An event adds to the operation before it: the next one's start no longer overlaps its end. By how much is
-// what makes the operations of no step sum to more than the step takes. What is left of a step is the host's:
-// it depends on how many calls decode, and beside chunks on nothing that stands out of the noise of clocks.
+// An event adds to the operation before it: the next one's start no longer overlaps its end, and where the
+// host is slow the device waits for it. By how much is what makes operations not sum to more than the step
+// takes: of long chunks, for which no host is too slow, the most that any of them shows; of another step, its
+// own if that is more.
+double Calibration::event_us(const Point& point) {
+  double sum = 0;
+  for (const Part& part : point.parts) sum += part.time.us * part.count;
+  return (sum - point.wall.us) / point.events;
+}
+
 void Calibration::take_points() {
-  double event_us = 0;
+  double event = 0;
   for (const Point& point : points_) {
-    double sum = 0;
-    for (const Part& part : point.parts) sum += part.time.us * part.count;
-    event_us = std::max(event_us, (sum - point.wall.us) / point.events);
+    if (point.chunk && point.rows >= kLongChunk) event = std::max(event, event_us(point));
   }
-  figure("an event adds to an operation", "us", {event_us});
-  std::map<uint32_t, std::vector<double>> decodes;
-  std::vector<double> chunks, shares;
-  uint32_t least = UINT32_MAX, most = 0;  // tokens of chunks
+  figure("an event adds to an operation", "us", {event});
+  std::map<std::pair<bool, uint32_t>, Base> bases;
+  std::vector<double> shares;
   for (const Point& point : points_) {
-    double sum = 0;
-    for (const Part& part : point.parts) {
-      const Measured net = less(part.time, event_us);
-      sum += net.us * part.count;
-      if (part.kept) keep(part.operation.c_str(), part.shape, part.rows, part.context, net);
+    const auto [found, is_new] = bases.try_emplace({point.chunk, point.rows});
+    if (!is_new) {
+      take_further(point, found->second);
+      continue;
     }
-    const double left = point.wall.us - sum;
-    shares.push_back(100 * left / point.wall.us);
-    (point.chunk ? chunks : decodes[point.rows]).push_back(left);
-    if (point.chunk) least = std::min(least, point.rows), most = std::max(most, point.rows);
+    found->second = take_first(point, std::max(event, event_us(point)));
+    shares.push_back(100 * found->second.host / point.wall.us);
   }
   figure("step beside its operations", "% of it", shares);
-  for (const auto& [calls, left] : decodes) {
-    const Measured host = measured_of(left);
-    keep("decode host", shapes_.model, calls, 0, host);
-    if (const auto found = launching_.find(calls); found != launching_.end())
-      keep("launched host", shapes_.model, calls, 0, less(host, -found->second));
+}
+
+// Of the shortest context: what its operations do not explain of the step is the host's.
+Calibration::Base Calibration::take_first(const Point& point, double event) {
+  Base out{point.wall, 0, 0};
+  double sum = 0;
+  for (const Part& part : point.parts) {
+    const Measured net = less(part.time, event);
+    sum += net.us * part.count;
+    if (part.attention) out.attention = net.us;
+    if (part.kept) keep(part.operation.c_str(), part.shape, part.rows, part.context, net);
   }
-  for (const uint32_t rows : {least, most}) keep("chunk host", shapes_.model, rows, 0, measured_of(chunks));
+  out.host = std::max(0.0, point.wall.us - sum);
+  const Measured host{out.host, std::max(0.0, out.host - (point.wall.us - point.wall.p10)),
+                      out.host + (point.wall.p90 - point.wall.us)};
+  keep(point.chunk ? "chunk host" : "decode host", shapes_.model, point.rows, 0, host);
+  if (const auto found = launching_.find(point.rows); !point.chunk && found != launching_.end())
+    keep("launched host", shapes_.model, point.rows, 0, less(host, -found->second));
+  return out;
+}
+
+// Of the same rows behind a longer context: whatever the step takes more is attention's. No event is in that.
+void Calibration::take_further(const Point& point, const Base& base) {
+  const double layers = request_.llm.layers;
+  for (const Part& part : point.parts) {
+    if (!part.attention || !part.kept) continue;
+    const double us = std::max(0.0, base.attention + (point.wall.us - base.wall.us) / layers);
+    keep(part.operation.c_str(), part.shape, part.rows, part.context,
+         {us, std::max(0.0, us - (point.wall.us - point.wall.p10) / layers),
+          us + (point.wall.p90 - point.wall.us) / layers});
+  }
 }
 
 // Every captured number of rows with short contexts, then contexts.
@@ -296,7 +332,7 @@ void Calibration::chunks() {
   say("chunks without context are measured");
   for (const uint32_t tokens : {16u, 64u, 128u, 256u, 512u, 1024u, 2048u, 4096u}) {
     if (tokens > rows_.back()) continue;
-    for (const uint32_t context : {0u, 512u, 2048u, 8192u, 16384u, 32768u}) {
+    for (const uint32_t context : {0u, 1024u, 4096u, 12288u, 32768u}) {
       if (context > (request_.quick ? 2048u : tokens > 2048 ? 8192u : 32768u)) continue;
       if (context > 0 || tokens <= kDecodeRowsMax) one(tokens, context);  // else it was measured above
     }
@@ -361,7 +397,7 @@ void Calibration::after_load() {
 
 // Chunks without a pause, for longer. What stands at 0 is a chunk behind a short load.
 void Calibration::after_long_load() {
-  for (const uint32_t tokens : {512u, 1024u, 2048u}) {
+  for (const uint32_t tokens : {1024u}) {
     if (tokens > rows_.back()) continue;
     const BenchCall chunk{tokens, 0, true};
     plain_->series(std::vector<BenchCall>(32, BenchCall{1, 512, true}), 32, kLongLoadWindowUs);
@@ -418,7 +454,7 @@ void Calibration::beside_copies() {
   for (const auto& [in, out, name] :
        {std::tuple(false, false, "no copies"), std::tuple(true, false, "copies in"),
         std::tuple(false, true, "copies out"), std::tuple(true, true, "both")}) {
-    const StepBench::Beside found = plain_->beside_copies(calls, in, out, 240, request_.quick ? 4 : 12);
+    const StepBench::Beside found = plain_->beside_copies(calls, in, out, 240, request_.quick ? 4 : 6);
     figure(fmt::format("decode of 32 x 2048 beside {}", name), "us", found.steps.wall);
     figure(fmt::format("in beside decode, {}", name), "GB/s", found.in_gb_per_s);
     figure(fmt::format("out beside decode, {}", name), "GB/s", found.out_gb_per_s);

@@ -88,7 +88,7 @@ void OpenLoop::price(Instant now, const StartTransfer& transfer) {
   until = std::max(until, found->at);
   if (took.ns <= 0) return;  // asked for before, and told out of order
   copies_.push_back(
-      {raw(transfer.engine), found->at - took, {us_of(took), 0, to_gpu, transfer.source.size(), found->at}});
+      {raw(transfer.engine), Instant{found->at.ns - took.ns}, {us_of(took), 0, to_gpu, transfer.source.size(), found->at}});
 }
 
 // Bytes flow at the link's rate, and at half of what both directions reach where the other one was busy.
