@@ -17,8 +17,6 @@ OpenLoop::OpenLoop(const Log* log, CostModel* cost, const CopyPrice& copies)
       cost_(*cost),
       copy_price_(copies),
       launched_(log->engines.size()),
-      memories_(log->engines.size(), {RecentLoad(cost->looks_back()), RecentLoad(cost->looks_far_back()),
-                                      GraphShapes(cost->graphs_kept())}),
       copies_until_(log->engines.size()) {}
 
 void OpenLoop::saw_command(Instant now, const Command& command) {
@@ -33,48 +31,43 @@ void OpenLoop::price(Instant now, const LaunchStep& launch) {
   std::vector<CompressionShape> compressions;
   for (const Compression& one : launch.compressions)
     compressions.push_back(sim::shape_of(one, launch.entries));
-  shape.compressions = compressions;
   uint32_t growing = 0;
   for (const PlanEntry& entry : launch.entries) growing += entry.grows ? 1 : 0;
   for (uint32_t i = 0; i < launch.repeat; ++i) {
     const uint64_t step = raw(launch.step) + i;
     if (step >= ends.size()) return;
-    const Instant begun = step == 0 ? now : std::max(now, ends[step - 1]);
-    recall(&memories_[raw(launch.engine)], step, begun, ends[step], &shape);
-    const StepCost cost = cost_.step(shape);
-    const StepRange range = cost_.range(shape);
-    PricedStep priced;
-    priced.predicted = us_of(cost.device + std::max<Ticks>(0, cost.host));
-    priced.low = us_of(range.low), priced.high = us_of(range.high);
-    priced.chunks = !shape.chunks.empty();
-    priced.step = step, priced.decodes = shape.decodes, priced.samples = shape.logits_rows;
-    priced.padded = std::max(shape.tokens, shape.tokens_padded),
-    priced.decode_cells = shape.decode_context_sum;
-    for (const ChunkShape& chunk : shape.chunks)
-      priced.chunk_tokens += chunk.tokens, priced.chunk_context += chunk.context;
-    for (int kind = kEvidenceKinds - 1; kind >= 0; --kind) {
-      if (cost.by_evidence[static_cast<size_t>(kind)] > 0) priced.evidence = static_cast<Evidence>(kind);
-    }
-    launched_[raw(launch.engine)][step] = {now, priced};
+    launched_[raw(launch.engine)][step] = {now, shape, chunks_, compressions};
     shape.decode_context_sum += growing;
     shape.decode_context_max += growing > 0 ? 1 : 0;
   }
 }
 
-// What the step's price depends on beside its plan. A step that was cut short is launched again under its
-// number; the last launch of it ran, and steps are launched in order, so what is remembered of it differs in
-// nothing that counts.
-void OpenLoop::recall(Memory* memory, uint64_t step, Instant begun, Instant ended, StepShape* shape) const {
+PricedStep OpenLoop::priced(uint64_t step, Launched launched, Instant begun, Instant ended,
+                            Memory* memory) const {
+  StepShape& shape = launched.shape;
+  shape.chunks = launched.chunks, shape.compressions = launched.compressions;
   const Ticks begin = begun.ns * kTicksPerNs;
-  shape->chunk_load = memory->load.share(begin);
-  shape->long_load = memory->long_load.share(begin);
-  const GraphShapes::Key key = GraphShapes::key(*shape);
-  shape->launched = memory->graphs.seen(key) < GraphShapes::kReplayed;
-  if (step < memory->next) return;
-  memory->next = step + 1;
-  memory->load.add(*shape, begin, ended.ns * kTicksPerNs);
-  memory->long_load.add(*shape, begin, ended.ns * kTicksPerNs);
+  const GraphShapes::Key key = GraphShapes::key(shape);
+  shape.chunk_load = memory->load.share(begin), shape.long_load = memory->long_load.share(begin);
+  shape.launched = memory->graphs.seen(key) < GraphShapes::kReplayed;
+  memory->load.add(shape, begin, ended.ns * kTicksPerNs);
+  memory->long_load.add(shape, begin, ended.ns * kTicksPerNs);
   memory->graphs.add(key);
+  const StepCost cost = cost_.step(shape);
+  const StepRange range = cost_.range(shape);
+  PricedStep out;
+  out.measured = us_of(ended - begun);
+  out.predicted = us_of(cost.device + std::max<Ticks>(0, cost.host));
+  out.low = us_of(range.low), out.high = us_of(range.high);
+  out.chunks = !shape.chunks.empty();
+  out.step = step, out.decodes = shape.decodes, out.samples = shape.logits_rows;
+  out.padded = std::max(shape.tokens, shape.tokens_padded), out.decode_cells = shape.decode_context_sum;
+  for (const ChunkShape& chunk : shape.chunks)
+    out.chunk_tokens += chunk.tokens, out.chunk_context += chunk.context;
+  for (int kind = kEvidenceKinds - 1; kind >= 0; --kind) {
+    if (cost.by_evidence[static_cast<size_t>(kind)] > 0) out.evidence = static_cast<Evidence>(kind);
+  }
+  return out;
 }
 
 void OpenLoop::price(Instant now, const StartTransfer& transfer) {
@@ -87,8 +80,9 @@ void OpenLoop::price(Instant now, const StartTransfer& transfer) {
   const Duration took = found->at - std::max(now, until);
   until = std::max(until, found->at);
   if (took.ns <= 0) return;  // asked for before, and told out of order
-  copies_.push_back(
-      {raw(transfer.engine), Instant{found->at.ns - took.ns}, {us_of(took), 0, to_gpu, transfer.source.size(), found->at}});
+  copies_.push_back({raw(transfer.engine),
+                     Instant{found->at.ns - took.ns},
+                     {us_of(took), 0, to_gpu, transfer.source.size(), found->at}});
 }
 
 // Bytes flow at the link's rate, and at half of what both directions reach where the other one was busy.
@@ -129,11 +123,12 @@ std::vector<PricedStep> OpenLoop::steps() const {
   std::vector<PricedStep> out;
   for (size_t engine = 0; engine < launched_.size(); ++engine) {
     const std::vector<Instant>& ends = log_.engines[engine].ends;
+    Memory memory{RecentLoad(cost_.looks_back()), RecentLoad(cost_.looks_far_back()),
+                  GraphShapes(cost_.graphs_kept())};
     for (const auto& [step, launched] : launched_[engine]) {
       const Instant before = step == 0 ? Instant{} : ends[step - 1];
-      PricedStep priced = launched.priced;
-      priced.measured = us_of(ends[step] - std::max(before, launched.at));
-      if (priced.measured > 0) out.push_back(priced);
+      const PricedStep one = priced(step, launched, std::max(before, launched.at), ends[step], &memory);
+      if (one.measured > 0) out.push_back(one);
     }
   }
   return out;

@@ -60,9 +60,12 @@ class OpenLoop final : public Observer {
   std::vector<PricedCopy> copies() const;
 
  private:
+  // What a single step was launched as, the last time that it was: a stretch may be cut short.
   struct Launched {
     Instant at{};
-    PricedStep priced;
+    StepShape shape;  // without its lists, which are:
+    std::vector<ChunkShape> chunks;
+    std::vector<CompressionShape> compressions;
   };
   // A copy by engine; the instants it ran between.
   struct Copied {
@@ -72,20 +75,19 @@ class OpenLoop final : public Observer {
   };
   void price(Instant now, const LaunchStep& launch);
   void price(Instant now, const StartTransfer& transfer);
+  // What prices depend on beside a step's plan.
   struct Memory {
     RecentLoad load, long_load;
     GraphShapes graphs;
-    uint64_t next = 0;  // the first step that it does not know
   };
   double predicted(const Copied& copy) const;
-  void recall(Memory* memory, uint64_t step, Instant begun, Instant ended, StepShape* shape) const;
+  PricedStep priced(uint64_t step, Launched launched, Instant begun, Instant ended, Memory* memory) const;
 
   const Log& log_;
   CostModel& cost_;
   const CopyPrice copy_price_;
   std::vector<ChunkShape> chunks_;
   std::vector<std::map<uint64_t, Launched>> launched_;  // by engine, by step: what was launched last
-  std::vector<Memory> memories_;                        // by engine, as measured
   std::vector<std::array<Instant, 2>> copies_until_;    // by engine and direction
   std::vector<Copied> copies_;
 };

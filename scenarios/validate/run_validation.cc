@@ -137,11 +137,12 @@ struct Priced {
   std::string details;
 };
 
-void add_details(const std::string& run, const OpenLoop& open, std::string* out) {
-  for (const PricedStep& s : open.steps())
+void add_details(const std::string& run, const std::vector<PricedStep>& steps,
+                 const std::vector<PricedCopy>& copies, std::string* out) {
+  for (const PricedStep& s : steps)
     *out += fmt::format("{},step,{},{},{},{},{},{},{},0,0,{:.3f},{:.3f}\n", run, s.step, s.padded, s.samples,
                         s.decodes, s.decode_cells, s.chunk_tokens, s.chunk_context, s.measured, s.predicted);
-  for (const PricedCopy& c : open.copies())
+  for (const PricedCopy& c : copies)
     *out += fmt::format("{},{},0,0,0,0,0,0,0,{},{},{:.3f},{:.3f}\n", run, c.to_gpu ? "in" : "out", c.pages,
                         c.ended.ns, c.measured, c.predicted);
 }
@@ -161,15 +162,17 @@ Result<Priced> replay_all(std::vector<Recording>* recordings, Composed* composed
     for (const Log::Engine& engine : recording.log.engines) steps += engine.ends.size();
     out->replayed.push_back(
         {recording.repeat, replayed->same, steps, recording.log.digest, replayed->difference});
-    for (const PricedStep& step : open.steps()) {
+    const std::vector<PricedStep> priced = open.steps();
+    const std::vector<PricedCopy> copies = open.copies();
+    for (const PricedStep& step : priced) {
       all.steps.push_back(step.error());
       (step.chunks ? all.chunks : all.decodes).push_back(step.error());
       predicted += step.predicted, measured += step.measured;
       in_range += step.measured >= step.low && step.measured <= step.high ? 1 : 0;
       beyond += step.evidence == Evidence::kExtrapolated ? 1 : 0;
     }
-    for (const PricedCopy& copy : open.copies()) all.copies.push_back(copy.error());
-    add_details(fmt::format("{},{}", out->name, recording.repeat), open, &all.details);
+    for (const PricedCopy& copy : copies) all.copies.push_back(copy.error());
+    add_details(fmt::format("{},{}", out->name, recording.repeat), priced, copies, &all.details);
   }
   out->steps = statistics_of(all.steps), out->copies = statistics_of(all.copies);
   out->decode_steps = statistics_of(all.decodes), out->chunk_steps = statistics_of(all.chunks);
