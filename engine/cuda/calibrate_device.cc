@@ -241,9 +241,9 @@ void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool 
 }
 
 // An event adds to the operation before it: the next one's start no longer overlaps its end, and where the
-// host is slow the device waits for it. By how much is what makes operations not sum to more than the step
-// takes: of long chunks, for which no host is too slow, the most that any of them shows; of another step, its
-// own if that is more.
+// host is slow the device waits for it. By how much is what makes operations sum to more than the step takes:
+// the median over long chunks, for which no host is too slow (clocks make some of them show more, or
+// nothing); of another step, its own if that is more.
 double Calibration::event_us(const Point& point) {
   double sum = 0;
   for (const Part& part : point.parts) sum += part.time.us * part.count;
@@ -251,10 +251,11 @@ double Calibration::event_us(const Point& point) {
 }
 
 void Calibration::take_points() {
-  double event = 0;
+  std::vector<double> events;
   for (const Point& point : points_) {
-    if (point.chunk && point.rows >= kLongChunk) event = std::max(event, event_us(point));
+    if (point.chunk && point.rows >= kLongChunk) events.push_back(event_us(point));
   }
+  const double event = events.empty() ? 0 : std::max(0.0, measured_of(events).us);
   figure("an event adds to an operation", "us", {event});
   std::map<std::pair<bool, uint32_t>, Base> bases;
   std::vector<double> shares;
