@@ -14,9 +14,13 @@ Result<std::unique_ptr<CostModel>> make_measured(const CostModelSpec& spec) {
   if (spec.tp != 1)
     return mistake(spec.profile, fmt::format("was measured on one GPU, engines have {}", spec.tp),
                    "leave the profile out to use the roofline");
-  const Result<MeasuredDevice> device = load_measured_device(spec.profile);
-  if (!device) return tl::unexpected<Mistake>(device.error());
-  auto model = MeasuredCost::make(*device, spec.llm, spec.host, spec.profile);
+  Result<MeasuredDevice> read;
+  if (spec.measured == nullptr) {
+    read = load_measured_device(spec.profile);
+    if (!read) return tl::unexpected<Mistake>(read.error());
+  }
+  auto model = MeasuredCost::make(spec.measured != nullptr ? *spec.measured : *read, spec.llm, spec.host,
+                                  spec.profile, spec.graphs);
   if (!model) return tl::unexpected<Mistake>(model.error());
   return std::move(*model);
 }

@@ -11,6 +11,7 @@
 #include "models/device.h"
 #include "models/host_time.h"
 #include "models/llm.h"
+#include "models/measured_device.h"
 
 namespace kvtwin {
 
@@ -21,6 +22,8 @@ struct CostModelSpec {
   HostTime host;
   // Folder with meta.yaml (cost_tables.h), or .textproto (measured_device.h); empty: roofline.
   std::string profile;
+  bool graphs = true;                        // our engine replays its decode steps (MeasuredCost)
+  const MeasuredDevice* measured = nullptr;  // what such a .textproto holds, where somebody has read it
 };
 
 Result<std::unique_ptr<CostModel>> make_cost_model(const CostModelSpec& spec);

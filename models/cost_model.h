@@ -35,6 +35,9 @@ struct CompressionShape {
   uint32_t kept = kUnknown;  // of those ranked, forced ones included; kUnknown: the data decides
 };
 
+// In permille: prompts are computed all the time.
+constexpr uint32_t kSustainedLoad = 1000;
+
 // What the device computes in one step. All that its duration may depend on.
 struct StepShape {
   uint32_t decodes = 0;             // calls that decode one token
@@ -48,6 +51,11 @@ struct StepShape {
   uint32_t tokens_padded = 0;                        // what dense kernels run on
   uint32_t logits_rows = 0;                          // rows that sample
   std::span<const CompressionShape> compressions{};  // behind its attention
+  // Of CostModel::looks_back() before this step, what steps that computed prompts took: recent_load.h.
+  uint32_t chunk_load = kSustainedLoad;
+  uint32_t long_load = kSustainedLoad;  // likewise, of looks_far_back()
+  bool launched =
+      false;  // operations are started one by one: no graph of this shape exists yet (graph_shapes.h)
 };
 
 // Where a prediction comes from, worst first where several took part.
@@ -114,6 +122,11 @@ class CostModel {
   virtual ~CostModel() = default;
   // Deterministic and monotone in nothing: a table is a table. Not thread-safe (models may memoise).
   virtual StepCost step(const StepShape& shape) = 0;
+  // How far back StepShape::chunk_load looks; 0: it does not matter.
+  virtual Ticks looks_back() const { return 0; }
+  virtual Ticks looks_far_back() const { return 0; }
+  // How many shapes of decode steps the engine keeps graphs of; 0: StepShape::launched does not matter.
+  virtual uint32_t graphs_kept() const { return 0; }
   // The same step operation by operation, in the order in which they run: times * each sums to
   // step().device exactly. Slow; empty where a model does not know its parts.
   virtual std::vector<StepPart> ops(const StepShape&) { return {}; }

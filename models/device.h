@@ -41,6 +41,9 @@ struct DeviceSpec {
 struct NodeSpec {
   std::string name, device;
   uint32_t gpus = 0, sockets = 0, gpus_per_pcie_link = 1;
+  Figure pcie_out_bytes_per_s;  // gpu to host; absent: as pcie_bytes_per_s
+  Figure
+      pcie_both_bytes_per_s;  // both directions of one GPU together; absent: they do not disturb each other
   Figure pcie_bytes_per_s, pcie_latency_ns, copy_overhead_h2d_ns, copy_overhead_d2h_ns;
   Figure host_memory_bytes, host_memory_bytes_per_s, nvlink_bytes_per_s, nvlink_latency_ns;
   Figure price_usd_per_hour;

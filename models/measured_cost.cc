@@ -18,6 +18,9 @@ Measured blend(const Measured& a, const Measured& b, double weight) {
 
 Measured times(const Measured& m, double factor) { return {m.us * factor, m.p10 * factor, m.p90 * factor}; }
 
+// Of a step as it was measured: beyond this a table of loads is wrong.
+constexpr double kPaceLeast = 0.5, kPaceMost = 1.5;
+
 // Times become times per unit of ChunkTiles.
 MeasuredTable per_unit(MeasuredTable table, ChunkTiles* tiles) {
   for (size_t i = 0; i < table.rows.size(); ++i) {
@@ -88,12 +91,18 @@ MeasuredCost::MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& hos
       layers_(llm.layers) {}
 
 Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& device, const LlmSpec& llm,
-                                                         const HostTime& host, const std::string& where) {
+                                                         const HostTime& host, const std::string& where,
+                                                         bool graphs) {
   if (llm.moe_layers() > 0)
     return mistake(where, fmt::format("has no expert kernels, but {} is a mixture of experts", llm.name),
                    "leave the profile out to use the roofline");
   auto out = std::unique_ptr<MeasuredCost>(new MeasuredCost(llm, device.sm_count, host));
   const MeasuredShapes s(llm);
+  out->graphs_ = graphs;
+  if (const MeasuredTable* const launched = device.table("launched host", s.model); launched != nullptr) {
+    out->launched_host_ = MeasuredCurves(*launched);
+    out->launched_known_ = true;
+  }
   const struct {
     const char* operation;
     const std::string& shape;
@@ -123,6 +132,18 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& d
                                  llm.name));
     *one.to = MeasuredCurves(one.to == &out->chunk_ ? per_unit(*table, &out->tiles_) : *table);
     if (one.to == &out->decode_host_) out->decode_host_least_ = table->at.front();
+  }
+  const MeasuredTable* const after_load = device.table("chunk after load", s.model);
+  const MeasuredFigure* const window = device.figure("chunk load looks back");
+  if (after_load != nullptr && window != nullptr) {
+    out->after_load_ = MeasuredCurves(*after_load);
+    out->looks_back_ = ticks_from_us(window->value * 1e3);
+  }
+  const MeasuredTable* const long_load = device.table("chunk after long load", s.model);
+  const MeasuredFigure* const far = device.figure("chunk load looks far back");
+  if (long_load != nullptr && far != nullptr) {
+    out->after_long_load_ = MeasuredCurves(*long_load);
+    out->looks_far_back_ = ticks_from_us(far->value * 1e3);
   }
   std::vector<double> errors;
   for (const HeldOutStep& step : device.held_out) errors.push_back(std::abs(step.error()));
@@ -161,7 +182,9 @@ Reading MeasuredCost::chunk_attention(const StepShape& shape) {
 
 // Beside chunks, decodes cost what they add to the smallest batch.
 Reading MeasuredCost::host(const StepShape& shape) const {
-  if (shape.chunks.empty()) return decode_host_.at(shape.decodes);
+  if (shape.chunks.empty())
+    return launched_known_ && (shape.launched || !graphs_) ? launched_host_.at(shape.decodes)
+                                                           : decode_host_.at(shape.decodes);
   Reading out = chunk_host_.at(merged(shape.chunks).tokens);
   if (shape.decodes == 0) return out;
   const Reading beside = decode_host_.at(shape.decodes);
@@ -188,6 +211,21 @@ size_t MeasuredCost::attention(const StepShape& shape, std::array<Op, kAttention
 
 StepPart MeasuredCost::part_of(const Op& op) {
   return {op.name, op.kind, op.place, op.times, ticks_from_us(op.reading.time.us), op.reading.evidence};
+}
+
+// Tables of chunks were measured behind a short load: as long as the recent past is full of chunks, and what
+// lies behind it is not.
+double MeasuredCost::pace(const StepShape& shape) const {
+  if (shape.chunks.empty()) return 1;
+  const double rows = std::max(shape.tokens, shape.tokens_padded);
+  const auto ratio = [rows](const MeasuredCurves& curves, uint32_t load, uint32_t measured_at) {
+    const double usual = curves.at(rows, measured_at).time.us;
+    return usual > 0 ? std::clamp(curves.at(rows, load).time.us / usual, kPaceLeast, kPaceMost) : 1;
+  };
+  double out = 1;
+  if (looks_back_ > 0) out *= ratio(after_load_, shape.chunk_load, kSustainedLoad);
+  if (looks_far_back_ > 0) out *= ratio(after_long_load_, shape.long_load, 0);
+  return out;
 }
 
 std::vector<StepPart> MeasuredCost::dense_ops(uint32_t tokens) const {
@@ -219,6 +257,8 @@ StepRange MeasuredCost::range(const StepShape& shape) {
   std::array<Op, kAttentionOpsMax> ops{};
   const size_t count = attention(shape, &ops);
   for (size_t i = 0; i < count; ++i) add(ops[i]);
+  const double factor = pace(shape);
+  low *= factor, high *= factor;
   return {ticks_from_us(low * (1 - std::min(1.0, interpolation_))),
           ticks_from_us(high * (1 + interpolation_))};
 }

@@ -14,12 +14,22 @@
 // | chunk attention   | query heads/KV heads x head  | tokens           | cells before them             |
 // | decode host       | the model's name             | calls            | -                             |
 // | chunk host        | the model's name             | tokens           | -                             |
+// | launched host     | the model's name             | calls            | -                             |
+// | chunk after load  | the model's name             | tokens           | permille of recent time       |
+// | chunk after long load, likewise                                                                     |
 //
 // Times are of one operation of one layer. Linear between measured sizes. Decode attention is cut into even
 // shares whatever the lengths (kernels/attention_decode.h), so its cells count and not their distribution.
 // Several chunks share the SMs: what one unit of ChunkTiles takes is read from the table at their total size.
 // "host" is what a step takes beside the operations: work lists, their upload, starting the first kernel,
 // the wait for tokens. It is charged to the device, because the engine starts no step before the last ended.
+// Decode steps are graphs; those of an engine that starts them operation by operation have "launched host".
+//
+// "chunk after load" is a whole step of one chunk, by how much of the figure "chunk load looks back" before
+// it was spent on prompts: a GPU at its power limit is slower. All other tables were measured behind chunks,
+// so a step with chunks takes them times (chunk after this load / chunk after sustained load). "chunk after
+// long load" is likewise, by the share of a longer past: what stands there at 0 is what the other tables
+// hold.
 
 #ifndef KVTWIN_MODELS_MEASURED_COST_H_
 #define KVTWIN_MODELS_MEASURED_COST_H_
@@ -70,11 +80,17 @@ class MeasuredCurves {
 class MeasuredCost final : public PartwiseCost {
  public:
   // `where` is for messages. Wrong: the model has shapes that were not measured, or is not dense.
+  // `graphs`: decode steps are replayed. Tables without "launched host" price others like these.
   static Result<std::unique_ptr<MeasuredCost>> make(const MeasuredDevice& device, const LlmSpec& llm,
-                                                    const HostTime& host, const std::string& where);
+                                                    const HostTime& host, const std::string& where,
+                                                    bool graphs = true);
+  Ticks looks_back() const override { return looks_back_; }
+  Ticks looks_far_back() const override { return looks_far_back_; }
+  uint32_t graphs_kept() const override { return graphs_ && launched_known_ ? kGraphsKept : 0; }
   StepRange range(const StepShape& shape) override;
 
  private:
+  static constexpr uint32_t kGraphsKept = 64;  // CudaEngineConfig::graphs_max
   struct Op {
     const char* name;
     PartKind kind;
@@ -88,6 +104,7 @@ class MeasuredCost final : public PartwiseCost {
   std::vector<StepPart> dense_ops(uint32_t tokens) const override;
   std::vector<StepPart> head_ops(uint32_t rows) const override;
   size_t attention_ops(const StepShape& shape, AttentionOps* out) override;
+  double pace(const StepShape& shape) const override;
 
   std::vector<Op> dense(uint32_t tokens) const;
   std::vector<Op> head(uint32_t rows) const;
@@ -98,6 +115,10 @@ class MeasuredCost final : public PartwiseCost {
   MeasuredCurves embed_, norm_, qkv_, append_, attention_out_, gate_up_, activation_, down_, logits_, sample_;
   MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;  // chunk_: of one unit of ChunkTiles
   Measured decode_host_least_;                                // of the smallest batch
+  MeasuredCurves after_load_;
+  MeasuredCurves launched_host_, after_long_load_;
+  bool graphs_ = true, launched_known_ = false;
+  Ticks looks_back_ = 0, looks_far_back_ = 0;  // 0: nobody measured what load does
   ChunkTiles tiles_;
   const uint32_t layers_;
   double interpolation_ = 0;  // relative error of nine of ten held-out steps

@@ -111,20 +111,26 @@ const MeasuredFigure* MeasuredDevice::figure(std::string_view name) const {
 
 std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_bytes) {
   CopyRates out;
-  double ns_per_byte = 0;
-  const std::pair<const char*, double*> directions[] = {{"copy in", &out.in_overhead_ns},
-                                                        {"copy out", &out.out_overhead_ns}};
-  for (const auto& [name, overhead] : directions) {
-    const MeasuredTable* const table = device.table(name, std::to_string(page_bytes));
+  const struct {
+    const char *beside, *alone;
+    double *overhead, *rate;
+  } directions[] = {{"copy in beside steps", "copy in", &out.in_overhead_ns, &out.in_bytes_per_s},
+                    {"copy out beside steps", "copy out", &out.out_overhead_ns, &out.out_bytes_per_s}};
+  for (const auto& direction : directions) {
+    const std::string page = std::to_string(page_bytes);
+    const MeasuredTable* table = device.table(direction.beside, page);
+    if (table == nullptr) table = device.table(direction.alone, page);
     if (table == nullptr || table->rows.size() < 2) return {};
     // Many pages give the rate, few of them what a copy costs beside it.
     const double pages = table->rows.back() - table->rows.front();
     const double each = 1e3 * (table->at.back().us - table->at.front().us) / pages;
     if (!(each > 0)) return {};
-    *overhead = std::max(0.0, 1e3 * table->at.front().us - table->rows.front() * each);
-    ns_per_byte += each / static_cast<double>(page_bytes) / 2;
+    *direction.overhead = std::max(0.0, 1e3 * table->at.front().us - table->rows.front() * each);
+    *direction.rate = 1e9 * static_cast<double>(page_bytes) / each;
   }
-  out.bytes_per_s = 1e9 / ns_per_byte;
+  const MeasuredFigure* const in = device.figure("in beside out");
+  const MeasuredFigure* const back = device.figure("out beside in");
+  if (in != nullptr && back != nullptr) out.both_bytes_per_s = 1e9 * (in->value + back->value);
   return out;
 }
 

@@ -51,11 +51,14 @@ struct MeasuredDevice {
   const MeasuredFigure* figure(std::string_view name) const;
 };
 
-// Copies of pages between tiers: so long for each copy, and the rate of its bytes.
+// Copies of pages between tiers: so long for each copy, and the rate of its bytes. Both directions together
+// reach both_bytes_per_s; 0: nobody measured it.
 struct CopyRates {
-  double in_overhead_ns = 0, out_overhead_ns = 0, bytes_per_s = 0;
+  double in_overhead_ns = 0, out_overhead_ns = 0, in_bytes_per_s = 0, out_bytes_per_s = 0;
+  double both_bytes_per_s = 0;
 };
-// From the tables "copy in" and "copy out" of pages of so many bytes. Empty: they were not measured.
+// From the tables "copy in beside steps" and "copy out beside steps" of pages of so many bytes (where there
+// are none: "copy in" and "copy out", of copies alone). Empty: they were not measured.
 std::optional<CopyRates> copy_rates(const MeasuredDevice& device, uint64_t page_bytes);
 
 // `where` is for messages. Refuses tables that do not ascend, differ in length, or are negative.

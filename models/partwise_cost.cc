@@ -32,7 +32,18 @@ const PartwiseCost::Part& PartwiseCost::head(uint32_t rows) {
   return part;
 }
 
+// Operation by operation, so that ops() sums to the same.
+StepCost PartwiseCost::paced(const StepShape& shape) {
+  StepCost cost;
+  for (const StepPart& op : ops(shape))
+    cost.by_evidence[static_cast<size_t>(op.evidence)] += op.times * op.each;
+  for (const Ticks ticks : cost.by_evidence) cost.device += ticks;
+  cost.host = host_.of(shape);
+  return cost;
+}
+
 StepCost PartwiseCost::step(const StepShape& shape) {
+  if (pace(shape) != 1) return paced(shape);
   StepCost cost;
   const Part &d = dense(std::max(shape.tokens, shape.tokens_padded)), &h = head(shape.logits_rows);
   for (size_t i = 0; i < cost.by_evidence.size(); ++i)
@@ -56,6 +67,9 @@ std::vector<StepPart> PartwiseCost::ops(const StepShape& shape) {
   all.insert(rope == all.end() ? rope : rope + 1, attention.begin(),
              attention.begin() + static_cast<ptrdiff_t>(count));
   for (const StepPart& op : head_ops(shape.logits_rows)) all.push_back(op);
+  if (const double factor = pace(shape); factor != 1) {
+    for (StepPart& op : all) op.each = static_cast<Ticks>(static_cast<double>(op.each) * factor + 0.5);
+  }
   return all;
 }
 

@@ -35,6 +35,8 @@ class PartwiseCost : public CostModel {
   // In running order; attention belongs after the op of kind kRope.
   virtual std::vector<StepPart> dense_ops(uint32_t tokens) const = 0;
   virtual std::vector<StepPart> head_ops(uint32_t rows) const = 0;
+  // What all of the step's operations take, as a multiple of what they are said to take.
+  virtual double pace(const StepShape&) const { return 1; }
   // Stores the step's attention, and what is packed again beside it, and returns how many operations it has.
   // Must not allocate in steady state.
   virtual size_t attention_ops(const StepShape& shape, AttentionOps* out) = 0;
@@ -43,6 +45,7 @@ class PartwiseCost : public CostModel {
     bool ready = false;
     std::array<Ticks, kEvidenceKinds> by_evidence{};
   };
+  StepCost paced(const StepShape& shape);
   const Part& dense(uint32_t tokens);
   const Part& head(uint32_t rows);
 

@@ -125,6 +125,8 @@ sim::PlatformSpec platform_of(const EngineKind& kind, bool disk) {
   out.gpus = kind.node_gpus;
   out.sockets = std::min(node.sockets > 0 ? node.sockets : 1, kind.node_gpus);
   if (node.pcie_bytes_per_s.present()) out.pcie_gb_per_s = giga(node.pcie_bytes_per_s);
+  if (node.pcie_out_bytes_per_s.present()) out.pcie_out_gb_per_s = giga(node.pcie_out_bytes_per_s);
+  if (node.pcie_both_bytes_per_s.present()) out.pcie_both_gb_per_s = giga(node.pcie_both_bytes_per_s);
   if (node.copy_overhead_h2d_ns.present()) out.copy_overhead_in = rounded(node.copy_overhead_h2d_ns);
   if (node.copy_overhead_d2h_ns.present()) out.copy_overhead_out = rounded(node.copy_overhead_d2h_ns);
   if (node.host_memory_bytes_per_s.present()) out.host_memory_gb_per_s = giga(node.host_memory_bytes_per_s);

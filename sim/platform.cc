@@ -46,6 +46,8 @@ Result<void> validate_platform(const PlatformSpec& spec) {
   }
   for (const std::string& what :
        {bad_rate("pcie_gb_per_s", spec.pcie_gb_per_s, false),
+        bad_rate("pcie_out_gb_per_s", spec.pcie_out_gb_per_s, true),
+        bad_rate("pcie_both_gb_per_s", spec.pcie_both_gb_per_s, true),
         bad_rate("host_memory_gb_per_s", spec.host_memory_gb_per_s, false),
         bad_rate("socket_link_gb_per_s", spec.socket_link_gb_per_s, spec.sockets == 1),
         bad_rate("nvlink_gb_per_s", spec.nvlink_gb_per_s, true),
@@ -98,7 +100,9 @@ uint32_t socket_of(const PlatformSpec& cluster, uint32_t gpu) {
 double gpu_path_gb_per_s(const PlatformSpec& cluster, uint32_t source, uint32_t target) {
   const NodePlace from = node_of(cluster, source), to = node_of(cluster, target);
   if (from.index != to.index) return std::min(from.node->nic_gb_per_s, to.node->nic_gb_per_s);
-  return from.node->nvlink_gb_per_s > 0 ? from.node->nvlink_gb_per_s : from.node->pcie_gb_per_s;
+  if (from.node->nvlink_gb_per_s > 0) return from.node->nvlink_gb_per_s;
+  const double out = from.node->pcie_out_gb_per_s;
+  return out > 0 ? std::min(out, from.node->pcie_gb_per_s) : from.node->pcie_gb_per_s;
 }
 
 Duration copy_time(uint64_t bytes, double gb_per_s) {

@@ -16,8 +16,10 @@ namespace kvtwin::sim {
 
 struct PlatformSpec {
   uint32_t gpus = 1;
-  uint32_t sockets = 1;               // gpu i hangs on socket i * sockets / gpus
-  double pcie_gb_per_s = 55.4;        // of each GPU, in each of the two directions at once
+  uint32_t sockets = 1;           // gpu i hangs on socket i * sockets / gpus
+  double pcie_gb_per_s = 55.4;    // of each GPU, in each of the two directions at once
+  double pcie_out_gb_per_s = 0;   // gpu to host, where that differs; 0: it does not
+  double pcie_both_gb_per_s = 0;  // of each GPU, both directions together; 0: they do not disturb each other
   Duration copy_overhead_in{2550};    // a copy engine's time per copy, beside the bytes: host to gpu
   Duration copy_overhead_out{1700};   // gpu to host
   double host_memory_gb_per_s = 200;  // of each socket, reads and writes together

@@ -74,7 +74,8 @@ struct SimGrid::State {
   void build();
   void build_routes();
   void build_node(const NodePlace& place, std::vector<const sg4::SplitDuplexLink*>* nics);
-  const sg4::SplitDuplexLink* split(const std::string& name, double gb_per_s);
+  // `down_gb_per_s`: where that direction is another; 0: it is not.
+  const sg4::SplitDuplexLink* split(const std::string& name, double gb_per_s, double down_gb_per_s = 0);
   void connect(sg4::Host* source, sg4::Host* target, const std::vector<sg4::LinkInRoute>& links);
   RouteId route(sg4::Host* source, sg4::Host* target, double gb_per_s);
   Slot* slot(Token token);
@@ -97,11 +98,14 @@ void SimGrid::State::build() {
   zone->seal();  // explicitly: SimGrid seals by itself only for the first engine of a process
 }
 
-const sg4::SplitDuplexLink* SimGrid::State::split(const std::string& name, double gb_per_s) {
+const sg4::SplitDuplexLink* SimGrid::State::split(const std::string& name, double gb_per_s,
+                                                  double down_gb_per_s) {
   // All latencies are 0, because SimGrid divides a link in proportion to 1 / latency. What a copy costs
   // beside its bytes is a delay before it (sim/copy_engines.h).
   auto* link = zone->create_split_duplex_link(name, gb_per_s * 1e9);
-  link->set_latency(0)->seal();
+  link->set_latency(0);
+  if (down_gb_per_s > 0) link->get_link_down()->set_bandwidth(down_gb_per_s * 1e9);
+  link->seal();
   return link;
 }
 
@@ -122,7 +126,7 @@ void SimGrid::State::build_routes() {
 void SimGrid::State::build_node(const NodePlace& place, std::vector<const sg4::SplitDuplexLink*>* nics) {
   const PlatformSpec& node = *place.node;
   const uint32_t socket_end = place.socket_first + node.sockets, gpu_end = place.gpu_first + node.gpus;
-  std::map<uint32_t, sg4::Link*> memory_links;
+  std::map<uint32_t, sg4::Link*> memory_links, both_links;
   std::map<uint32_t, const sg4::SplitDuplexLink*> socket_links, pcies, nvlinks;
   for (uint32_t i = place.socket_first; i < socket_end; ++i) {
     auto* link = zone->create_link("memory" + std::to_string(i), node.host_memory_gb_per_s * 1e9);
@@ -131,7 +135,11 @@ void SimGrid::State::build_node(const NodePlace& place, std::vector<const sg4::S
     if (node.sockets > 1) socket_links[i] = split("socket" + std::to_string(i), node.socket_link_gb_per_s);
   }
   for (uint32_t i = place.gpu_first; i < gpu_end; ++i) {
-    pcies[i] = split("pcie" + std::to_string(i), node.pcie_gb_per_s);
+    pcies[i] = split("pcie" + std::to_string(i), node.pcie_gb_per_s, node.pcie_out_gb_per_s);
+    if (node.pcie_both_gb_per_s > 0) {
+      both_links[i] = zone->create_link("both" + std::to_string(i), node.pcie_both_gb_per_s * 1e9);
+      both_links[i]->set_latency(0)->seal();
+    }
     for (uint32_t s = place.socket_first; s < socket_end; ++s) {
       std::vector<sg4::LinkInRoute> links{sg4::LinkInRoute(memory_links[s])};
       if (const uint32_t home = socket_of(spec, i); home != s) {
@@ -139,6 +147,7 @@ void SimGrid::State::build_node(const NodePlace& place, std::vector<const sg4::S
         links.emplace_back(socket_links[home], Up::DOWN);
       }
       links.emplace_back(pcies[i], Up::UP);
+      if (both_links.contains(i)) links.emplace_back(both_links[i]);
       connect(memories[s], gpus[i], links);
     }
     if (node.nic_gb_per_s > 0) (*nics)[i] = split("nic" + std::to_string(i), node.nic_gb_per_s);
@@ -243,18 +252,24 @@ SimGrid::~SimGrid() {
   State::current = nullptr;
 }
 
+// What a copy between a socket and a GPU gets if it is alone.
+static double host_path_gb_per_s(const PlatformSpec& cluster, uint32_t socket, uint32_t gpu, bool to_gpu) {
+  const PlatformSpec& node = *node_of(cluster, gpu).node;
+  const double pcie = to_gpu || node.pcie_out_gb_per_s == 0 ? node.pcie_gb_per_s : node.pcie_out_gb_per_s;
+  double rate = std::min(pcie, node.host_memory_gb_per_s);
+  if (node.pcie_both_gb_per_s > 0) rate = std::min(rate, node.pcie_both_gb_per_s);
+  if (socket_of(cluster, gpu) != socket) rate = std::min(rate, node.socket_link_gb_per_s);
+  return rate;
+}
+
 RouteId SimGrid::host_to_gpu(uint32_t socket, uint32_t gpu) {
   State& s = *state_;
-  const PlatformSpec& node = *node_of(s.spec, gpu).node;
-  double rate = std::min(node.pcie_gb_per_s, node.host_memory_gb_per_s);
-  if (socket_of(s.spec, gpu) != socket) rate = std::min(rate, node.socket_link_gb_per_s);
-  return s.route(s.memories.at(socket), s.gpus.at(gpu), rate);
+  return s.route(s.memories.at(socket), s.gpus.at(gpu), host_path_gb_per_s(s.spec, socket, gpu, true));
 }
 
 RouteId SimGrid::gpu_to_host(uint32_t gpu, uint32_t socket) {
   State& s = *state_;
-  const double rate = gb_per_s(host_to_gpu(socket, gpu));
-  return s.route(s.gpus.at(gpu), s.memories.at(socket), rate);
+  return s.route(s.gpus.at(gpu), s.memories.at(socket), host_path_gb_per_s(s.spec, socket, gpu, false));
 }
 
 RouteId SimGrid::gpu_to_gpu(uint32_t source, uint32_t target) {

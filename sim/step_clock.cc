@@ -21,8 +21,10 @@ StepClock::StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_
       cost_(cost),
       in_flight_max_(steps_in_flight_max),
       first_step_host_(first_step_host.ns * kTicksPerNs),
+      load_(cost->looks_back()),
+      long_load_(cost->looks_far_back()),
+      graphs_(cost->graphs_kept()),
       priced_(kHistory) {
-  KVT_CHECK(cost != nullptr);
   KVT_CHECK(steps_in_flight_max == 1 || steps_in_flight_max == 2);
 }
 
@@ -80,6 +82,8 @@ void StepClock::move_base(Instant now) {
   for (Launch& launch : launches_) launch.submitted = moved(launch.submitted);
   if (elsewhere_) elsewhere_->start = moved(elsewhere_->start);
   if (pricer_ != nullptr) pricer_->move_base(by_ns * kTicksPerNs);
+  load_.move_base(by_ns * kTicksPerNs);
+  long_load_.move_base(by_ns * kTicksPerNs);
   base_ = now;
 }
 
@@ -138,6 +142,7 @@ bool StepClock::price_next() {
   const Ticks first = started_ ? 0 : first_step_host_;
   started_ = true;
   if (lazy()) ask(*launch);
+  recall(launch, start);
   if (pricer_ != nullptr) {
     price_graph(launch, start, cost_->step(launch->shape).host + first);
   } else {
@@ -146,6 +151,7 @@ bool StepClock::price_next() {
     KVT_CHECK(cost.device >= 0);
     const Ticks host = cost.host + first;
     add_priced(start + std::max<Ticks>(0, host + cost.device), host, {}, cost.by_evidence);
+    remember(shape, start, priced_.back().end);
     if (!launch->decodes.empty()) {
       priced_.back().cells_read += launch->shape.decode_context_sum;
       priced_.back().cells_waited += shape.decode_context_sum;
@@ -157,6 +163,26 @@ bool StepClock::price_next() {
   launch->shape.decode_context_sum += launch->growing;
   launch->shape.decode_context_max = std::max(launch->shape.decode_context_max, ++launch->growing_max);
   return true;
+}
+
+// What the price of the next step of `launch` depends on beside its plan. Steps that are priced and not
+// answered may be cut yet: they count here, and are remembered when they are answered.
+void StepClock::recall(Launch* launch, Ticks start) {
+  StepShape& shape = launch->shape;
+  shape.chunk_load = load_.share(start);
+  shape.long_load = long_load_.share(start);
+  if (cost_->graphs_kept() == 0) return;
+  const GraphShapes::Key key = GraphShapes::key(shape);
+  uint32_t seen = graphs_.seen(key);
+  for (size_t i = priced_.size(); i > head_ && seen < GraphShapes::kReplayed; --i)
+    seen += priced_[i - 1].key == key ? 1 : 0;
+  shape.launched = seen < GraphShapes::kReplayed;
+}
+
+void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end) {
+  priced_.back().key = GraphShapes::key(shape);
+  load_.add(shape, begin, end);
+  long_load_.add(shape, begin, end);
 }
 
 // The next step of `launch` as if its decodes read what balanced attention reads in the time that theirs
@@ -221,6 +247,7 @@ void StepClock::complete(Ticks took, Ticks exposed) {
   add_priced(step.start + took + early_by(step.host, took), step.host, timing, by_evidence);
   priced_.back().offloaded = pricer_->offloaded();
   Launch* const launch = next_launch();
+  remember(launch->shape, step.start, priced_.back().end);
   add_compression(pricer_->compression(), std::max<Ticks>(0, step.host + took), !launch->chunks.empty());
   ++launch->priced;
 }
@@ -329,6 +356,7 @@ StepDone StepClock::answer(uint32_t steps) {
   totals_.compression = last.compression;
   totals_.prompts = last.prompts, totals_.prompts_compression = last.prompts_compression;
   offloaded_ = last.offloaded;
+  for (uint32_t i = 0; i < steps; ++i) graphs_.add(priced_[head_ + i].key);
   head_ += steps;
   Launch& launch = launches_.front();
   totals_.compressions += launch.compressions.size();  // of a launch of one step

@@ -32,6 +32,8 @@
 #include "engine/policy/commands.h"
 #include "engine/policy/events.h"
 #include "models/cost_model.h"
+#include "models/graph_shapes.h"
+#include "models/recent_load.h"
 #include "sim/graph_pricer.h"
 #include "sim/owned_launch.h"
 #include "sim/partition_price.h"
@@ -158,6 +160,7 @@ class StepClock {
   // Times since base_. All but the first two are sums over all steps so far, so that stretches can be
   // subtracted.
   struct Priced {
+    GraphShapes::Key key = GraphShapes::kNone;
     Ticks end = 0;
     Ticks offloaded = -(Ticks{1} << 61);
     Ticks host_exposed = 0;
@@ -185,6 +188,8 @@ class StepClock {
 
   bool price_next();  // false when every launched step is priced, or nothing may be
   Launch* next_launch();
+  void recall(Launch* launch, Ticks start);
+  void remember(const StepShape& shape, Ticks begin, Ticks end);
   void ask(const Launch& launch);
   void add_priced(Ticks end, Ticks host, const StepTiming& timing,
                   const std::array<Ticks, kEvidenceKinds>& by_evidence);
@@ -219,6 +224,8 @@ class StepClock {
   bool started_ = false;
   Instant base_{};
   std::deque<Launch> launches_;
+  RecentLoad load_, long_load_;
+  GraphShapes graphs_;          // of answered steps
   std::vector<Priced> priced_;  // [0, head_) answered, at least kHistory of them; then the unanswered
   size_t head_ = kHistory;
   Ticks offloaded_ = -(Ticks{1} << 61);

@@ -19,6 +19,11 @@ namespace {
 
 constexpr uint32_t kPagesGpu = 20480, kPagesHost = 1024;
 constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
+// A GPU that computes prompts lowers its clock some 40 ms after it began, again after some 600 ms, and
+// forgets either in about as long (reports/validation/2026-11-22-h200.md).
+constexpr double kLoadWindowUs = 40e3, kLongLoadWindowUs = 800e3, kQuietUs = 50e3;
+constexpr uint32_t kLoadSteps = 8;
+constexpr uint32_t kLongChunk = 512;
 
 Measured less(const Measured& m, double us) {
   const auto one = [us](double value) { return std::max(0.0, value - us); };
@@ -63,6 +68,11 @@ class Calibration {
     Measured time;       // of one, with an event
     uint32_t count = 0;  // in the step
     bool kept = true;    // a table wants it
+    bool attention = false;
+  };
+  struct Base {
+    Measured wall;
+    double attention = 0, host = 0;
   };
   struct Point {
     std::vector<Part> parts;
@@ -77,12 +87,22 @@ class Calibration {
   void point(std::span<const BenchCall> calls, uint32_t padded, bool attention);
   void keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
             const Measured& value);
+  static double event_us(const Point& point);
   void take_points();
+  Base take_first(const Point& point, double event);
+  void take_further(const Point& point, const Base& base);
   void decodes();
   void chunks();
   Result<void> launches();
   void copies();
+  void both_ways();
+  void copies_beside_steps();
   void beside_copies();
+  void after_load();
+  void after_long_load();
+  void quiet();
+  static uint32_t warm_steps(uint32_t tokens), chunk_steps(uint32_t tokens);
+  Result<void> launched();
   Result<void> held_out();
   void figure(const std::string& name, const char* unit, const std::vector<double>& values);
   void say(const std::string& text) const {
@@ -94,6 +114,7 @@ class Calibration {
   const std::vector<uint32_t> rows_;
   std::unique_ptr<DeviceModel> model_;
   std::unique_ptr<StepBench> plain_, timed_;
+  std::map<uint32_t, double> launching_;  // by calls: what a decode step takes longer that is no graph
   std::vector<Point> points_;
   std::map<std::pair<std::string, std::string>, Sizes> tables_;
   MeasuredDevice out_;
@@ -149,15 +170,35 @@ void Calibration::keep(const char* operation, const std::string& shape, uint32_t
   tables_[{operation, shape}].emplace(std::pair(rows, context), value);
 }
 
+// Decodes for a while: the clock recovers from chunks.
+void Calibration::quiet() {
+  const std::vector<BenchCall> calls(32, BenchCall{1, 512, true});
+  plain_->series(calls, 32, kQuietUs);
+}
+
+// Steps of a chunk until the window that a price looks back on is full of them. 8 GFLOP a token, at 600
+// TFLOP/s and never below 5 ms a step.
+uint32_t Calibration::warm_steps(uint32_t tokens) {
+  return 1 + static_cast<uint32_t>(kLoadWindowUs / std::max(5e3, tokens * 22.0));
+}
+
+// So few that the clock does not fall for the second time.
+uint32_t Calibration::chunk_steps(uint32_t tokens) {
+  return std::clamp(static_cast<uint32_t>(150e3 / (tokens * 22.0)), 3u, 14u);
+}
+
 // Steps as they are, then with events between operations. `attention`: what depends on contexts is kept too.
 void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool attention) {
   const BenchShape guess(calls, padded, 0);
   const bool slow = guess.shape.tokens > 1024 || guess.shape.decode_context_sum > 100'000;
-  const uint32_t steps = slow ? 8 : 14;
-  const StepTimes plain = plain_->measure(calls, padded, 2, steps);
-  const StepTimes timed = timed_->measure(calls, padded, 2, steps / 2);
-  const BenchShape at(calls, padded, 2 + steps / 2);
-  const bool chunk = !at.chunks.empty();
+  const bool chunk = !guess.chunks.empty();
+  const uint32_t steps = chunk ? chunk_steps(guess.shape.tokens) : slow ? 7 : 12;
+  const uint32_t warm = chunk ? warm_steps(guess.shape.tokens) : 3;
+  if (chunk) quiet();
+  const StepTimes plain = plain_->measure(calls, padded, warm, steps);
+  if (chunk) quiet();
+  const StepTimes timed = timed_->measure(calls, padded, warm, steps / 2);
+  const BenchShape at(calls, padded, warm + steps / 2);
   KVT_CHECK(!chunk || calls.size() == 1);
   const uint32_t padded_rows = at.shape.tokens_padded, samples = at.shape.logits_rows;
   const uint32_t rows = chunk ? at.chunks[0].tokens : at.shape.decodes;
@@ -183,8 +224,10 @@ void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool 
   for (const auto& one : wanted) {
     const auto kind = static_cast<size_t>(one.operation);
     if (timed.count[kind] == 0) continue;
-    found.parts.push_back({name_of(one.operation), one.shape, one.rows, one.context,
-                           measured_of(timed.operation[kind]), timed.count[kind], one.kept});
+    found.parts.push_back(
+        {name_of(one.operation), one.shape, one.rows, one.context, measured_of(timed.operation[kind]),
+         timed.count[kind], one.kept,
+         one.operation == Operation::kDecodeAttention || one.operation == Operation::kChunkAttention});
     found.events += timed.count[kind];
   }
   found.wall = measured_of(plain.wall);
@@ -197,35 +240,66 @@ void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool 
   out_.sm_mhz_max = std::max(out_.sm_mhz_max, clocks.sm);
 }
 
-// An event adds to the operation before it: the next one's start no longer overlaps its end. By how much is
-// what makes the operations of no step sum to more than the step takes. What is left of a step is the host's:
-// it depends on how many calls decode, and beside chunks on nothing that stands out of the noise of clocks.
+// An event adds to the operation before it: the next one's start no longer overlaps its end, and where the
+// host is slow the device waits for it. By how much is what makes operations sum to more than the step takes:
+// the median over long chunks, for which no host is too slow (clocks make some of them show more, or
+// nothing); of another step, its own if that is more.
+double Calibration::event_us(const Point& point) {
+  double sum = 0;
+  for (const Part& part : point.parts) sum += part.time.us * part.count;
+  return (sum - point.wall.us) / point.events;
+}
+
 void Calibration::take_points() {
-  double event_us = 0;
+  std::vector<double> events;
   for (const Point& point : points_) {
-    double sum = 0;
-    for (const Part& part : point.parts) sum += part.time.us * part.count;
-    event_us = std::max(event_us, (sum - point.wall.us) / point.events);
+    if (point.chunk && point.rows >= kLongChunk) events.push_back(event_us(point));
   }
-  figure("an event adds to an operation", "us", {event_us});
-  std::map<uint32_t, std::vector<double>> decodes;
-  std::vector<double> chunks, shares;
-  uint32_t least = UINT32_MAX, most = 0;  // tokens of chunks
+  const double event = events.empty() ? 0 : std::max(0.0, measured_of(events).us);
+  figure("an event adds to an operation", "us", {event});
+  std::map<std::pair<bool, uint32_t>, Base> bases;
+  std::vector<double> shares;
   for (const Point& point : points_) {
-    double sum = 0;
-    for (const Part& part : point.parts) {
-      const Measured net = less(part.time, event_us);
-      sum += net.us * part.count;
-      if (part.kept) keep(part.operation.c_str(), part.shape, part.rows, part.context, net);
+    const auto [found, is_new] = bases.try_emplace({point.chunk, point.rows});
+    if (!is_new) {
+      take_further(point, found->second);
+      continue;
     }
-    const double left = point.wall.us - sum;
-    shares.push_back(100 * left / point.wall.us);
-    (point.chunk ? chunks : decodes[point.rows]).push_back(left);
-    if (point.chunk) least = std::min(least, point.rows), most = std::max(most, point.rows);
+    found->second = take_first(point, std::max(event, event_us(point)));
+    shares.push_back(100 * found->second.host / point.wall.us);
   }
   figure("step beside its operations", "% of it", shares);
-  for (const auto& [calls, left] : decodes) keep("decode host", shapes_.model, calls, 0, measured_of(left));
-  for (const uint32_t rows : {least, most}) keep("chunk host", shapes_.model, rows, 0, measured_of(chunks));
+}
+
+// Of the shortest context: what its operations do not explain of the step is the host's.
+Calibration::Base Calibration::take_first(const Point& point, double event) {
+  Base out{point.wall, 0, 0};
+  double sum = 0;
+  for (const Part& part : point.parts) {
+    const Measured net = less(part.time, event);
+    sum += net.us * part.count;
+    if (part.attention) out.attention = net.us;
+    if (part.kept) keep(part.operation.c_str(), part.shape, part.rows, part.context, net);
+  }
+  out.host = std::max(0.0, point.wall.us - sum);
+  const Measured host{out.host, std::max(0.0, out.host - (point.wall.us - point.wall.p10)),
+                      out.host + (point.wall.p90 - point.wall.us)};
+  keep(point.chunk ? "chunk host" : "decode host", shapes_.model, point.rows, 0, host);
+  if (const auto found = launching_.find(point.rows); !point.chunk && found != launching_.end())
+    keep("launched host", shapes_.model, point.rows, 0, less(host, -found->second));
+  return out;
+}
+
+// Of the same rows behind a longer context: whatever the step takes more is attention's. No event is in that.
+void Calibration::take_further(const Point& point, const Base& base) {
+  const double layers = request_.llm.layers;
+  for (const Part& part : point.parts) {
+    if (!part.attention || !part.kept) continue;
+    const double us = std::max(0.0, base.attention + (point.wall.us - base.wall.us) / layers);
+    keep(part.operation.c_str(), part.shape, part.rows, part.context,
+         {us, std::max(0.0, us - (point.wall.us - point.wall.p10) / layers),
+          us + (point.wall.p90 - point.wall.us) / layers});
+  }
 }
 
 // Every captured number of rows with short contexts, then contexts.
@@ -259,7 +333,7 @@ void Calibration::chunks() {
   say("chunks without context are measured");
   for (const uint32_t tokens : {16u, 64u, 128u, 256u, 512u, 1024u, 2048u, 4096u}) {
     if (tokens > rows_.back()) continue;
-    for (const uint32_t context : {0u, 512u, 2048u, 8192u, 16384u, 32768u}) {
+    for (const uint32_t context : {0u, 1024u, 4096u, 12288u, 32768u}) {
       if (context > (request_.quick ? 2048u : tokens > 2048 ? 8192u : 32768u)) continue;
       if (context > 0 || tokens <= kDecodeRowsMax) one(tokens, context);  // else it was measured above
     }
@@ -279,6 +353,72 @@ Result<void> Calibration::launches() {
   return {};
 }
 
+// Decode steps that are started operation by operation, as engines with methods do.
+Result<void> Calibration::launched() {
+  StepBenchConfig config;
+  config.page_tokens = request_.page_tokens;
+  config.pages_gpu = 4096 * 16 / request_.page_tokens;
+  config.rows_max = config.samples_max = kDecodeRowsMax;
+  config.row_sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+  config.graphs = false;
+  const Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request_.llm, model_.get());
+  if (!bench) return tl::unexpected<Mistake>(bench.error());
+  for (const uint32_t count : config.row_sizes) {
+    const std::vector<BenchCall> calls(count, BenchCall{1, kShortContext, true});
+    const Measured graph = measured_of(plain_->measure(calls, count, 4, 14).wall);
+    const Measured one_by_one = measured_of((*bench)->measure(calls, count, 4, 14).wall);
+    launching_[count] = std::max(0.0, one_by_one.us - graph.us);
+  }
+  say("decodes without graphs are measured");
+  return {};
+}
+
+// A chunk behind quiet time, and every further one behind those before it: what each took, by how much of the
+// window before it was spent on chunks.
+void Calibration::after_load() {
+  for (const uint32_t tokens : {256u, 512u, 1024u, 2048u}) {
+    if (tokens > rows_.back()) continue;
+    const BenchCall chunk{tokens, 0, true};
+    std::map<uint32_t, std::vector<double>> by_load;
+    for (int repeat = 0; repeat < 4; ++repeat) {
+      quiet();
+      double spent = 0;
+      for (const double us : plain_->series({&chunk, 1}, tokens, 5 * kLoadWindowUs)) {
+        const double load = std::min(1.0, spent / kLoadWindowUs);
+        by_load[static_cast<uint32_t>(std::lround(load * kLoadSteps)) * 1000 / kLoadSteps].push_back(us);
+        spent += us;
+      }
+    }
+    for (const auto& [load, values] : by_load)
+      keep("chunk after load", shapes_.model, tokens, load, measured_of(values));
+  }
+  figure("chunk load looks back", "ms", {kLoadWindowUs / 1e3});
+  say("chunks behind quiet time are measured");
+}
+
+// Chunks without a pause, for longer. What stands at 0 is a chunk behind a short load.
+void Calibration::after_long_load() {
+  for (const uint32_t tokens : {1024u}) {
+    if (tokens > rows_.back()) continue;
+    const BenchCall chunk{tokens, 0, true};
+    plain_->series(std::vector<BenchCall>(32, BenchCall{1, 512, true}), 32, kLongLoadWindowUs);
+    std::map<uint32_t, std::vector<double>> by_load;
+    double spent = 0;
+    for (const double us : plain_->series({&chunk, 1}, tokens, 2 * kLongLoadWindowUs)) {
+      if (spent > kLoadWindowUs) {
+        const double load = std::min(1.0, spent / kLongLoadWindowUs);
+        by_load[static_cast<uint32_t>(std::lround(load * kLoadSteps)) * 1000 / kLoadSteps].push_back(us);
+      }
+      spent += us;
+    }
+    if (!by_load.contains(0)) by_load[0] = by_load.begin()->second;
+    for (const auto& [load, values] : by_load)
+      keep("chunk after long load", shapes_.model, tokens, load, measured_of(values));
+  }
+  figure("chunk load looks far back", "ms", {kLongLoadWindowUs / 1e3});
+  say("chunks behind many others are measured");
+}
+
 void Calibration::copies() {
   const std::string page = std::to_string(request_.llm.kv_bytes_per_token() * request_.page_tokens);
   for (const bool in : {true, false}) {
@@ -290,12 +430,32 @@ void Calibration::copies() {
   }
 }
 
+// Copies beside decode steps that are longer than they: how a server's are.
+void Calibration::copies_beside_steps() {
+  const std::string page = std::to_string(request_.llm.kv_bytes_per_token() * request_.page_tokens);
+  const std::vector<BenchCall> calls(8, BenchCall{1, 1024, true});
+  for (const bool in : {true, false}) {
+    for (const uint32_t pages : {1u, 4u, 16u, 64u}) {
+      const StepBench::Beside found = plain_->copy_beside_steps(calls, in, pages, request_.quick ? 4 : 12);
+      keep(in ? "copy in beside steps" : "copy out beside steps", page, pages, 0, measured_of(found.copies));
+      if (pages == 64)
+        figure(fmt::format("decode of 8 x 1024 beside a copy {}", in ? "in" : "out"), "us", found.steps.wall);
+    }
+  }
+}
+
+void Calibration::both_ways() {
+  const StepBench::BothWays both = plain_->both_ways(64, 12);
+  figure("in beside out", "GB/s", both.in_gb_per_s);
+  figure("out beside in", "GB/s", both.out_gb_per_s);
+}
+
 void Calibration::beside_copies() {
   const std::vector<BenchCall> calls(32, BenchCall{1, 2048, true});
   for (const auto& [in, out, name] :
        {std::tuple(false, false, "no copies"), std::tuple(true, false, "copies in"),
         std::tuple(false, true, "copies out"), std::tuple(true, true, "both")}) {
-    const StepBench::Beside found = plain_->beside_copies(calls, in, out, 240, request_.quick ? 4 : 12);
+    const StepBench::Beside found = plain_->beside_copies(calls, in, out, 240, request_.quick ? 4 : 6);
     figure(fmt::format("decode of 32 x 2048 beside {}", name), "us", found.steps.wall);
     figure(fmt::format("in beside decode, {}", name), "GB/s", found.in_gb_per_s);
     figure(fmt::format("out beside decode, {}", name), "GB/s", found.out_gb_per_s);
@@ -336,10 +496,28 @@ Result<void> Calibration::held_out() {
     for (const BenchCall& call : calls) rows += call.tokens;
     const auto padded = std::lower_bound(rows_.begin(), rows_.end(), rows);
     if (padded == rows_.end()) continue;
-    const StepTimes found = plain_->measure(calls, *padded, 2, 10);
-    const BenchShape at(calls, *padded, 7);
+    const bool chunk = rows > calls.size();
+    if (chunk) quiet();
+    const uint32_t warm = chunk ? warm_steps(rows) : 3, count = chunk ? chunk_steps(rows) : 10;
+    const StepTimes found = plain_->measure(calls, *padded, warm, count);
+    BenchShape at(calls, *padded, warm + count / 2);
+    at.shape.long_load = 0;
     const double predicted = static_cast<double>((*cost)->step(at.shape).device) / kTicksPerNs / 1e3;
     out_.held_out.push_back({name, measured_of(found.wall).us, predicted});
+  }
+  for (const uint32_t tokens : {700u, 1400u}) {
+    const BenchCall chunk{tokens, 300, true};
+    const uint32_t padded = *std::lower_bound(rows_.begin(), rows_.end(), tokens);
+    std::vector<double> first;
+    for (int i = 0; i < 5; ++i) {
+      quiet();
+      first.push_back(plain_->series({&chunk, 1}, padded, 1).front());
+    }
+    BenchShape at({&chunk, 1}, padded, 0);
+    at.shape.chunk_load = at.shape.long_load = 0;
+    const double predicted = static_cast<double>((*cost)->step(at.shape).device) / kTicksPerNs / 1e3;
+    out_.held_out.push_back(
+        {fmt::format("a chunk of {} behind quiet time", tokens), measured_of(first).us, predicted});
   }
   return {};
 }
@@ -351,8 +529,13 @@ Result<MeasuredDevice> Calibration::run() {
   const BenchCall warm{std::min(1024u, rows_.back()), 0, true};
   plain_->measure({&warm, 1}, warm.tokens, 20, 1);
   decodes();
+  if (Result<void> ok = launched(); !ok) return tl::unexpected<Mistake>(ok.error());
   chunks();
+  after_load();
+  after_long_load();
   copies();
+  both_ways();
+  copies_beside_steps();
   beside_copies();
   take_points();
   for (auto& [name, sizes] : tables_) {

@@ -95,7 +95,6 @@ struct CudaEngine::Parts {
   StepGraphs graphs;
   OwnedCache cache;
   RowsUpload upload;
-  Buffer sampled;  // pinned
   std::map<TransferId, Copy> copies;
   // Of the step at hand.
   std::vector<PlanEntry> entries;
@@ -138,11 +137,6 @@ Result<void> CudaEngine::Parts::make(const DeviceModel* model) {
   Result<RowsUpload> made_upload = RowsUpload::make(uint64_t{4} << 20);
   if (!made_upload) return tl::unexpected<Mistake>(made_upload.error());
   upload = std::move(*made_upload);
-  Result<Buffer> made_sampled =
-      Buffer::make(Buffer::Kind::kPinned, uint64_t{config.samples_max} * sizeof(uint32_t), "sampled tokens",
-                   fmt::format("{} samples", config.samples_max));
-  if (!made_sampled) return tl::unexpected<Mistake>(made_sampled.error());
-  sampled = std::move(*made_sampled);
   cache->serve({.forward = forward.get(),
                 .token = [this](CallId call, uint32_t at) { return tokens.input(call, at); },
                 .session = [this](CallId call) { return ids->session(call); },
@@ -165,13 +159,7 @@ DeviceRows CudaEngine::Parts::compute() {
   started = Clock::now();
   timer->begin(Operation::kUpload);
   const DeviceRows on_device = upload.send(rows, compute_stream);
-  const auto start_layers = [&] {
-    forward->run(on_device, cache.get(), on_stream());
-    if (on_device.samples == 0) return;
-    must(cudaMemcpyAsync(sampled.as<uint32_t>(), forward->sampled(), on_device.samples * sizeof(uint32_t),
-                         cudaMemcpyDeviceToHost, compute_stream),
-         "copy of sampled tokens", 0, no_shape);
-  };
+  const auto start_layers = [&] { forward->run(on_device, cache.get(), on_stream()); };
   if (cache->repeats(on_device)) {
     graphs.run(on_device, compute_stream, start_layers);
   } else {
@@ -267,7 +255,7 @@ void CudaEngine::step(const LaunchStep& launch, uint32_t offset, StepValues* val
   p.log_step(step, on_device);
   for (const PlanEntry& entry : p.entries) {
     if (!entry.samples) continue;
-    const uint32_t token = p.sampled.as<uint32_t>()[p.samples.size()];
+    const uint32_t token = p.forward->sampled()[p.samples.size()];
     p.samples.push_back({entry.call, entry.context + entry.tokens, token});
     if (p.tokens.sampled(entry, token)) values->eos.push_back(entry.call);
   }

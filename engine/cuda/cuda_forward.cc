@@ -35,6 +35,7 @@ Result<void> CudaForward::allocate() {
     Buffer* buffer;
     uint64_t bytes;
     const char* what;
+    Buffer::Kind kind = Buffer::Kind::kDevice;
   } rows_of[] = {{&x_, rows * llm_.hidden * 4, "the residual stream"},
                  {&normed_, std::max(rows, uint64_t{limits_.samples}) * llm_.hidden * 2, "normed rows"},
                  {&qkv_, rows * heads * llm_.head_dim * 2, "queries, keys and values"},
@@ -43,9 +44,11 @@ Result<void> CudaForward::allocate() {
                  {&gate_up_, rows * 2 * llm_.intermediate * 2, "gates"},
                  {&activated_, rows * llm_.intermediate * 2, "activations"},
                  {&logits_, uint64_t{limits_.samples} * llm_.vocab * 4, "logits"},
-                 {&sampled_, uint64_t{limits_.samples} * 4, "sampled tokens"}};
+                 // In the host's memory, where the kernel writes them: a copy would queue behind pages on
+                 // their way to the host, and the step with it.
+                 {&sampled_, uint64_t{limits_.samples} * 4, "sampled tokens", Buffer::Kind::kPinned}};
   for (const auto& row : rows_of) {
-    Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, row.bytes, row.what,
+    Result<Buffer> made = Buffer::make(row.kind, row.bytes, row.what,
                                        fmt::format("{} rows, {} samples", limits_.rows, limits_.samples));
     if (!made) {
       made.error().hint = "give fewer: --set=limits.step_tokens_max=N";

@@ -35,8 +35,9 @@ class CudaForward {
   void pass(const DeviceRows& rows, const float* values, LayerAttention* attention, const StepStream& on);
 
   // Of the last run, on the device.
-  const float* logits() const { return logits_.as<float>(); }          // [samples][vocab]
-  const uint32_t* sampled() const { return sampled_.as<uint32_t>(); }  // [samples]
+  const float* logits() const { return logits_.as<float>(); }  // [samples][vocab]
+  // [samples], in pinned memory: the host may read them once the step has ended.
+  const uint32_t* sampled() const { return sampled_.as<uint32_t>(); }
 
  private:
   CudaForward(const DeviceWeights* weights, const ForwardLimits& limits)

@@ -75,6 +75,7 @@ Result<std::unique_ptr<StepBench>> StepBench::make(const StepBenchConfig& config
   own.row_sizes = config.row_sizes;
   own.copies_beside = true;
   own.log = config.timed ? &parts->log : nullptr;
+  if (!config.graphs) own.graphs_max = 0;
   Result<std::unique_ptr<CudaEngine>> engine = CudaEngine::make(own, model, &parts->tokens);
   if (!engine) return tl::unexpected<Mistake>(engine.error());
   parts->engine = std::move(*engine);
@@ -181,6 +182,20 @@ StepTimes StepBench::measure(std::span<const BenchCall> calls, uint32_t padded, 
   return out;
 }
 
+std::vector<double> StepBench::series(std::span<const BenchCall> calls, uint32_t padded, double us) {
+  constexpr uint32_t kAtOnce = 48;  // contexts grow, and have room for so many tokens
+  std::vector<double> out;
+  for (double sum = 0; sum < us;) {
+    parts_->begin(calls);
+    for (uint32_t i = 0; i < kAtOnce && sum < us; ++i) {
+      out.push_back(parts_->step(padded));
+      sum += out.back();
+      parts_->log.take({}, StepId{parts_->next_step - 1});
+    }
+  }
+  return out;
+}
+
 TransferId StepBench::Parts::start_copy(bool to_gpu, uint32_t count) {
   KVT_CHECK(count <= config.pages_host && count * 2 < config.pages_gpu);
   std::vector<PageId> near, far;
@@ -205,6 +220,37 @@ std::vector<double> StepBench::copies(bool to_gpu, uint32_t pages, uint32_t time
     if (i > 0) out.push_back(took);  // the first one touches its pages for the first time
   }
   return out;
+}
+
+// Each direction always has its next copy waiting. The first and the last may run alone, and do not count.
+StepBench::BothWays StepBench::both_ways(uint32_t pages, uint32_t times) {
+  BothWays out;
+  std::vector<TransferId> ins, outs;
+  for (uint32_t i = 0; i < times + 2; ++i) {
+    ins.push_back(parts_->start_copy(true, pages));
+    outs.push_back(parts_->start_copy(false, pages));
+  }
+  const double bytes = parts_->page_bytes * pages;
+  for (auto [copies, to] : {std::pair(&ins, &out.in_gb_per_s), std::pair(&outs, &out.out_gb_per_s)}) {
+    for (size_t i = 0; i < copies->size(); ++i) {
+      const double us = static_cast<double>(parts_->engine->copy_time((*copies)[i]).ns) / 1e3;
+      if (i > 0 && i + 1 < copies->size()) to->push_back(bytes / us / 1e3);
+    }
+  }
+  return out;
+}
+
+StepBench::Beside StepBench::copy_beside_steps(std::span<const BenchCall> calls, bool to_gpu, uint32_t pages,
+                                               uint32_t steps) {
+  Beside result;
+  parts_->begin(calls);
+  for (uint32_t i = 0; i < 4; ++i) parts_->step(0);
+  for (uint32_t i = 0; i < steps; ++i) {
+    const TransferId copy = parts_->start_copy(to_gpu, pages);
+    result.steps.wall.push_back(parts_->step(0));
+    result.copies.push_back(static_cast<double>(parts_->engine->copy_time(copy).ns) / 1e3);
+  }
+  return result;
 }
 
 // Copies are kept ahead of the steps: each direction always has one in flight.

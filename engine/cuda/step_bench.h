@@ -42,6 +42,7 @@ struct StepBenchConfig {
   uint32_t samples_max = 0;
   std::vector<uint32_t> row_sizes{};
   bool timed = false;  // operations, too
+  bool graphs = true;  // decode steps are replayed; else started one by one, as methods' steps are
 };
 
 class StepBench {
@@ -57,14 +58,25 @@ class StepBench {
   // REQUIRES: the calls fit rows, samples and pages.
   StepTimes measure(std::span<const BenchCall> calls, uint32_t padded, uint32_t warm, uint32_t steps);
 
+  // The same step again and again, for at least so many us of steps: what each took.
+  std::vector<double> series(std::span<const BenchCall> calls, uint32_t padded, double us);
+
   // In us, each: `pages` pages to the host (or back), alone.
   std::vector<double> copies(bool to_gpu, uint32_t pages, uint32_t times);
+  // Both directions at once, for as long as both have something to move: GB/s of each.
+  struct BothWays {
+    std::vector<double> in_gb_per_s, out_gb_per_s;
+  };
+  BothWays both_ways(uint32_t pages, uint32_t times);
   // The decode step of `calls` while pages are copied in the directions asked for, and how many GB/s they
   // reached meanwhile, per direction.
   struct Beside {
     StepTimes steps;
     std::vector<double> in_gb_per_s, out_gb_per_s;
+    std::vector<double> copies;  // us of each
   };
+  // The same, with one copy begun before each step, which should be the longer one of both.
+  Beside copy_beside_steps(std::span<const BenchCall> calls, bool to_gpu, uint32_t pages, uint32_t steps);
   Beside beside_copies(std::span<const BenchCall> calls, bool in, bool out, uint32_t pages, uint32_t steps);
 
  private:

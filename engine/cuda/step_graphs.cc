@@ -32,7 +32,13 @@ void StepGraphs::run(const DeviceRows& rows, cudaStream_t stream, const std::fun
     return start();
   }
   graphs_.splice(graphs_.begin(), graphs_, found);
-  if (found->graph == nullptr) found->graph = capture(stream, start);
+  if (found->graph == nullptr) {
+    // The device is busy with this step while the host captures and instantiates what the next one replays:
+    // 3 ms, which a step that waited for its own graph would take longer.
+    start();
+    found->graph = capture(stream, start);
+    return;
+  }
   must(cudaGraphLaunch(found->graph, stream), "replay of a step's graph", 0, shape);
   ++replays_;
 }

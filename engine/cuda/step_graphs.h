@@ -3,9 +3,9 @@
 //
 // What a step starts is fixed by its DeviceRows: where its lists lie and how long they are. What stands in
 // the lists is not part of it, so a graph serves all steps of one shape: those of a quiet stretch, in which
-// calls decode and nobody comes or goes. A shape is captured when it comes up for the second time: the first
-// time cuBLASLt chooses and kernels are loaded, and many shapes never come back. The least recently used
-// graph makes room.
+// calls decode and nobody comes or goes. A shape is captured when it comes up for the second time, while the
+// device computes that step: the first time cuBLASLt chooses and kernels are loaded, and many shapes never
+// come back. The least recently used graph makes room.
 
 #ifndef KVTWIN_ENGINE_CUDA_STEP_GRAPHS_H_
 #define KVTWIN_ENGINE_CUDA_STEP_GRAPHS_H_

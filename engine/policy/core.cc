@@ -349,6 +349,7 @@ CoreGauges Core::gauges() const {
     g.pages_int2_held = s.config.pages_int2 - s.dual->pages_free(false) - s.dual->pages_loose(false);
   }
   g.pages_gpu_held = g.pages_gpu_total - g.pages_gpu_free - g.pages_gpu_cached;
+  g.pages_evicted = s.index.pages_evicted() + s.snapshots_evicted;
   g.pages_host_total = s.host ? s.host->pages_total() : 0;
   g.pages_host_free = s.host ? s.host->pages_free() + static_cast<uint32_t>(host_ahead) : 0;
   g.pages_disk_total = s.config.pages_disk;

@@ -25,6 +25,7 @@ struct CoreGauges {
   uint32_t pages_gpu_free = 0;    // nobody's
   uint32_t pages_gpu_cached = 0;  // only the prefix index holds them: can be had by evicting
   uint32_t pages_gpu_held = 0;    // calls or transfers need them
+  uint64_t pages_evicted = 0;     // that left the prefix index to make room, so far
   uint32_t pages_host_total = 0;
   uint32_t pages_host_free = 0;
   uint32_t pages_disk_total = 0;

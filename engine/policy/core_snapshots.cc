@@ -138,6 +138,7 @@ void Core::State::evict_snapshots(uint32_t pages) {
   evicted_now = true;
   spare_pages.clear();
   while (spare_pages.size() < pages) snapshots->evict(&spare_pages);
+  snapshots_evicted += spare_pages.size();
   for (const PageId page : spare_pages) give_page(page);
 }
 

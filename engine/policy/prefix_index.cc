@@ -240,7 +240,9 @@ PageId PrefixIndex::evict_gpu_page() {
   KVT_CHECK(!clean_.empty() || !dirty_.empty());
   for (;;) {
     const PageId page = evict_tail(clean_.empty() ? dirty_.top() : clean_.top());
-    if (page != kNoPage) return page;
+    if (page == kNoPage) continue;
+    ++evicted_;
+    return page;
   }
 }
 

@@ -176,6 +176,7 @@ class PrefixIndex {
 
   uint64_t tick() { return ++clock_; }  // a fresh stamp
   uint32_t pages_evictable() const { return evictable_; }
+  uint64_t pages_evicted() const { return evicted_; }  // by evict_gpu_page(), so far
   uint32_t pages_evictable_clean() const { return evictable_clean_; }
   uint32_t pages_gpu() const { return pages_gpu_; }
   uint32_t pages_host() const { return pages_host_; }
@@ -275,6 +276,7 @@ class PrefixIndex {
   IndexedHeap waited_for_;     // sessions, by until when
   mutable std::vector<uint32_t> path_;
   uint64_t clock_ = 0;
+  uint64_t evicted_ = 0;
   uint32_t evictable_ = 0, evictable_clean_ = 0;
   uint32_t pages_gpu_ = 0, pages_host_ = 0, pages_disk_ = 0, nodes_live_ = 0;
 };

@@ -17,7 +17,7 @@ struct Figure {
   const char* unit;
   double tolerance;  // percent of the real value, or `absolute` in the figure's unit: issue D's table
   bool absolute;
-  std::function<double(const v1::RunResult&)> of;
+  std::function<double(const v1::RunResult&)> of;  // null: evicted pages
 };
 
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
@@ -34,6 +34,7 @@ const std::vector<Figure>& figures() {
        [](const R& r) { return static_cast<double>(r.reuse().recomputed_tokens()); }},
       {"prefix reuse", "tokens", 5, false,
        [](const R& r) { return static_cast<double>(r.reuse().first_admission_tokens()); }},
+      {"evictions", "pages", 5, false, {}},
       {"peak pages", "% of pool", 2, true,
        [](const R& r) {
          return percent(static_cast<double>(r.pages().held_peak()), static_cast<double>(r.pages().gpu()));
@@ -42,6 +43,7 @@ const std::vector<Figure>& figures() {
        [](const R& r) { return percent(r.pages().held_mean(), static_cast<double>(r.pages().gpu())); }},
       {"tail fragmentation", "%", 2, true, [](const R& r) { return 100 * r.pages().tail_fragmentation(); }},
       {"group fragmentation", "%", 2, true, [](const R& r) { return 100 * r.pages().group_fragmentation(); }},
+      {"reclaimed", "%", 2, true, [](const R& r) { return 100 * r.pages().reclaimed(); }},
       {"bytes to the gpu", "GB", 5, false,
        [](const R& r) { return static_cast<double>(r.transfers().bytes_in()) / 1e9; }},
       {"bytes to the host", "GB", 5, false,
@@ -52,21 +54,25 @@ const std::vector<Figure>& figures() {
   return kFigures;
 }
 
+double value_of(const Figure& figure, const Recording& run) {
+  return figure.of ? figure.of(run.result) : static_cast<double>(run.pages_evicted);
+}
+
 // What is nothing on both sides says nothing.
 bool matters(const ComparedFigure& one) { return one.simulated != 0 || one.real_max != 0; }
 
 }  // namespace
 
-std::vector<ComparedFigure> compare_closed_loop(const v1::RunResult& simulated,
+std::vector<ComparedFigure> compare_closed_loop(const Recording& simulated,
                                                 const std::vector<Recording>& real) {
   std::vector<ComparedFigure> out;
   for (const Figure& figure : figures()) {
     ComparedFigure one;
     one.name = figure.name, one.unit = figure.unit, one.absolute = figure.absolute;
-    one.tolerance = figure.tolerance, one.simulated = figure.of(simulated);
+    one.tolerance = figure.tolerance, one.simulated = value_of(figure, simulated);
     one.real_min = HUGE_VAL, one.real_max = -HUGE_VAL;
     for (const Recording& recording : real) {
-      const double value = figure.of(recording.result);
+      const double value = value_of(figure, recording);
       one.real += value / static_cast<double>(real.size());
       one.real_min = std::min(one.real_min, value), one.real_max = std::max(one.real_max, value);
     }

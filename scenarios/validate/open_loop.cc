@@ -31,30 +31,43 @@ void OpenLoop::price(Instant now, const LaunchStep& launch) {
   std::vector<CompressionShape> compressions;
   for (const Compression& one : launch.compressions)
     compressions.push_back(sim::shape_of(one, launch.entries));
-  shape.compressions = compressions;
   uint32_t growing = 0;
   for (const PlanEntry& entry : launch.entries) growing += entry.grows ? 1 : 0;
   for (uint32_t i = 0; i < launch.repeat; ++i) {
     const uint64_t step = raw(launch.step) + i;
     if (step >= ends.size()) return;
-    const StepCost cost = cost_.step(shape);
-    const StepRange range = cost_.range(shape);
-    PricedStep priced;
-    priced.predicted = us_of(cost.device + std::max<Ticks>(0, cost.host));
-    priced.low = us_of(range.low), priced.high = us_of(range.high);
-    priced.chunks = !shape.chunks.empty();
-    priced.step = step, priced.decodes = shape.decodes, priced.samples = shape.logits_rows;
-    priced.padded = std::max(shape.tokens, shape.tokens_padded),
-    priced.decode_cells = shape.decode_context_sum;
-    for (const ChunkShape& chunk : shape.chunks)
-      priced.chunk_tokens += chunk.tokens, priced.chunk_context += chunk.context;
-    for (int kind = kEvidenceKinds - 1; kind >= 0; --kind) {
-      if (cost.by_evidence[static_cast<size_t>(kind)] > 0) priced.evidence = static_cast<Evidence>(kind);
-    }
-    launched_[raw(launch.engine)][step] = {now, priced};
+    launched_[raw(launch.engine)][step] = {now, shape, chunks_, compressions};
     shape.decode_context_sum += growing;
     shape.decode_context_max += growing > 0 ? 1 : 0;
   }
+}
+
+PricedStep OpenLoop::priced(uint64_t step, Launched launched, Instant begun, Instant ended,
+                            Memory* memory) const {
+  StepShape& shape = launched.shape;
+  shape.chunks = launched.chunks, shape.compressions = launched.compressions;
+  const Ticks begin = begun.ns * kTicksPerNs;
+  const GraphShapes::Key key = GraphShapes::key(shape);
+  shape.chunk_load = memory->load.share(begin), shape.long_load = memory->long_load.share(begin);
+  shape.launched = memory->graphs.seen(key) < GraphShapes::kReplayed;
+  memory->load.add(shape, begin, ended.ns * kTicksPerNs);
+  memory->long_load.add(shape, begin, ended.ns * kTicksPerNs);
+  memory->graphs.add(key);
+  const StepCost cost = cost_.step(shape);
+  const StepRange range = cost_.range(shape);
+  PricedStep out;
+  out.measured = us_of(ended - begun);
+  out.predicted = us_of(cost.device + std::max<Ticks>(0, cost.host));
+  out.low = us_of(range.low), out.high = us_of(range.high);
+  out.chunks = !shape.chunks.empty();
+  out.step = step, out.decodes = shape.decodes, out.samples = shape.logits_rows;
+  out.padded = std::max(shape.tokens, shape.tokens_padded), out.decode_cells = shape.decode_context_sum;
+  for (const ChunkShape& chunk : shape.chunks)
+    out.chunk_tokens += chunk.tokens, out.chunk_context += chunk.context;
+  for (int kind = kEvidenceKinds - 1; kind >= 0; --kind) {
+    if (cost.by_evidence[static_cast<size_t>(kind)] > 0) out.evidence = static_cast<Evidence>(kind);
+  }
+  return out;
 }
 
 void OpenLoop::price(Instant now, const StartTransfer& transfer) {
@@ -68,21 +81,55 @@ void OpenLoop::price(Instant now, const StartTransfer& transfer) {
   const Duration took = found->at - std::max(now, until);
   until = std::max(until, found->at);
   if (took.ns <= 0) return;  // asked for before, and told out of order
-  const auto pages = static_cast<double>(transfer.source.size());
-  const double overhead = to_gpu ? copy_price_.in_overhead_us : copy_price_.out_overhead_us;
-  copies_.push_back({us_of(took), overhead + pages * copy_price_.page_bytes / copy_price_.bytes_per_us,
-                     to_gpu, transfer.source.size(), found->at});
+  copies_.push_back({raw(transfer.engine),
+                     Instant{found->at.ns - took.ns},
+                     {us_of(took), 0, to_gpu, transfer.source.size(), found->at}});
+}
+
+// Bytes flow at the link's rate, and at half of what both directions reach where the other one was busy.
+double OpenLoop::predicted(const Copied& copy) const {
+  double at = us_of(copy.from - Instant{});
+  at += copy.priced.to_gpu ? copy_price_.in_overhead_us : copy_price_.out_overhead_us;
+  double left = static_cast<double>(copy.priced.pages) * copy_price_.page_bytes;
+  const double rate = copy.priced.to_gpu ? copy_price_.in_bytes_per_us : copy_price_.out_bytes_per_us;
+  const double shared = std::min(rate, copy_price_.both_bytes_per_us / 2);
+  for (const Copied& other : copies_) {  // in order of time within a direction
+    if (other.engine != copy.engine || other.priced.to_gpu == copy.priced.to_gpu) continue;
+    const double from = std::max(at, us_of(other.from - Instant{})),
+                 to = us_of(other.priced.ended - Instant{});
+    if (to <= at) continue;
+    const double alone = (from - at) * rate;
+    if (alone >= left) break;
+    left -= alone, at = from;
+    const double together = (to - at) * shared;
+    if (together >= left) {
+      at += left / shared, left = 0;
+      break;
+    }
+    left -= together, at = to;
+  }
+  return at + left / rate - us_of(copy.from - Instant{});
+}
+
+std::vector<PricedCopy> OpenLoop::copies() const {
+  std::vector<PricedCopy> out;
+  for (const Copied& copy : copies_) {
+    out.push_back(copy.priced);
+    out.back().predicted = predicted(copy);
+  }
+  return out;
 }
 
 std::vector<PricedStep> OpenLoop::steps() const {
   std::vector<PricedStep> out;
   for (size_t engine = 0; engine < launched_.size(); ++engine) {
     const std::vector<Instant>& ends = log_.engines[engine].ends;
+    Memory memory{RecentLoad(cost_.looks_back()), RecentLoad(cost_.looks_far_back()),
+                  GraphShapes(cost_.graphs_kept())};
     for (const auto& [step, launched] : launched_[engine]) {
       const Instant before = step == 0 ? Instant{} : ends[step - 1];
-      PricedStep priced = launched.priced;
-      priced.measured = us_of(ends[step] - std::max(before, launched.at));
-      if (priced.measured > 0) out.push_back(priced);
+      const PricedStep one = priced(step, launched, std::max(before, launched.at), ends[step], &memory);
+      if (one.measured > 0) out.push_back(one);
     }
   }
   return out;

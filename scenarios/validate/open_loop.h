@@ -15,6 +15,8 @@
 
 #include "engine/recorder_log.h"
 #include "models/cost_model.h"
+#include "models/graph_shapes.h"
+#include "models/recent_load.h"
 
 namespace kvtwin {
 
@@ -38,10 +40,11 @@ struct PricedCopy {
   double error() const { return predicted / measured - 1; }
 };
 
-// What the simulated node takes for a copy: a time of its own and its bytes at the link's rate.
+// What the simulated node takes for a copy: a time of its own and its bytes at the link's rate, or at half of
+// what both directions reach together while the other one is busy.
 struct CopyPrice {
   double in_overhead_us = 0, out_overhead_us = 0;
-  double bytes_per_us = 1;
+  double in_bytes_per_us = 1, out_bytes_per_us = 1, both_bytes_per_us = 2;
   double page_bytes = 0;
 };
 
@@ -54,15 +57,31 @@ class OpenLoop final : public Observer {
 
   // Once the replay has ended: what the log has no end of is left out.
   std::vector<PricedStep> steps() const;
-  const std::vector<PricedCopy>& copies() const { return copies_; }
+  std::vector<PricedCopy> copies() const;
 
  private:
+  // What a single step was launched as, the last time that it was: a stretch may be cut short.
   struct Launched {
     Instant at{};
-    PricedStep priced;
+    StepShape shape;  // without its lists, which are:
+    std::vector<ChunkShape> chunks;
+    std::vector<CompressionShape> compressions;
+  };
+  // A copy by engine; the instants it ran between.
+  struct Copied {
+    size_t engine = 0;
+    Instant from{};
+    PricedCopy priced;
   };
   void price(Instant now, const LaunchStep& launch);
   void price(Instant now, const StartTransfer& transfer);
+  // What prices depend on beside a step's plan.
+  struct Memory {
+    RecentLoad load, long_load;
+    GraphShapes graphs;
+  };
+  double predicted(const Copied& copy) const;
+  PricedStep priced(uint64_t step, Launched launched, Instant begun, Instant ended, Memory* memory) const;
 
   const Log& log_;
   CostModel& cost_;
@@ -70,7 +89,7 @@ class OpenLoop final : public Observer {
   std::vector<ChunkShape> chunks_;
   std::vector<std::map<uint64_t, Launched>> launched_;  // by engine, by step: what was launched last
   std::vector<std::array<Instant, 2>> copies_until_;    // by engine and direction
-  std::vector<PricedCopy> copies_;
+  std::vector<Copied> copies_;
 };
 
 }  // namespace kvtwin

@@ -63,6 +63,9 @@ struct ScenarioValidation {
   double in_range = 0;      // percent of steps within the model's interval
   double extrapolated = 0;  // percent of steps that lie outside the tables in part
   std::vector<ComparedFigure> figures;
+  // Where the simulated run first decides otherwise than a real one, and both sides' state (divergence.h);
+  // "": nowhere. Instants differ, so it says where runs part, not that something is wrong.
+  std::string parts_at{};
   bool good() const;
 };
 
@@ -83,10 +86,11 @@ struct Recording {
   std::string repeat;
   Log log;
   v1::RunResult result;
+  uint64_t pages_evicted = 0;  // from the prefix index, for room: known once it was replayed
 };
 
-// `open`: of all repeats, after replaying them. `simulated`: the same scenario's result.
-std::vector<ComparedFigure> compare_closed_loop(const v1::RunResult& simulated,
+// `simulated`: the same scenario's result. Its log is not read.
+std::vector<ComparedFigure> compare_closed_loop(const Recording& simulated,
                                                 const std::vector<Recording>& real);
 // Marks what is known, and adds the figures of the open loop with their tolerances.
 void judge(const std::vector<KnownDeviation>& known, ScenarioValidation* one);

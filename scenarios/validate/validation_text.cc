@@ -54,6 +54,7 @@ void add_scenario(const ScenarioValidation& one, std::string* out) {
                         number(f.real_min), number(f.real_max), fmt::format("{:+.2f}", f.difference),
                         f.absolute ? ' ' : '%', number(f.tolerance), name_of(f.verdict));
   }
+  if (!one.parts_at.empty()) *out += "  the simulated run first decides otherwise at " + one.parts_at;
   for (const ComparedFigure& f : one.figures) {
     if (f.verdict == Verdict::kOutside) *out += fmt::format("  outside: {}\n", f.name);
     if (f.verdict == Verdict::kKnown) *out += fmt::format("  known: {}, because {}\n", f.name, f.known);
@@ -81,6 +82,7 @@ Json scenario_json(const ScenarioValidation& one) {
                       {"total_percent", one.total},
                       {"in_range_percent", one.in_range},
                       {"extrapolated_percent", one.extrapolated}};
+  out["parts_at"] = one.parts_at;
   out["figures"] = Json::array();
   for (const ComparedFigure& f : one.figures)
     out["figures"].push_back({{"name", f.name},

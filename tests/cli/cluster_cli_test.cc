@@ -90,6 +90,12 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
   const Outcome apart = run_kvtwin(folder, {"run", path, "--no-write", "--quiet", "--set=engines.prefill=1"});
   CHECK(apart.status == 2);
   CHECK(apart.said("there is no way for KV from engines[0]"));
+  // What was measured of one kind of GPU says nothing of another.
+  const Outcome priced =
+      run_kvtwin(folder, {"run", path, "--no-write", "--quiet",
+                          "--set=cost.profile=" KVTWIN_SOURCE_DIR "/models/measured/h200.textproto"});
+  CHECK(priced.status == 2);
+  CHECK_MESSAGE(priced.said("measured of one kind of GPU, and engines here run on h200 and l40s"), priced.err);
 }
 
 TEST_CASE("cluster: what cannot be is refused by name, with the way out") {

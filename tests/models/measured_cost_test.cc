@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/cost_factory.h"
+#include "models/recent_load.h"
 
 namespace kvtwin {
 namespace {
@@ -123,6 +124,74 @@ TEST_CASE("chunk tiles: what shares the SMs") {
   // Short ones fill the gaps beside a long one.
   const ChunkShape uneven[] = {long_one, one, one, one, one, one, one};
   CHECK(tiles.makespan(uneven) == doctest::Approx(11.5));
+}
+
+TEST_CASE("measured cost: chunks behind quiet time take what they were measured to take there") {
+  MeasuredDevice measured = device();
+  measured.tables.push_back({"chunk after load",
+                             MeasuredShapes(tiny()).model,
+                             {100, 100, 100, 300, 300, 300},
+                             {0, 500, 1000, 0, 500, 1000},
+                             {us(80), us(90), us(100), us(160), us(190), us(200)}});
+  measured.figures = {{"chunk load looks back", "ms", 300, 300, 300}};
+  const auto m = model(measured);
+  CHECK(m->looks_back() == Ticks{300'000'000} * kTicksPerNs);
+  CHECK(model(device())->looks_back() == 0);
+  const ChunkShape chunk{100, 0, 0};
+  StepShape shape;
+  shape.tokens = shape.tokens_padded = 100, shape.chunks = {&chunk, 1};
+  const double sustained = us_of(m->step(shape).device);
+  CHECK(sustained == us_of(model(device())->step(shape).device));
+  for (const auto& [load, share] : {std::pair(0u, 0.8), std::pair(250u, 0.85), std::pair(750u, 0.95)}) {
+    shape.chunk_load = load;
+    CHECK(us_of(m->step(shape).device) == doctest::Approx(share * sustained).epsilon(1e-4));
+    Ticks sum = 0;
+    for (const StepPart& part : m->ops(shape)) sum += part.times * part.each;
+    CHECK(sum == m->step(shape).device);
+    CHECK(m->range(shape).high > sum);
+  }
+  // A step that decodes is not slower for it.
+  StepShape decode = decodes(1, 1000, 100);
+  const Ticks quiet = m->step(decode).device;
+  decode.chunk_load = 0;
+  CHECK(m->step(decode).device == quiet);
+}
+
+TEST_CASE("measured cost: steps that are started one by one have host time of their own") {
+  MeasuredDevice measured = device();
+  measured.tables.push_back({"launched host", MeasuredShapes(tiny()).model, {1, 4}, {}, {us(105), us(108)}});
+  const auto launched = MeasuredCost::make(measured, tiny(), {}, "here", false);
+  REQUIRE(launched);
+  const StepShape shape = decodes(4, 2500, 200);
+  CHECK(us_of((*launched)->step(shape).device - model(measured)->step(shape).device) == doctest::Approx(100));
+}
+
+TEST_CASE("recent load: a share of the window, forgotten in time") {
+  RecentLoad none(0);
+  const ChunkShape chunk{512, 0, 0};
+  StepShape heavy;
+  heavy.tokens = 512, heavy.chunks = {&chunk, 1};
+  none.add(heavy, 0, 5000 << 10);
+  CHECK(none.share(Ticks{5000} << 10) == kSustainedLoad);
+  RecentLoad load(Ticks{1000} << 10);
+  const auto at = [](int64_t us) { return Ticks{us} << 10; };
+  CHECK(load.share(at(0)) == 0);
+  load.add(heavy, at(100), at(300));
+  CHECK(load.share(at(300)) == 200);
+  CHECK(load.share(at(200)) == 100);
+  CHECK(load.share(at(1200)) == 100);
+  load.add(heavy, at(1300), at(1500));
+  CHECK(load.share(at(1500)) == 200);
+  CHECK(load.share(at(2600)) == 0);
+  load.move_base(at(1000));
+  CHECK(load.share(at(500)) == 200);
+  // Few tokens, or decodes alone, are no load.
+  StepShape light = heavy;
+  light.tokens = 100;
+  load.add(light, at(500), at(900));
+  heavy.chunks = {};
+  load.add(heavy, at(900), at(1000));
+  CHECK(load.share(at(1000)) == 200);
 }
 
 TEST_CASE("measured device: written and read back") {

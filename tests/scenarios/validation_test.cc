@@ -23,9 +23,12 @@ v1::RunResult result(double tokens_per_s, double tpot_ns, uint64_t preemptions, 
 
 std::vector<Recording> recordings(const std::vector<v1::RunResult>& results) {
   std::vector<Recording> out;
-  for (const v1::RunResult& one : results) out.push_back({std::to_string(out.size() + 1), {}, one});
+  for (const v1::RunResult& one : results)
+    out.push_back({std::to_string(out.size() + 1), {}, one, 40 + 5 * out.size()});
   return out;
 }
+
+Recording simulated(const v1::RunResult& result, uint64_t evicted = 0) { return {"", {}, result, evicted}; }
 
 const ComparedFigure& figure(const std::vector<ComparedFigure>& all, const std::string& name) {
   for (const ComparedFigure& one : all) {
@@ -59,7 +62,7 @@ TEST_CASE("validation: errors' sizes have nearest-rank percentiles, their mean a
 TEST_CASE("validation: a figure is within its limit, within the repeats, or outside") {
   const auto real =
       recordings({result(100, 5e6, 10, 500), result(102, 5e6, 20, 500), result(98, 5e6, 12, 500)});
-  const auto all = compare_closed_loop(result(104, 5.1e6, 18, 530), real);
+  const auto all = compare_closed_loop(simulated(result(104, 5.1e6, 18, 530), 50), real);
   const ComparedFigure& throughput = figure(all, "throughput");
   CHECK(throughput.real == doctest::Approx(100));
   CHECK(throughput.real_min == 98);
@@ -68,11 +71,14 @@ TEST_CASE("validation: a figure is within its limit, within the repeats, or outs
   CHECK(throughput.verdict == Verdict::kOutside);
   CHECK(figure(all, "tpot mean").verdict == Verdict::kWithin);
   CHECK(figure(all, "preemptions").verdict == Verdict::kSpread);
+  CHECK(figure(all, "evictions").real == 45);
+  CHECK(figure(all, "evictions").verdict == Verdict::kSpread);        // 50 is the most of 40, 45, 50
   CHECK(figure(all, "peak pages").difference == doctest::Approx(3));  // points of percent, not percent
   CHECK(figure(all, "peak pages").verdict == Verdict::kOutside);
   // What is nothing on both sides is left out; what only one side has is outside.
   for (const ComparedFigure& one : all) CHECK(one.name != "bytes to the gpu");
-  const auto never = compare_closed_loop(result(100, 5e6, 3, 500), recordings({result(100, 5e6, 0, 500)}));
+  const auto never =
+      compare_closed_loop(simulated(result(100, 5e6, 3, 500)), recordings({result(100, 5e6, 0, 500)}));
   CHECK(figure(never, "preemptions").verdict == Verdict::kOutside);
 }
 

@@ -123,6 +123,23 @@ TEST_CASE("physics: opposite directions of PCIe do not disturb each other, but s
   CHECK(ends_of(config, {{0, 0, true, 1}, {0, 0, false, 1}}) == "e0 #0 2000000\ne0 #1 2000000\n");
 }
 
+TEST_CASE("physics: a direction of its own rate, and what both directions reach together") {
+  ToyCost cost(1, false, 0);
+  sim::SimConfig config = node(1, 50'000'000, &cost);
+  config.node.pcie_gb_per_s = 50;
+  config.node.pcie_out_gb_per_s = 40;
+  CHECK(ends_of(config, {{0, 0, true, 1}}) == "e0 #0 1000000\n");
+  CHECK(ends_of(config, {{0, 0, false, 1}}) == "e0 #0 1250000\n");
+  config.node.pcie_out_gb_per_s = 0;
+  config.node.pcie_both_gb_per_s = 80;
+  CHECK(ends_of(config, {{0, 0, false, 1}}) == "e0 #0 1000000\n");
+  CHECK(ends_of(config, {{0, 0, true, 1}, {0, 0, false, 1}}) == "e0 #0 1250000\ne0 #1 1250000\n");
+  // A neighbour has a link of its own.
+  config = node(2, 50'000'000, &cost);
+  config.node.pcie_gb_per_s = 50, config.node.pcie_both_gb_per_s = 80;
+  CHECK(ends_of(config, {{0, 0, true, 1}, {0, 1, false, 1}}) == "e0 #0 1000000\ne1 #1 1000000\n");
+}
+
 TEST_CASE("physics: copies of one direction run one after another, each after its own overhead") {
   ToyCost cost(1, false, 0);
   sim::SimConfig config = node(2, 5'500'000, &cost);

@@ -76,7 +76,66 @@ class Scripted final : public OutcomeSource {
   uint64_t eos_at = UINT64_MAX;
 };
 
+// 1 us a step; 10 us more where no graph exists, and a tenth of the load of the last 100 us in us where
+// prompts are computed.
+class Remembering final : public CostModel {
+ public:
+  StepCost step(const StepShape& shape) override {
+    StepCost cost;
+    cost.device = kUs + (shape.launched ? 10 * kUs : 0);
+    if (!shape.chunks.empty()) cost.device = 20 * kUs + shape.chunk_load * kUs / 100;
+    cost.by_evidence[0] = cost.device;
+    return cost;
+  }
+  Ticks looks_back() const override { return 100 * kUs; }
+  uint32_t graphs_kept() const override { return 2; }
+  static constexpr Ticks kUs = 1000 * kTicksPerNs;
+};
+
 }  // namespace
+
+TEST_CASE("step clock: graphs of shapes that were met, folded or not, and also where a stretch is cut") {
+  Remembering cost;
+  const std::vector<PlanEntry> one = {{CallId{1}, EntryKind::kDecode, true, true, 1, 10}};
+  std::vector<PlanEntry> two = one;
+  two.push_back({CallId{2}, EntryKind::kDecode, true, true, 1, 10});
+  // Twice started one by one, then replayed; another shape does not disturb, and two shapes are remembered.
+  sim::StepClock folded(EngineId{0}, &cost, 1), single(EngineId{0}, &cost, 1);
+  const std::vector<LaunchStep> launches = {step_of(0, 4, one), step_of(4, 3, two), step_of(7, 2, one)};
+  const std::vector<int64_t> ends = ends_of(&folded, launches);
+  CHECK(ends == std::vector<int64_t>{11'000, 22'000, 23'000, 24'000, 35'000, 46'000, 47'000, 48'000, 49'000});
+  std::vector<LaunchStep> singles;
+  for (const LaunchStep& launch : launches) {
+    for (uint32_t i = 0; i < launch.repeat; ++i)
+      singles.push_back(step_of(raw(launch.step) + i, 1, launch.entries));
+  }
+  CHECK(ends_of(&single, singles) == ends);
+  // Steps that were priced and then cut were never met: after one step of the shape the next one is its
+  // second.
+  sim::StepClock cut(EngineId{0}, &cost, 1);
+  cut.launch({0}, step_of(0, 40, one));
+  while (!cut.outlook().known) cut.look_ahead(Instant{1'000'000});
+  StepDone done{};
+  CHECK_FALSE(cut.interrupt({5'000}, &done));
+  CHECK(cut.take().ends.back().ns == 11'000);
+  CHECK(cut.idle());
+  cut.launch({11'000}, step_of(1, 1, one));
+  while (!cut.outlook().known) cut.look_ahead(cut.outlook().at);
+  CHECK(cut.take().ends.back().ns == 22'000);
+}
+
+TEST_CASE("step clock: prompts are slower behind prompts") {
+  Remembering cost;
+  const std::vector<PlanEntry> chunk = {{CallId{1}, EntryKind::kChunk, true, false, 512, 0}};
+  sim::StepClock clock(EngineId{0}, &cost, 1);
+  // 20 us; behind 20 % of the window 22; behind 42 % 24.2; and after a pause of 200 us 20 again.
+  const std::vector<int64_t> ends =
+      ends_of(&clock, {step_of(0, 1, chunk), step_of(1, 1, chunk), step_of(2, 1, chunk)});
+  CHECK(ends == std::vector<int64_t>{20'000, 42'000, 66'200});
+  clock.launch({300'000}, step_of(3, 1, chunk));
+  while (!clock.outlook().known) clock.look_ahead(clock.outlook().at);
+  CHECK(clock.take().ends.back().ns == 320'000);
+}
 
 TEST_CASE("step clock: the graph of a step without retrieval takes the serial sum, to the tick") {
   for (const char* llm :

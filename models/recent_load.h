@@ -1,0 +1,58 @@
+// RecentLoad remembers how much of the last moments a GPU spent on computing prompts.
+//
+// A GPU that computes prompts without a pause runs into its power limit and lowers its clock; one that mostly
+// decodes does not. So the same chunk of a prompt takes longer behind other chunks (StepShape::chunk_load,
+// measured_cost.h). Not thread-safe; integers only, so folded and unfolded runs remember the same.
+
+#ifndef KVTWIN_MODELS_RECENT_LOAD_H_
+#define KVTWIN_MODELS_RECENT_LOAD_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+
+#include "models/cost_model.h"
+
+namespace kvtwin {
+
+class RecentLoad {
+ public:
+  // Steps of fewer tokens leave arithmetic units idle, and power to spare.
+  static constexpr uint32_t kHeavyTokens = 256;
+
+  // `window` 0: nothing is remembered, and shares are kSustainedLoad.
+  explicit RecentLoad(Ticks window) : window_(window) {}
+
+  // A step of this shape ran from `begin` to `end`. REQUIRES: in order of time.
+  void add(const StepShape& shape, Ticks begin, Ticks end) {
+    if (window_ <= 0 || end <= begin || shape.tokens < kHeavyTokens || shape.chunks.empty()) return;
+    spans_.push_back({begin, end});
+    while (spans_.front().end <= end - window_) spans_.pop_front();
+  }
+
+  // Of the window before `now`, in permille.
+  uint32_t share(Ticks now) const {
+    if (window_ <= 0) return kSustainedLoad;
+    Ticks sum = 0;
+    for (const Span& one : spans_)
+      sum += std::max<Ticks>(0, std::min(one.end, now) - std::max(one.begin, now - window_));
+    return static_cast<uint32_t>(
+        std::min<Ticks>(1000, 1000 * (sum >> 10) / std::max<Ticks>(1, window_ >> 10)));
+  }
+
+  // Zero of the clock moves by so much.
+  void move_base(Ticks by) {
+    for (Span& one : spans_) one.begin -= by, one.end -= by;
+  }
+
+ private:
+  struct Span {
+    Ticks begin = 0, end = 0;
+  };
+  Ticks window_;
+  std::deque<Span> spans_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_RECENT_LOAD_H_

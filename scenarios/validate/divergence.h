@@ -1,0 +1,53 @@
+// Where two runs of one scenario part: the first single step whose batch differs, and what each side knew
+// when it planned it. Neither log holds batches: both are replayed, so both show the policy's own state.
+
+#ifndef KVTWIN_SCENARIOS_VALIDATE_DIVERGENCE_H_
+#define KVTWIN_SCENARIOS_VALIDATE_DIVERGENCE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/recorder_log.h"
+
+namespace kvtwin {
+
+// What was launched, in order, by engine. Watches a replay.
+class LaunchHistory final : public Observer {
+ public:
+  struct Launch {
+    uint64_t step = 0;    // its first single step
+    uint32_t repeat = 1;  // single steps, unless it was cut short: then the next launch has their numbers
+    Instant at{};
+    std::vector<PlanEntry> entries;
+    size_t compressions = 0;
+    CoreGauges gauges;       // behind the decision
+    uint64_t done = 0;       // calls that had ended
+    uint64_t transfers = 0;  // that had been asked for
+    uint64_t preempted = 0;  // calls that had lost their pages
+  };
+
+  explicit LaunchHistory(size_t engines) : engines_(engines) {}
+  void saw_command(Instant now, const Command& command) override;
+  void saw_state(Instant now, EngineId engine, const Core& core) override;
+
+  const std::vector<Launch>& of(size_t engine) const { return engines_[engine].launches; }
+  size_t engines() const { return engines_.size(); }
+
+ private:
+  struct Engine {
+    std::vector<Launch> launches;
+    size_t without_state = 0;  // the first launch whose gauges are not known yet
+    uint64_t done = 0, transfers = 0, preempted = 0;
+  };
+  std::vector<Engine> engines_;
+};
+
+// "": no step differs. Else the step and both sides' batches and states, several lines. `one` and `other`
+// name the runs. Engines are looked at one after the other; the earliest instant of run `a` counts.
+std::string first_divergence(const LaunchHistory& a, const std::string& one, const LaunchHistory& b,
+                             const std::string& other);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_VALIDATE_DIVERGENCE_H_
