@@ -46,8 +46,8 @@ class KvCache : public LayerAttention {
  public:
   // Once, before anything else.
   virtual void serve(const EngineAccess& /*engine*/) {}
-  // ImposableSource::impose, before begin(): null by the time of the step after. Caches in which values decide
-  // nothing need not listen.
+  // ImposableSource::impose, before begin(): null by the time of the step after. Caches in which values
+  // decide nothing need not listen.
   virtual void impose(const StepValues* /*given*/) {}
   // Single step launch.step + offset begins. `entries` are launch.entries as they are at this offset: their
   // context counts it. Row r of attend() is token r of all entries, one after the other.

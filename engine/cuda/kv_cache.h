@@ -59,8 +59,8 @@ class KvCache : public LayerAttention {
  public:
   // Once, before any step.
   virtual void serve(const EngineAccess& /*engine*/) {}
-  // ImposableSource::impose, before begin(): null by the time of the step after. Caches in which values decide
-  // nothing need not listen.
+  // ImposableSource::impose, before begin(): null by the time of the step after. Caches in which values
+  // decide nothing need not listen.
   virtual void impose(const StepValues* /*given*/) {}
   // Single step launch.step + offset begins. `entries` are launch.entries as they are at this offset: their
   // context counts it. Row r is token r of all entries, one after the other. Writes all lists of *rows but

@@ -24,7 +24,7 @@ const std::string kImpose = "--set=simulation.impose=true";
 }  // namespace
 
 TEST_CASE("imposed: on other values, a run's outcomes make the run that it was") {
-  uint32_t differ = 0;
+  uint32_t row = 0;
   const std::vector<std::pair<const char*, const char*>> rows = {{"adakv", "kept"},
                                                                  {"critical_kv", "kept"},
                                                                  {"kvzip", "kept"},
@@ -46,7 +46,9 @@ TEST_CASE("imposed: on other values, a run's outcomes make the run that it was")
       return outcome;
     };
     const Outcome natural = run("a", {});
-    const Outcome other = run("b", {"--set=seed=9"});  // other tokens, other weights
+    // Other tokens, other weights.
+    const bool asked = row++ % 3 == 0;
+    if (asked) run("b", {"--set=seed=9"});
     const Outcome told =
         run("c", {"--set=seed=9", kImpose, "--set=simulation.recorded_run=" + folder.file("a"),
                   std::string("--set=simulation.") + field + "=recorded"});
@@ -56,9 +58,8 @@ TEST_CASE("imposed: on other values, a run's outcomes make the run that it was")
     CHECK(after(told.out, "decisions=") == after(natural.out, "decisions="));
     CHECK(folder.read("a/calls.csv") == folder.read("c/calls.csv"));
     CHECK(folder.read("a/outcomes.binpb") == folder.read("c/outcomes.binpb"));
-    differ += folder.read("a/outcomes.binpb") != folder.read("b/outcomes.binpb") ? 1 : 0;
+    if (asked) CHECK(folder.read("a/outcomes.binpb") != folder.read("b/outcomes.binpb"));
   }
-  CHECK(differ >= 7);
 }
 
 TEST_CASE("imposed: with fixed rates or a profile, values and simulation decide the same and take the same") {
@@ -93,7 +94,7 @@ TEST_CASE("imposed: with fixed rates or a profile, values and simulation decide 
       return outcome;
     };
     const Outcome simulated = run("sim", "a"), computed = run("cpu", "b");
-    CHECK(simulated.out.find("imposed") == std::string::npos);
+    CHECK(simulated.out.find("imposed, ") == std::string::npos);
     CHECK(computed.out.find("imposed, fixed") != std::string::npos);
     CHECK_MESSAGE(computed.out.find("; met in") == std::string::npos, computed.out);
     CHECK(after(computed.out, "decisions=") == after(simulated.out, "decisions="));

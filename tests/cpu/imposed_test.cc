@@ -32,6 +32,7 @@ struct Drawn {
   std::vector<ImposedRow> rows;
   std::vector<kernels::HeadRecall> heads;
   LayerRecall sums;
+  bool exact = true;  // there is room to spare, or all rows have as much of it
 };
 
 Drawn draw_heads(Prng* prng, uint32_t kv_heads, bool follows) {
@@ -39,6 +40,7 @@ Drawn draw_heads(Prng* prng, uint32_t kv_heads, bool follows) {
   const auto count = static_cast<uint32_t>(prng->range(1, 9));
   const bool alike = prng->chance(1, 2), all = prng->chance(1, 4), full = prng->chance(1, 4);
   const auto most = static_cast<uint32_t>(prng->range(0, 40));
+  out.exact = alike || !full;
   for (uint32_t r = 0; r < count; ++r) {
     const bool trusts = follows && (all || prng->chance(2, 3));
     out.rows.push_back({trusts, alike ? most : static_cast<uint32_t>(prng->range(0, 40))});
@@ -72,12 +74,13 @@ TEST_CASE(
     CHECK(sums.turned == given.sums.corrected);
     CHECK(sums.before <= given.sums.blocking);
     CHECK(sums.behind <= given.sums.background);
-    ++drawn;
-    met += sums.before == given.sums.blocking && sums.behind == given.sums.background ? 1 : 0;
+    const bool all = sums.before == given.sums.blocking && sums.behind == given.sums.background;
+    if (given.exact) CHECK(all);
+    drawn += given.exact ? 0 : 1, met += !given.exact && all ? 1 : 0;
   }
-  MESSAGE(met << " of " << drawn << " met");
-  // Rows that can miss different numbers of pages, all of which do, are a knapsack: few of them stay open.
-  CHECK(met * 1000 >= drawn * 995);
+  // Rows that can miss different numbers of pages, and do miss them all, are a knapsack.
+  MESSAGE(met << " of " << drawn << " knapsacks met");
+  CHECK(met * 10 >= drawn * 9);
 }
 
 TEST_CASE("imposed recalls: shared out evenly; a model that knows no first step is met all the same") {
