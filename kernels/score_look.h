@@ -57,7 +57,7 @@ struct WindowScoreArgs {
   LookArgs look;            // that made the sums
   float* scores = nullptr;  // row i of head h at h * stride + i
   uint64_t stride = 0;
-  uint32_t kernel = 1;  // odd
+  uint32_t kernel = 1;  // odd, at most 12,031
   LookPool pool = LookPool::kNone;
   LookReduce reduce = LookReduce::kMean;
   bool pool_first = false;  // before the group is reduced
