@@ -73,11 +73,6 @@ __device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, u
       "l"(source), "r"(bytes), "r"(bar)
       : "memory");
 }
-// Sixteen bytes by an ordinary thread, not waited for before wait_async_copies(); not kept in L1.
-__device__ __forceinline__ void copy_async(uint32_t target, const void* source) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
-}
-__device__ __forceinline__ void wait_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // A box of a tensor (kernels/tensor_map.h) of four axes; `map` lies in a kernel parameter.
 __device__ __forceinline__ void copy_box(uint32_t target, const void* map, uint32_t bar, uint32_t x,
                                          uint32_t y, uint32_t z, uint32_t w) {

@@ -15,6 +15,12 @@ constexpr uint32_t kTileRows = kLookTileRows;
 constexpr uint32_t kBlocks = kWarpKeys / 8;  // mmas side by side
 static_assert(kTileKeys == kThreads);
 
+// Sixteen bytes by an ordinary thread, not waited for before wait_async_copies(); not kept in L1.
+__device__ void copy_async(uint32_t target, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
+}
+__device__ void wait_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // What both passes share: 128 keys of a head, in registers as operands, and query rows that come by, sixteen
 // at a time.
 template <int kDim>
