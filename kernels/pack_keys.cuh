@@ -82,8 +82,13 @@ __device__ void pack_keys(const PackArgs& args, const PackedLayout& layout, uint
   }
   const float2 least = __bfloat1622float2(low), most = __bfloat1622float2(high);
   const Quantiser<2> first(least.x, most.x), second(least.y, most.y);
-  *reinterpret_cast<uint2*>(place.codes) = code_words(first, pairs, 0);
-  *reinterpret_cast<uint2*>(place.codes + Place::kRowBytes) = code_words(second, pairs, 1);
+  const uint2 a = code_words(first, pairs, 0), b = code_words(second, pairs, 1);
+  if constexpr (Place::kRowBytes == sizeof(uint2)) {  // then both channels' are neighbours
+    *reinterpret_cast<uint4*>(place.codes) = {a.x, a.y, b.x, b.y};
+  } else {
+    *reinterpret_cast<uint2*>(place.codes) = a;
+    *reinterpret_cast<uint2*>(place.codes + Place::kRowBytes) = b;
+  }
   if (place.part != 0) return;
   const __half2 scale(first.scale, second.scale), zero(first.zero, second.zero);
   place.scales[0] = *reinterpret_cast<const uint32_t*>(&scale);
@@ -115,6 +120,8 @@ __global__ void __launch_bounds__(kPackThreads)
     int2_kernel(const __grid_constant__ PackArgs args, const __grid_constant__ PackedLayout layout,
                 uint32_t key_warps, __nv_bfloat16* pool, uint8_t* bytes) {
   constexpr int kWidth = kGroup < kDim ? kGroup : kDim;
+  wait_for_those_before();
+  let_next_start();
   const uint32_t warp = blockIdx.x * (kPackThreads / 32) + threadIdx.x / 32;
   if (warp >= key_warps) {
     convert_rows<2, kDim, kWidth, kPack>(args, layout, warp - key_warps, pool, bytes);

@@ -1,5 +1,6 @@
 #include "kernels/bf16_chunk.cuh"
 #include "kernels/kv_block.cuh"
+#include "kernels/launch_early.cuh"
 #include "kernels/page_moves.h"
 
 namespace kvtwin {
@@ -38,6 +39,8 @@ struct Cells {
 // kHeld: cells in registers; what is read twice (cuboid) is still there if a page has no more.
 template <PageSummaryKind kKind, uint32_t kHeld>
 __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_constant__ SummaryArgs args) {
+  wait_for_those_before();
+  let_next_start();
   const uint32_t chunks = args.head_dim / 8, at = blockIdx.x * kThreads + threadIdx.x;
   if (at / chunks >= args.count) return;
   const SummaryPage page = args.pages[at / chunks];
@@ -94,8 +97,7 @@ cudaError_t summarise_pages(const SummaryArgs& args, cudaStream_t stream) {
                       : args.page_tokens <= 16 ? summarise_kernel<kCuboid, 16>
                                                : summarise_kernel<kCuboid, 32>;
   const uint32_t threads = args.count * (args.head_dim / 8);
-  kernel<<<(threads + kThreads - 1) / kThreads, kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return launch_early(kernel, (threads + kThreads - 1) / kThreads, kThreads, stream, args);
 }
 
 }  // namespace kvtwin
