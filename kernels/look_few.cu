@@ -11,11 +11,9 @@
 namespace kvtwin::device {
 namespace {
 
-constexpr uint32_t kWarps = 8, kThreads = kWarps * 32;
+constexpr uint32_t kWarps = 4, kThreads = kWarps * 32;
 constexpr uint32_t kBlockKeys = 16;                           // of an mma
 constexpr uint32_t kBlocks = kFewKeys / kWarps / kBlockKeys;  // of a warp
-constexpr uint32_t kAtOnce = 2;                               // blocks on their way
-static_assert(kBlocks % kAtOnce == 0);
 
 // A lane's chunks of a key, or of a query: lane % 4 and every fourth one after it.
 template <int kDim>
@@ -23,9 +21,12 @@ struct Chunks {
   static constexpr uint32_t kCount = kDim / 32;
   uint4 chunk[kCount];
 
-  __device__ void load_key(const CellPool& cells, CellPlace place, uint32_t quarter) {
+  // `row`: of the pool, counted in rows of keys and values. Its chunks are swizzled (kv_block.cuh).
+  __device__ void load_key(const CellPool& cells, uint32_t row, uint32_t quarter) {
+    const auto* const key = reinterpret_cast<const uint4*>(cells.pool) + size_t{row} * (kDim / 8);
+    const uint32_t swizzle = KvBlockShape{cells.page_tokens, kDim}.swizzle(row);
 #pragma unroll
-    for (uint32_t j = 0; j < kCount; ++j) chunk[j] = __ldcs(key_chunk<kDim>(cells, place, 4 * j + quarter));
+    for (uint32_t j = 0; j < kCount; ++j) chunk[j] = __ldcs(key + ((4 * j + quarter) ^ swizzle));
   }
   __device__ void load_query(const __nv_bfloat16* q, uint32_t quarter) {
 #pragma unroll
@@ -47,7 +48,7 @@ __device__ void multiply(float (&sum)[4], const Chunks<kDim>& above, const Chunk
 // Logits in powers of two, and a CTA's part of each column's softmax. A lane has keys lane / 4 and that + 8
 // of each block, and columns 2 (lane % 4) and the next.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 2) logits_kernel(const __grid_constant__ LookArgs args) {
+__global__ void __launch_bounds__(kThreads, 4) logits_kernel(const __grid_constant__ LookArgs args) {
   __shared__ float2 parts[kWarps][kFewColumns];
   const LookHead head = args.heads[blockIdx.y];
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = lane % 4;
@@ -74,35 +75,37 @@ __global__ void __launch_bounds__(kThreads, 2) logits_kernel(const __grid_consta
     part[c] = {-INFINITY, 0};
     logits[c] = column_real ? workspace.logits_of(args, blockIdx.y, column) : nullptr;
   }
-  // Keys beyond the last are seen by nobody, but must be numbers.
+  // Where all keys lie, then a block's on their way while the one before is multiplied. Keys beyond the last
+  // are seen by nobody, but must be numbers.
   const uint32_t last = head.cells.rows - 1;
+  uint32_t places[kBlocks][2];
+#pragma unroll
+  for (uint32_t b = 0; b < 2 * kBlocks; ++b) {
+    const CellPlace place = place_of(args.cells, head.cells, min(first + b * 8, last));
+    places[b / 2][b % 2] = place.block * 2 * args.cells.page_tokens + place.slot;
+  }
+  Chunks<kDim> keys[2][2];
+  const auto load = [&](uint32_t b) {
+    keys[b % 2][0].load_key(args.cells, places[b][0], quarter);
+    keys[b % 2][1].load_key(args.cells, places[b][1], quarter);
+  };
   const float scale = args.scale * kLog2e;
+  load(0);
 #pragma unroll
-  for (uint32_t base = 0; base < kBlocks; base += kAtOnce) {
-    Chunks<kDim> keys[kAtOnce][2];
+  for (uint32_t b = 0; b < kBlocks; ++b) {
+    if (b + 1 < kBlocks) load(b + 1);
+    float s[4] = {};
+    multiply<kDim>(s, keys[b % 2][0], keys[b % 2][1], q);
 #pragma unroll
-    for (uint32_t b = 0; b < kAtOnce; ++b) {
-#pragma unroll
-      for (uint32_t half = 0; half < 2; ++half) {
-        const uint32_t row = min(first + (base + b) * kBlockKeys + half * 8, last);
-        keys[b][half].load_key(args.cells, place_of(args.cells, head.cells, row), quarter);
-      }
-    }
-#pragma unroll
-    for (uint32_t b = 0; b < kAtOnce; ++b) {
-      float s[4] = {};
-      multiply<kDim>(s, keys[b][0], keys[b][1], q);
-#pragma unroll
-      for (uint32_t c = 0; c < 2; ++c) {
-        const uint32_t row = first + (base + b) * kBlockKeys;
-        const float x = row < sees[c] ? s[c] * scale : -INFINITY;
-        const float y = row + 8 < sees[c] ? s[2 + c] * scale : -INFINITY;
-        const float most = fmaxf(part[c].x, fmaxf(x, y)), from = most == -INFINITY ? 0 : most;
-        part[c] = {most, part[c].y * exp2f(part[c].x - from) + exp2f(x - from) + exp2f(y - from)};
-        if (logits[c] == nullptr) continue;
-        if (row <= last) logits[c][row] = x;
-        if (row + 8 <= last) logits[c][row + 8] = y;
-      }
+    for (uint32_t c = 0; c < 2; ++c) {
+      const uint32_t row = first + b * kBlockKeys;
+      const float x = row < sees[c] ? s[c] * scale : -INFINITY;
+      const float y = row + 8 < sees[c] ? s[2 + c] * scale : -INFINITY;
+      const float most = fmaxf(part[c].x, fmaxf(x, y)), from = most == -INFINITY ? 0 : most;
+      part[c] = {most, part[c].y * exp2f(part[c].x - from) + exp2f(x - from) + exp2f(y - from)};
+      if (logits[c] == nullptr) continue;
+      if (row <= last) logits[c][row] = x;
+      if (row + 8 <= last) logits[c][row + 8] = y;
     }
   }
 #pragma unroll
@@ -146,40 +149,56 @@ __device__ Column column_of(const LookArgs& args, const LookHead& head, const Fe
   return {weight, all.y > 0 ? all.x + log2f(all.y) : INFINITY};
 }
 
-// Four rows a thread: of each lane the sum (or the largest) of its columns' probabilities.
-__global__ void __launch_bounds__(kThreads) few_sums_kernel(const __grid_constant__ LookArgs args) {
+// Four rows a thread: of each lane the sum (or the largest) of its columns' probabilities. Logits are on
+// their way while the columns' sums are found.
+constexpr uint32_t kSumThreads = kFewColumns * 32;
+template <uint32_t kColumns>
+__global__ void __launch_bounds__(kSumThreads) few_sums_kernel(const __grid_constant__ LookArgs args) {
   __shared__ Column columns[kFewColumns];
   const LookHead head = args.heads[blockIdx.y];
-  const uint32_t row = (blockIdx.x * kThreads + threadIdx.x) * 4, rows = head.cells.rows;
-  if (blockIdx.x * kThreads * 4 >= rows) return;
+  const uint32_t row = (blockIdx.x * kSumThreads + threadIdx.x) * 4, rows = head.cells.rows;
+  if (blockIdx.x * kSumThreads * 4 >= rows) return;
   const FewWorkspace workspace(args);
+  float4 logits[kColumns];
+#pragma unroll
+  for (uint32_t c = 0; c < kColumns; ++c) {
+    if (c < workspace.columns && row < rows)
+      logits[c] = __ldcs(reinterpret_cast<const float4*>(workspace.logits_of(args, blockIdx.y, c) + row));
+  }
   const Column mine = column_of(args, head, workspace, threadIdx.x / 32);
   if (threadIdx.x % 32 == 0) columns[threadIdx.x / 32] = mine;
   __syncthreads();
   if (row >= rows) return;
   const bool whole =
       args.stride % 4 == 0 && reinterpret_cast<uint64_t>(args.sums) % 16 == 0 && row + 4 <= rows;
-#pragma unroll 4
-  for (uint32_t g = 0; g < args.group; ++g) {
-    float sum[4] = {};
-    for (uint32_t i = 0; i < head.queries; ++i) {
-      const uint32_t column = g * args.queries_max + i;
-      const Column of = columns[column];
-      const float4 x =
-          __ldcs(reinterpret_cast<const float4*>(workspace.logits_of(args, blockIdx.y, column) + row));
-      const float logits[4] = {x.x, x.y, x.z, x.w};
+  float* out = args.sums + size_t{blockIdx.y} * args.group * args.stride + row;
+  float sum[4] = {};
+  uint32_t left = args.queries_max;  // columns of this lane
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const float p = of.weight * exp2f(logits[k] - of.total);
-        sum[k] = args.largest ? fmaxf(sum[k], p) : sum[k] + p;
-      }
+  for (uint32_t c = 0; c < kColumns; ++c) {
+    if (c >= workspace.columns) break;
+    const Column of = columns[c];
+    const float x[4] = {logits[c].x, logits[c].y, logits[c].z, logits[c].w};
+    // A head may have fewer query rows: nobody wrote the logits of those columns.
+    const bool real = args.queries_max - left < head.queries;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float p = real ? of.weight * exp2f(x[k] - of.total) : 0;
+      sum[k] = args.largest ? fmaxf(sum[k], p) : sum[k] + p;
     }
-    float* const out = args.sums + (size_t{blockIdx.y} * args.group + g) * args.stride + row;
+    if (--left > 0) continue;
+    left = args.queries_max;
     if (whole) {
       *reinterpret_cast<float4*>(out) = {sum[0], sum[1], sum[2], sum[3]};
     } else {
-      for (uint32_t k = 0; k < 4 && row + k < rows; ++k) out[k] = sum[k];
+#pragma unroll
+      for (uint32_t k = 0; k < 4; ++k) {
+        if (row + k < rows) out[k] = sum[k];
+      }
     }
+    out += args.stride;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) sum[k] = 0;
   }
 }
 
@@ -192,7 +211,12 @@ cudaError_t look_with_few(const LookArgs& args, cudaStream_t stream) {
   } else {
     logits_kernel<128><<<grid, kThreads, 0, stream>>>(args);
   }
-  few_sums_kernel<<<dim3(tiles_of(args.rows_max, kThreads * 4), args.count), kThreads, 0, stream>>>(args);
+  const dim3 rows(tiles_of(args.rows_max, kSumThreads * 4), args.count);
+  if (args.group * args.queries_max <= 4) {
+    few_sums_kernel<4><<<rows, kSumThreads, 0, stream>>>(args);
+  } else {
+    few_sums_kernel<8><<<rows, kSumThreads, 0, stream>>>(args);
+  }
   return cudaGetLastError();
 }
 

@@ -16,35 +16,47 @@ struct Part {
 
   uint32_t row = 0, head = 0, lane = 0;
   uint4 low, high;
+  uint4 weight_low, weight_high;  // of the norm
 
+  template <bool kNorm>
   __device__ void load(const RopeAppendArgs& args, uint32_t heads) {
     const __nv_bfloat16* const from = args.qkv + (size_t{row} * heads + head) * kDim + 8 * lane;
     low = load_once(from), high = load_once(from + kDim / 2);
+    if constexpr (kNorm) {
+      const __nv_bfloat16* const weight = norm_of(args);
+      if (weight == nullptr) return;
+      weight_low = __ldg(reinterpret_cast<const uint4*>(weight) + lane);
+      weight_high = __ldg(reinterpret_cast<const uint4*>(weight + kDim / 2) + lane);
+    }
+  }
+  // Null: this head stays as it is.
+  __device__ const __nv_bfloat16* norm_of(const RopeAppendArgs& args) const {
+    if (head < args.query_heads) return args.q_norm;
+    return head < args.query_heads + args.kv_heads ? args.k_norm : nullptr;
   }
 
-  // All lanes of a warp together, because the sum is of several; null: this head stays as it is.
-  __device__ void norm(const __nv_bfloat16* weight, float eps, float (&a)[8], float (&b)[8]) const {
+  // All lanes of a warp together, because the sum is of several.
+  __device__ void norm(bool normed, float eps, float (&a)[8], float (&b)[8]) const {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += a[i] * a[i] + b[i] * b[i];
 #pragma unroll
     for (uint32_t by = kLanes / 2; by > 0; by /= 2) sum += __shfl_xor_sync(kAllLanes, sum, by);
-    if (weight == nullptr) return;
+    if (!normed) return;
     const float scale = rsqrtf(sum / kDim + eps);
     float wa[8], wb[8];
-    widen(__ldg(reinterpret_cast<const uint4*>(weight) + lane), wa);
-    widen(__ldg(reinterpret_cast<const uint4*>(weight + kDim / 2) + lane), wb);
+    widen(weight_low, wa), widen(weight_high, wb);
 #pragma unroll
     for (int i = 0; i < 8; ++i) a[i] *= scale * wa[i], b[i] *= scale * wb[i];
   }
 
   template <bool kNorm>
   __device__ void turn(const RopeAppendArgs& args, const float2* turns) {
-    const bool query = head < args.query_heads, turned = head < args.query_heads + args.kv_heads;
+    const bool turned = head < args.query_heads + args.kv_heads;
     if (!kNorm && !turned) return;
     float a[8], b[8];
     widen(low, a), widen(high, b);
-    if constexpr (kNorm) norm(!turned ? nullptr : query ? args.q_norm : args.k_norm, args.eps, a, b);
+    if constexpr (kNorm) norm(norm_of(args) != nullptr, args.eps, a, b);
     if (!turned) return;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -95,7 +107,7 @@ __global__ void __launch_bounds__(kThreadsMax, 3)
     for (uint32_t i = 0; i < kRows; ++i) {
       parts[i].row = min(first + i, args.rows - 1), parts[i].head = clamped / kLanes,
       parts[i].lane = item % kLanes;
-      parts[i].load(args, heads);
+      parts[i].template load<kNorm>(args, heads);
     }
     if (base == 0) {
       for (uint32_t i = threadIdx.x; i < kRows * kHalf; i += blockDim.x) {

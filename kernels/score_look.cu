@@ -164,7 +164,9 @@ size_t look_workspace_bytes(const LookArgs& args) {
 }
 
 cudaError_t look_at_cells(const LookArgs& args, cudaStream_t stream) {
-  if (args.group == 0 || args.q_stride % 8 != 0 || args.cells.page_tokens == 0) return cudaErrorInvalidValue;
+  const uint32_t page = args.cells.page_tokens;
+  if (args.group == 0 || args.q_stride % 8 != 0 || page == 0 || (page > 1 && page % 8 != 0))
+    return cudaErrorInvalidValue;
   if (args.cells.head_dim != 64 && args.cells.head_dim != 128) return cudaErrorInvalidValue;
   if (args.rows_max == 0 || args.count == 0) return cudaSuccess;
   if (has_few_columns(args) && !args.join_logits) return look_with_few(args, stream);
