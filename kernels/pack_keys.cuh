@@ -120,8 +120,6 @@ __global__ void __launch_bounds__(kPackThreads)
     int2_kernel(const __grid_constant__ PackArgs args, const __grid_constant__ PackedLayout layout,
                 uint32_t key_warps, __nv_bfloat16* pool, uint8_t* bytes) {
   constexpr int kWidth = kGroup < kDim ? kGroup : kDim;
-  wait_for_those_before();
-  let_next_start();
   const uint32_t warp = blockIdx.x * (kPackThreads / 32) + threadIdx.x / 32;
   if (warp >= key_warps) {
     convert_rows<2, kDim, kWidth, kPack>(args, layout, warp - key_warps, pool, bytes);

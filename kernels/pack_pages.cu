@@ -1,4 +1,3 @@
-#include "kernels/launch_early.cuh"
 #include "kernels/pack_keys.cuh"
 #include "kernels/pack_pages.h"
 
@@ -24,22 +23,22 @@ constexpr uint32_t kWarps = kPackThreads / 32;  // of a CTA
 uint32_t ctas_for(uint32_t warps) { return (warps + kWarps - 1) / kWarps; }
 
 template <int kBits, int kDim, int kWidth, bool kPack>
-cudaError_t launch_rows(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
+void launch_rows(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
   const PackedLayout layout = layout_of(args);
-  return launch_early(rows_kernel<kBits, kDim, kWidth, kPack>, ctas_for(layout.blocks), kPackThreads, stream,
-                      args, layout, pool, bytes);
+  rows_kernel<kBits, kDim, kWidth, kPack>
+      <<<ctas_for(layout.blocks), kPackThreads, 0, stream>>>(args, layout, pool, bytes);
 }
 
 template <int kDim, int kGroup, bool kPack>
-cudaError_t launch_int2(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
+void launch_int2(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
   const PackedLayout layout = layout_of(args);
   const uint32_t keys = args.count * (args.shape.page_tokens / kGroup) * KeyPlace<kDim, kGroup>::kWarps;
-  return launch_early(int2_kernel<kDim, kGroup, kPack>, ctas_for(keys + layout.blocks), kPackThreads, stream,
-                      args, layout, keys, pool, bytes);
+  int2_kernel<kDim, kGroup, kPack>
+      <<<ctas_for(keys + layout.blocks), kPackThreads, 0, stream>>>(args, layout, keys, pool, bytes);
 }
 
 template <int kDim, bool kPack>
-cudaError_t launch(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
+void launch(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaStream_t stream) {
   const uint32_t group = args.shape.group;
   if (args.format == Format::kFp8) return launch_rows<8, kDim, kDim, kPack>(args, pool, bytes, stream);
   if (args.format == Format::kInt4) {
@@ -49,7 +48,7 @@ cudaError_t launch(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cu
   }
   if (group == 32) return launch_int2<kDim, 32, kPack>(args, pool, bytes, stream);
   if (group == 64) return launch_int2<kDim, 64, kPack>(args, pool, bytes, stream);
-  return launch_int2<kDim, 128, kPack>(args, pool, bytes, stream);
+  launch_int2<kDim, 128, kPack>(args, pool, bytes, stream);
 }
 
 template <bool kPack>
@@ -64,8 +63,9 @@ cudaError_t run(const PackArgs& args, __nv_bfloat16* pool, uint8_t* bytes, cudaS
     return cudaErrorInvalidValue;
   }
   if (args.count == 0) return cudaSuccess;
-  return s.head_dim == 64 ? launch<64, kPack>(args, pool, bytes, stream)
-                          : launch<128, kPack>(args, pool, bytes, stream);
+  s.head_dim == 64 ? launch<64, kPack>(args, pool, bytes, stream)
+                   : launch<128, kPack>(args, pool, bytes, stream);
+  return cudaGetLastError();
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 
 #include "kernels/bf16_chunk.cuh"
 #include "kernels/kv_block.cuh"
-#include "kernels/launch_early.cuh"
 #include "kernels/pack_pages.h"
 #include "kernels/quantise.cuh"
 
@@ -218,8 +217,6 @@ template <int kBits, int kDim, int kWidth, bool kPack>
 __global__ void __launch_bounds__(kPackThreads)
     rows_kernel(const __grid_constant__ PackArgs args, const __grid_constant__ PackedLayout layout,
                 __nv_bfloat16* pool, uint8_t* bytes) {
-  wait_for_those_before();
-  let_next_start();
   const uint32_t block = blockIdx.x * (kPackThreads / 32) + threadIdx.x / 32;
   convert_rows<kBits, kDim, kWidth, kPack>(args, layout, block, pool, bytes);
 }

@@ -91,39 +91,29 @@ struct Part {
   }
 };
 
-// A CTA has `kRows` rows: their cosines and sines, while the first numbers are on their way. A thread has the
-// same part of each of them.
-template <int kDim, int kRows, bool kNorm>
-__global__ void __launch_bounds__(kThreadsMax, 3)
+// A CTA has a row: its cosines and sines, while the first numbers are on their way. Two rows a CTA, with
+// twice the numbers under way, are slower: fewer CTAs, and the last ones run alone.
+template <int kDim, bool kNorm>
+__global__ void __launch_bounds__(kThreadsMax, 4)
     rope_append_kernel(const __grid_constant__ RopeAppendArgs args) {
   constexpr uint32_t kHalf = kDim / 2, kLanes = Part<kDim>::kLanes;
-  __shared__ float2 turns[kRows * kHalf];  // [rows][8][kLanes]: lanes read side by side
-  const uint32_t first = blockIdx.x * kRows, heads = args.query_heads + 2 * args.kv_heads;
-  const uint32_t items = heads * kLanes;
+  __shared__ float2 turns[kHalf];  // [8][kLanes]: lanes read side by side
+  const uint32_t row = blockIdx.x, heads = args.query_heads + 2 * args.kv_heads, items = heads * kLanes;
   for (uint32_t base = 0; base < items; base += blockDim.x) {
-    const uint32_t item = base + threadIdx.x, clamped = min(item, items - 1);
-    Part<kDim> parts[kRows];
-#pragma unroll
-    for (uint32_t i = 0; i < kRows; ++i) {
-      parts[i].row = min(first + i, args.rows - 1), parts[i].head = clamped / kLanes,
-      parts[i].lane = item % kLanes;
-      parts[i].template load<kNorm>(args, heads);
-    }
+    const uint32_t item = base + threadIdx.x;
+    Part<kDim> part;
+    part.row = row, part.head = min(item, items - 1) / kLanes, part.lane = item % kLanes;
+    part.template load<kNorm>(args, heads);
     if (base == 0) {
-      for (uint32_t i = threadIdx.x; i < kRows * kHalf; i += blockDim.x) {
-        const auto position = static_cast<float>(args.positions[min(first + i / kHalf, args.rows - 1)]);
+      for (uint32_t i = threadIdx.x; i < kHalf; i += blockDim.x) {
         float sine, cosine;
-        sincosf(position * args.inv_freq[i % kHalf], &sine, &cosine);
-        const uint32_t row = i / kHalf, lane = i % kHalf / 8;
-        turns[row * kHalf + i % 8 * kLanes + lane] = {args.rope_scale * cosine, args.rope_scale * sine};
+        sincosf(static_cast<float>(args.positions[row]) * args.inv_freq[i], &sine, &cosine);
+        turns[i % 8 * kLanes + i / 8] = {args.rope_scale * cosine, args.rope_scale * sine};
       }
       __syncthreads();
     }
-#pragma unroll
-    for (uint32_t i = 0; i < kRows; ++i) {
-      parts[i].template turn<kNorm>(args, turns + i * kHalf);
-      if (item < items && first + i < args.rows) parts[i].store(args);
-    }
+    part.template turn<kNorm>(args, turns);
+    if (item < items) part.store(args);
   }
 }
 
@@ -131,11 +121,7 @@ template <int kDim, bool kNorm>
 cudaError_t launch(const RopeAppendArgs& args, cudaStream_t stream) {
   const uint32_t items = (args.query_heads + 2 * args.kv_heads) * Part<kDim>::kLanes;
   const uint32_t threads = items < kThreadsMax ? (items + 31) / 32 * 32 : kThreadsMax;
-  if (args.rows < 1024) {  // fewer rows than the GPU has places for: one each
-    rope_append_kernel<kDim, 1, kNorm><<<args.rows, threads, 0, stream>>>(args);
-  } else {
-    rope_append_kernel<kDim, 2, kNorm><<<(args.rows + 1) / 2, threads, 0, stream>>>(args);
-  }
+  rope_append_kernel<kDim, kNorm><<<args.rows, threads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 template <int kDim>

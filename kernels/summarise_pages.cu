@@ -1,6 +1,5 @@
 #include "kernels/bf16_chunk.cuh"
 #include "kernels/kv_block.cuh"
-#include "kernels/launch_early.cuh"
 #include "kernels/page_moves.h"
 
 namespace kvtwin {
@@ -65,8 +64,6 @@ struct Cells {
 // kHeld: cells in registers; what is read twice (cuboid) is still there if a page has no more.
 template <PageSummaryKind kKind, uint32_t kHeld, int kChannels>
 __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_constant__ SummaryArgs args) {
-  wait_for_those_before();
-  let_next_start();
   const uint32_t chunks = args.head_dim / kChannels, at = blockIdx.x * kThreads + threadIdx.x;
   if (at / chunks >= args.count) return;
   const SummaryPage page = args.pages[at / chunks];
@@ -124,7 +121,8 @@ cudaError_t summarise_pages(const SummaryArgs& args, cudaStream_t stream) {
                                                : summarise_kernel<kCuboid, 32, 4>;
   const bool many = args.kind == kCuboid && args.page_tokens > 16;
   const uint32_t threads = args.count * (args.head_dim / (many ? 4 : 8));
-  return launch_early(kernel, (threads + kThreads - 1) / kThreads, kThreads, stream, args);
+  kernel<<<(threads + kThreads - 1) / kThreads, kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
 }
 
 }  // namespace kvtwin

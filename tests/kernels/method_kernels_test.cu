@@ -119,6 +119,23 @@ TEST_CASE("G-1 select_cells: the rows that the definition selects, whatever the 
     p.check();
   }
 }
+// Short enough for compute-sanitizer: listed at once, by a sample, and without a list, in every size of CTA.
+TEST_CASE("G-1 select_cells: small ones of every kind") {
+  std::mt19937_64 random(31);
+  std::normal_distribution<float> normal;
+  for (const uint32_t heads : {3u, 140u}) {
+    for (const uint32_t size : {300u, 3000u, 13'000u}) {
+      if (heads > 3 && size > 3000) continue;
+      SelectProblem p;
+      for (uint32_t h = 0; h < heads; ++h) {
+        Floats scores(size);
+        for (float& x : scores) x = h % 3 == 1 ? static_cast<float>(random() % 3) : normal(random);
+        p.add(scores, size / 4, {{0, 4}, {size - 40, size}});
+      }
+      p.check();
+    }
+  }
+}
 TEST_CASE("G-1 select_cells: few heads of many rows, and more rows than there may be") {
   std::mt19937_64 random(30);
   std::normal_distribution<float> normal;
