@@ -48,7 +48,7 @@ __device__ void multiply(float (&sum)[4], const Chunks<kDim>& above, const Chunk
 // Logits in powers of two, and a CTA's part of each column's softmax. A lane has keys lane / 4 and that + 8
 // of each block, and columns 2 (lane % 4) and the next.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 4) logits_kernel(const __grid_constant__ LookArgs args) {
+__global__ void __launch_bounds__(kThreads, 3) logits_kernel(const __grid_constant__ LookArgs args) {
   __shared__ float2 parts[kWarps][kFewColumns];
   const LookHead head = args.heads[blockIdx.y];
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = lane % 4;

@@ -16,47 +16,35 @@ struct Part {
 
   uint32_t row = 0, head = 0, lane = 0;
   uint4 low, high;
-  uint4 weight_low, weight_high;  // of the norm
 
-  template <bool kNorm>
   __device__ void load(const RopeAppendArgs& args, uint32_t heads) {
     const __nv_bfloat16* const from = args.qkv + (size_t{row} * heads + head) * kDim + 8 * lane;
     low = load_once(from), high = load_once(from + kDim / 2);
-    if constexpr (kNorm) {
-      const __nv_bfloat16* const weight = norm_of(args);
-      if (weight == nullptr) return;
-      weight_low = __ldg(reinterpret_cast<const uint4*>(weight) + lane);
-      weight_high = __ldg(reinterpret_cast<const uint4*>(weight + kDim / 2) + lane);
-    }
-  }
-  // Null: this head stays as it is.
-  __device__ const __nv_bfloat16* norm_of(const RopeAppendArgs& args) const {
-    if (head < args.query_heads) return args.q_norm;
-    return head < args.query_heads + args.kv_heads ? args.k_norm : nullptr;
   }
 
-  // All lanes of a warp together, because the sum is of several.
-  __device__ void norm(bool normed, float eps, float (&a)[8], float (&b)[8]) const {
+  // All lanes of a warp together, because the sum is of several; null: this head stays as it is.
+  __device__ void norm(const __nv_bfloat16* weight, float eps, float (&a)[8], float (&b)[8]) const {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += a[i] * a[i] + b[i] * b[i];
 #pragma unroll
     for (uint32_t by = kLanes / 2; by > 0; by /= 2) sum += __shfl_xor_sync(kAllLanes, sum, by);
-    if (!normed) return;
+    if (weight == nullptr) return;
     const float scale = rsqrtf(sum / kDim + eps);
     float wa[8], wb[8];
-    widen(weight_low, wa), widen(weight_high, wb);
+    widen(__ldg(reinterpret_cast<const uint4*>(weight) + lane), wa);
+    widen(__ldg(reinterpret_cast<const uint4*>(weight + kDim / 2) + lane), wb);
 #pragma unroll
     for (int i = 0; i < 8; ++i) a[i] *= scale * wa[i], b[i] *= scale * wb[i];
   }
 
   template <bool kNorm>
   __device__ void turn(const RopeAppendArgs& args, const float2* turns) {
-    const bool turned = head < args.query_heads + args.kv_heads;
+    const bool query = head < args.query_heads, turned = head < args.query_heads + args.kv_heads;
     if (!kNorm && !turned) return;
     float a[8], b[8];
     widen(low, a), widen(high, b);
-    if constexpr (kNorm) norm(norm_of(args) != nullptr, args.eps, a, b);
+    if constexpr (kNorm) norm(!turned ? nullptr : query ? args.q_norm : args.k_norm, args.eps, a, b);
     if (!turned) return;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -91,29 +79,39 @@ struct Part {
   }
 };
 
-// A CTA has a row: its cosines and sines, while the first numbers are on their way. Two rows a CTA, with
-// twice the numbers under way, are slower: fewer CTAs, and the last ones run alone.
-template <int kDim, bool kNorm>
-__global__ void __launch_bounds__(kThreadsMax, 4)
+// A CTA has `kRows` rows: their cosines and sines, while the first numbers are on their way. A thread has the
+// same part of each of them.
+template <int kDim, int kRows, bool kNorm>
+__global__ void __launch_bounds__(kThreadsMax, 3)
     rope_append_kernel(const __grid_constant__ RopeAppendArgs args) {
   constexpr uint32_t kHalf = kDim / 2, kLanes = Part<kDim>::kLanes;
-  __shared__ float2 turns[kHalf];  // [8][kLanes]: lanes read side by side
-  const uint32_t row = blockIdx.x, heads = args.query_heads + 2 * args.kv_heads, items = heads * kLanes;
+  __shared__ float2 turns[kRows * kHalf];  // [rows][8][kLanes]: lanes read side by side
+  const uint32_t first = blockIdx.x * kRows, heads = args.query_heads + 2 * args.kv_heads;
+  const uint32_t items = heads * kLanes;
   for (uint32_t base = 0; base < items; base += blockDim.x) {
-    const uint32_t item = base + threadIdx.x;
-    Part<kDim> part;
-    part.row = row, part.head = min(item, items - 1) / kLanes, part.lane = item % kLanes;
-    part.template load<kNorm>(args, heads);
+    const uint32_t item = base + threadIdx.x, clamped = min(item, items - 1);
+    Part<kDim> parts[kRows];
+#pragma unroll
+    for (uint32_t i = 0; i < kRows; ++i) {
+      parts[i].row = min(first + i, args.rows - 1), parts[i].head = clamped / kLanes,
+      parts[i].lane = item % kLanes;
+      parts[i].load(args, heads);
+    }
     if (base == 0) {
-      for (uint32_t i = threadIdx.x; i < kHalf; i += blockDim.x) {
+      for (uint32_t i = threadIdx.x; i < kRows * kHalf; i += blockDim.x) {
+        const auto position = static_cast<float>(args.positions[min(first + i / kHalf, args.rows - 1)]);
         float sine, cosine;
-        sincosf(static_cast<float>(args.positions[row]) * args.inv_freq[i], &sine, &cosine);
-        turns[i % 8 * kLanes + i / 8] = {args.rope_scale * cosine, args.rope_scale * sine};
+        sincosf(position * args.inv_freq[i % kHalf], &sine, &cosine);
+        const uint32_t row = i / kHalf, lane = i % kHalf / 8;
+        turns[row * kHalf + i % 8 * kLanes + lane] = {args.rope_scale * cosine, args.rope_scale * sine};
       }
       __syncthreads();
     }
-    part.template turn<kNorm>(args, turns);
-    if (item < items) part.store(args);
+#pragma unroll
+    for (uint32_t i = 0; i < kRows; ++i) {
+      parts[i].template turn<kNorm>(args, turns + i * kHalf);
+      if (item < items && first + i < args.rows) parts[i].store(args);
+    }
   }
 }
 
@@ -121,7 +119,11 @@ template <int kDim, bool kNorm>
 cudaError_t launch(const RopeAppendArgs& args, cudaStream_t stream) {
   const uint32_t items = (args.query_heads + 2 * args.kv_heads) * Part<kDim>::kLanes;
   const uint32_t threads = items < kThreadsMax ? (items + 31) / 32 * 32 : kThreadsMax;
-  rope_append_kernel<kDim, kNorm><<<args.rows, threads, 0, stream>>>(args);
+  if (args.rows < 1024) {  // fewer rows than the GPU has places for: one each
+    rope_append_kernel<kDim, 1, kNorm><<<args.rows, threads, 0, stream>>>(args);
+  } else {
+    rope_append_kernel<kDim, 2, kNorm><<<(args.rows + 1) / 2, threads, 0, stream>>>(args);
+  }
   return cudaGetLastError();
 }
 template <int kDim>

@@ -7,46 +7,152 @@ namespace {
 using namespace device;
 using kernels::PagePooling;
 
-// u_g[p] = [high_p, low_p] . [max(q_g, 0), min(q_g, 0)]: pages are an mma's 16 rows, query heads its 8
-// columns, and both halves of q are bf16 as q is. A pooled query is not: it is the sum of three bf16 numbers,
-// a column each, which is exact. A product does not care in which order channels come, so that a lane loads
-// sixteen adjacent bytes of its two pages and has two steps' operands, without shared memory.
-constexpr uint32_t kWarps = 8, kTilePages = 16, kParts = 3;
+constexpr uint32_t kWarps = 8, kPages = 8;  // pages that a warp has in flight
+constexpr uint32_t kCtas = 528;             // about so many: two an SM at a time, twice
 
-// A lane's channels of a query (or of one part of the pooled one), eight at a time.
-template <int kDim, bool kPooled>
-__device__ void load_query(const ChoiceShape& shape, const __nv_bfloat16* heads, uint32_t column,
-                           uint32_t channel, float (&x)[8]) {
-  const auto of_head = [&](uint32_t g, float(&out)[8]) {
-    widen(__ldg(reinterpret_cast<const uint4*>(heads + size_t{g} * kDim + channel)), out);
+// kChannels neighbours of bf16, as they are stored: 4 (heads of 128) or 2 (of 64).
+template <int kChannels>
+struct Stored {
+  uint32_t words[kChannels / 2];
+
+  __device__ static Stored load(const __nv_bfloat16* at) {
+    Stored out;
+    if constexpr (kChannels == 4) {
+      const uint2 pair = __ldcs(reinterpret_cast<const uint2*>(at));
+      out.words[0] = pair.x, out.words[1] = pair.y;
+    } else {
+      out.words[0] = __ldcs(reinterpret_cast<const uint32_t*>(at));
+    }
+    return out;
+  }
+  __device__ float operator[](int i) const {
+    const uint32_t word = words[i / 2];
+    return __uint_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+  }
+};
+
+// A lane's channels of the queries that pages are scored for: of every query head, or of the pooled one.
+template <int kChannels, int kGroup>
+struct Queries {
+  float q[kGroup][kChannels];
+
+  __device__ Queries(const ChoiceShape& shape, const __nv_bfloat16* heads, uint32_t lane) {
+    const bool largest = shape.pooling == PagePooling::kMaxQ;
+#pragma unroll
+    for (int g = 0; g < kGroup; ++g) {
+#pragma unroll
+      for (int i = 0; i < kChannels; ++i) q[g][i] = 0;
+    }
+    for (uint32_t g = 0; g < shape.group; ++g) {
+      const auto one = Stored<kChannels>::load(heads + size_t{g} * shape.head_dim + lane * kChannels);
+#pragma unroll
+      for (int i = 0; i < kChannels; ++i) {
+        if (shape.pools_queries()) {
+          q[0][i] = g == 0 ? one[i] : largest ? fmaxf(q[0][i], one[i]) : q[0][i] + one[i];
+        } else {
+#pragma unroll
+          for (int k = 0; k < kGroup; ++k) {
+            if (k == static_cast<int>(g)) q[k][i] = one[i];
+          }
+        }
+      }
+    }
+    if (shape.pooling != PagePooling::kMeanQ) return;
+#pragma unroll
+    for (int i = 0; i < kChannels; ++i) q[0][i] /= static_cast<float>(shape.group);
+  }
+};
+
+// A lane's channels of kPages pages.
+template <int kChannels>
+struct PagesAhead {
+  Stored<kChannels> high[kPages], low[kPages];
+
+  // owner: of page (lane % kPages); `at` is the lane's first channel of summary 0.
+  __device__ void load(const __nv_bfloat16* at, uint32_t owner, size_t stride) {
+#pragma unroll
+    for (uint32_t p = 0; p < kPages; ++p) {
+      const __nv_bfloat16* const page = at + __shfl_sync(kAllLanes, owner, p) * stride;
+      high[p] = Stored<kChannels>::load(page);
+      low[p] = Stored<kChannels>::load(page + kChannels * 32);
+    }
+  }
+};
+
+// The products of a page's lanes become one sum: halves change places until lanes 4 p to 4 p + 3 hold a
+// quarter each of page p's.
+__device__ float sum_of_lanes(float (&sum)[kPages], uint32_t lane) {
+#pragma unroll
+  for (uint32_t half = kPages / 2; half > 0; half /= 2) {
+    const bool upper = (lane & (half * 4)) != 0;
+#pragma unroll
+    for (uint32_t p = 0; p < half; ++p) {
+      const float mine = upper ? sum[p + half] : sum[p], other = upper ? sum[p] : sum[p + half];
+      sum[p] = mine + __shfl_xor_sync(kAllLanes, other, half * 4);
+    }
+  }
+  const float pair = sum[0] + __shfl_xor_sync(kAllLanes, sum[0], 2);
+  return pair + __shfl_xor_sync(kAllLanes, pair, 1);
+}
+
+// CTA (split, KV head, row). A warp takes kPages pages at a time, a lane some channels of all of them, while
+// the next ones are on their way.
+template <int kChannels, int kGroup>
+__global__ void __launch_bounds__(kWarps * 32, 2)
+    score_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
+  constexpr uint32_t kDim = kChannels * 32;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
+  const ChoiceRow row = args.rows[blockIdx.z];
+  const uint32_t rows = shape.score_rows(), step = gridDim.x * kWarps * kPages;
+  const size_t stride = size_t{shape.kv_heads} * 2 * kDim;
+  const __nv_bfloat16* const summaries = args.summaries + size_t{head} * 2 * kDim + lane * kChannels;
+  // Beyond the last page: the last one again.
+  const auto owner_at = [&](uint32_t base) {
+    return __ldg(args.lists + row.owners + min(base + lane % kPages, row.candidates - 1));
   };
-  if constexpr (!kPooled) {
-    if (column < shape.group) return of_head(column, x);
+  uint32_t base = (blockIdx.x * kWarps + warp) * kPages;
+  if (base >= row.candidates) return;
+  PagesAhead<kChannels> ahead;
+  ahead.load(summaries, owner_at(base), stride);
+  uint32_t owner = owner_at(base + step);
+  const Queries<kChannels, kGroup> queries(
+      shape, args.q + (size_t{row.row} * shape.kv_heads + head) * shape.group * kDim, lane);
+  float* const scores =
+      args.scores + (size_t{blockIdx.z} * shape.kv_heads + head) * rows * shape.score_stride;
+  for (; base < row.candidates; base += step) {
+    const PagesAhead<kChannels> now = ahead;
+    if (base + step < row.candidates) {
+      ahead.load(summaries, owner, stride);
+      owner = owner_at(base + 2 * step);
+    }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = 0;
-    return;
-  }
-  of_head(0, x);
-  for (uint32_t g = 1; g < shape.group; ++g) {
-    float one[8];
-    of_head(g, one);
+    for (int g = 0; g < kGroup; ++g) {
+      if (g >= static_cast<int>(rows)) break;
+      float sum[kPages];
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      x[i] = shape.pooling == PagePooling::kMaxQ ? fmaxf(x[i], one[i]) : x[i] + one[i];
-  }
+      for (uint32_t p = 0; p < kPages; ++p) {
+        sum[p] = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    float rest = shape.pooling == PagePooling::kMeanQ ? x[i] / static_cast<float>(shape.group) : x[i];
-    x[i] = 0;
-    for (uint32_t part = 0; part < kParts; ++part) {
-      const float taken = __bfloat162float(__float2bfloat16(rest));
-      if (part == column) x[i] = taken;
-      rest -= taken;
+        for (int i = 0; i < kChannels; ++i) {
+          const float x = queries.q[g][i];
+          sum[p] = fmaf(fmaxf(x, 0), now.high[p][i], fmaf(fminf(x, 0), now.low[p][i], sum[p]));
+        }
+      }
+      const float whole = sum_of_lanes(sum, lane);
+      const uint32_t page = base + lane / 4;
+      if (lane % 4 == 0 && page < row.candidates)
+        scores[size_t{static_cast<uint32_t>(g)} * shape.score_stride + page] = whole;
     }
   }
 }
 
-// A lane's chunks of a page's high and low: lane % 4 and every fourth one after it; and those of a query.
+// ---- every query head by itself: tensor cores, sixteen pages at a time
+//
+// u_g[p] = [high_p, low_p] . [max(q_g, 0), min(q_g, 0)]: pages are the mma's rows, query heads its columns,
+// and both halves of q are bf16 as q is. A product does not care in which order channels come, so that a lane
+// loads sixteen adjacent bytes of its two pages and has two steps' operands (look_few.cu).
+
+// A lane's chunks of a page's high and low: lane % 4 and every fourth one after it.
 template <int kDim>
 struct Chunks {
   static constexpr uint32_t kHalf = kDim / 32, kCount = 2 * kHalf;
@@ -57,72 +163,57 @@ struct Chunks {
     for (uint32_t j = 0; j < kCount; ++j)
       chunk[j] = __ldcs(reinterpret_cast<const uint4*>(page) + 4 * j + quarter);
   }
-  template <bool kPooled>
-  __device__ void load(const ChoiceShape& shape, const __nv_bfloat16* heads, uint32_t column,
-                       uint32_t quarter) {
+  __device__ void load_query(const __nv_bfloat16* q, bool real, uint32_t quarter) {
+    const __nv_bfloat162 zero = __floats2bfloat162_rn(0, 0);
 #pragma unroll
     for (uint32_t j = 0; j < kHalf; ++j) {
-      float x[8], high[8], low[8];
-      load_query<kDim, kPooled>(shape, heads, column, 8 * (4 * j + quarter), x);
+      const uint4 raw = real ? __ldg(reinterpret_cast<const uint4*>(q) + 4 * j + quarter) : uint4{};
+      const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
+      auto* const high = reinterpret_cast<__nv_bfloat162*>(&chunk[j]);
+      auto* const low = reinterpret_cast<__nv_bfloat162*>(&chunk[kHalf + j]);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) high[i] = fmaxf(x[i], 0), low[i] = fminf(x[i], 0);
-      chunk[j] = narrow(high), chunk[kHalf + j] = narrow(low);
+      for (int i = 0; i < 4; ++i) high[i] = __hmax2(pairs[i], zero), low[i] = __hmin2(pairs[i], zero);
     }
   }
 };
 
-// A warp has sixteen pages of one KV head; its neighbours have the same pages of the next heads, which lie
-// beside them. A lane has pages lane / 4 and that + 8, and columns 2 (lane % 4) and the next.
-template <int kDim, bool kPooled>
+// CTA (split, KV head, row). A lane has pages lane / 4 and that + 8 of its warp's sixteen, and query heads
+// 2 (lane % 4) and the next.
+template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32, 2)
-    score_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
-  const uint32_t lane = threadIdx.x % 32, quarter = lane % 4;
-  const uint32_t item = blockIdx.x * kWarps + threadIdx.x / 32;
-  const uint32_t head = item % shape.kv_heads, base = item / shape.kv_heads * kTilePages;
-  const ChoiceRow row = args.rows[blockIdx.y];
+    score_heads_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
+  constexpr uint32_t kRows = 16;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y, quarter = lane % 4;
+  const ChoiceRow row = args.rows[blockIdx.z];
+  uint32_t base = (blockIdx.x * kWarps + warp) * kRows;
   if (base >= row.candidates) return;
   const size_t stride = size_t{shape.kv_heads} * 2 * kDim;
   const __nv_bfloat16* const summaries = args.summaries + size_t{head} * 2 * kDim;
+  const uint32_t* const owners = args.lists + row.owners;
   // Beyond the last page: the last one again.
-  const auto owner = [&](uint32_t page) {
-    return __ldg(args.lists + row.owners + min(page, row.candidates - 1));
+  const auto load = [&](Chunks<kDim>& chunks, uint32_t page) {
+    chunks.load_page(summaries + __ldg(owners + min(page, row.candidates - 1)) * stride, quarter);
   };
-  const uint32_t owners[2] = {owner(base + lane / 4), owner(base + lane / 4 + 8)};
-  Chunks<kDim> above, below, q;
-  above.load_page(summaries + owners[0] * stride, quarter);
-  below.load_page(summaries + owners[1] * stride, quarter);
-  q.template load<kPooled>(shape, args.q + (size_t{row.row} * shape.kv_heads + head) * shape.group * kDim,
-                           lane / 4, quarter);
-  float sum[4] = {};
-#pragma unroll
-  for (uint32_t j = 0; j < Chunks<kDim>::kCount; ++j) {
-    const uint4 &a = above.chunk[j], &b = below.chunk[j], &x = q.chunk[j];
-    multiply_add(sum, {{a.x, b.x, a.y, b.y}}, x.x, x.y);
-    multiply_add(sum, {{a.z, b.z, a.w, b.w}}, x.z, x.w);
-  }
-  if constexpr (kPooled) {  // the parts are columns 0, 1 and 2
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      sum[2 * half] += sum[2 * half + 1] + __shfl_down_sync(kAllLanes, sum[2 * half], 1);
-  }
-  const uint32_t rows = shape.score_rows();
+  const __nv_bfloat16* const heads = args.q + (size_t{row.row} * shape.kv_heads + head) * shape.group * kDim;
+  Chunks<kDim> q;
+  q.load_query(heads + size_t{lane / 4} * kDim, lane / 4 < shape.group, quarter);
   float* const scores =
-      args.scores + (size_t{blockIdx.y} * shape.kv_heads + head) * rows * shape.score_stride;
+      args.scores + (size_t{blockIdx.z} * shape.kv_heads + head) * shape.group * shape.score_stride;
+  for (; base < row.candidates; base += gridDim.x * kWarps * kRows) {
+    Chunks<kDim> above, below;
+    load(above, base + lane / 4), load(below, base + lane / 4 + 8);
+    float sum[4] = {};
 #pragma unroll
-  for (uint32_t i = 0; i < 4; ++i) {
-    const uint32_t g = 2 * quarter + i % 2, page = base + lane / 4 + i / 2 * 8;
-    if (g < rows && page < row.candidates) scores[size_t{g} * shape.score_stride + page] = sum[i];
-  }
-}
-
-template <int kDim>
-void launch(const ChoiceShape& shape, const ChoiceArgs& args, cudaStream_t stream) {
-  const uint32_t tiles = (shape.score_stride + kTilePages - 1) / kTilePages;
-  const dim3 grid((tiles * shape.kv_heads + kWarps - 1) / kWarps, args.count);
-  if (shape.pools_queries()) {
-    score_kernel<kDim, true><<<grid, kWarps * 32, 0, stream>>>(shape, args);
-  } else {
-    score_kernel<kDim, false><<<grid, kWarps * 32, 0, stream>>>(shape, args);
+    for (uint32_t j = 0; j < Chunks<kDim>::kCount; ++j) {
+      const uint4 &a = above.chunk[j], &b = below.chunk[j], &x = q.chunk[j];
+      multiply_add(sum, {{a.x, b.x, a.y, b.y}}, x.x, x.y);
+      multiply_add(sum, {{a.z, b.z, a.w, b.w}}, x.z, x.w);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t g = 2 * quarter + i % 2, page = base + lane / 4 + i / 2 * 8;
+      if (g < shape.group && page < row.candidates) scores[size_t{g} * shape.score_stride + page] = sum[i];
+    }
   }
 }
 
@@ -132,7 +223,19 @@ cudaError_t score_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaSt
   const bool heads = shape.kv_heads > 0 && shape.group > 0 && shape.group <= 8;
   if ((shape.head_dim != 64 && shape.head_dim != 128) || !heads) return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
-  shape.head_dim == 128 ? launch<128>(shape, args, stream) : launch<64>(shape, args, stream);
+  if (!shape.pools_queries()) {
+    // At most 16 pages a warp: with fewer CTAs, warps go round.
+    const uint32_t splits = max((shape.score_stride + kWarps * 16 - 1) / (kWarps * 16), 1u);
+    const dim3 grid(splits, shape.kv_heads, args.count);
+    (shape.head_dim == 128 ? score_heads_kernel<128>
+                           : score_heads_kernel<64>)<<<grid, kWarps * 32, 0, stream>>>(shape, args);
+    return cudaGetLastError();
+  }
+  const uint32_t splits = min(max(kCtas / (shape.kv_heads * args.count), 1u), 16u);
+  (shape.head_dim == 128
+       ? score_kernel<4, 1>
+       : score_kernel<2, 1>)<<<dim3(splits, shape.kv_heads, args.count), kWarps * 32, 0, stream>>>(shape,
+                                                                                                   args);
   return cudaGetLastError();
 }
 
