@@ -45,6 +45,27 @@ __device__ void multiply(float (&sum)[4], const Chunks<kDim>& above, const Chunk
   }
 }
 
+// Parts of the lanes that have the same columns, then those of the warps, become the CTA's.
+__device__ void join_parts(float2 (&part)[2], float2 (&parts)[kWarps][kFewColumns], float2* out) {
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (uint32_t c = 0; c < 2; ++c) {
+#pragma unroll
+    for (uint32_t by = 4; by < 32; by *= 2) {
+      const float2 other = {__shfl_xor_sync(kAllLanes, part[c].x, by),
+                            __shfl_xor_sync(kAllLanes, part[c].y, by)};
+      // The lower lane's first, so that both have the same bits.
+      part[c] = (lane & by) == 0 ? joined(part[c], other) : joined(other, part[c]);
+    }
+    if (lane < 4) parts[warp][2 * lane + c] = part[c];
+  }
+  __syncthreads();
+  if (threadIdx.x >= kFewColumns) return;
+  float2 all = parts[0][threadIdx.x];
+  for (uint32_t w = 1; w < kWarps; ++w) all = joined(all, parts[w][threadIdx.x]);
+  out[threadIdx.x] = all;
+}
+
 // Logits in powers of two, and a CTA's part of each column's softmax. A lane has keys lane / 4 and that + 8
 // of each block, and columns 2 (lane % 4) and the next.
 template <int kDim>
@@ -108,22 +129,7 @@ __global__ void __launch_bounds__(kThreads, 3) logits_kernel(const __grid_consta
       if (row + 8 <= last) logits[c][row + 8] = y;
     }
   }
-#pragma unroll
-  for (uint32_t c = 0; c < 2; ++c) {
-#pragma unroll
-    for (uint32_t by = 4; by < 32; by *= 2) {
-      const float2 other = {__shfl_xor_sync(kAllLanes, part[c].x, by),
-                            __shfl_xor_sync(kAllLanes, part[c].y, by)};
-      // The lower lane's first, so that both have the same bits.
-      part[c] = (lane & by) == 0 ? joined(part[c], other) : joined(other, part[c]);
-    }
-    if (lane < 4) parts[warp][2 * lane + c] = part[c];
-  }
-  __syncthreads();
-  if (threadIdx.x >= kFewColumns) return;
-  float2 all = parts[0][threadIdx.x];
-  for (uint32_t w = 1; w < kWarps; ++w) all = joined(all, parts[w][threadIdx.x]);
-  workspace.parts_of(args, blockIdx.y)[blockIdx.x * kFewColumns + threadIdx.x] = all;
+  join_parts(part, parts, workspace.parts_of(args, blockIdx.y) + blockIdx.x * kFewColumns);
 }
 
 // Columns of a head as sums need them: a weight, and the logarithm of the sum, in powers of two.

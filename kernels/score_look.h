@@ -3,15 +3,15 @@
 //
 //   sums[h][g][p] = sum over query rows i of weight(i) * softmax_p(scale * q[i][g] . K[p]),   p < visible(i)
 //
-// Queries and keys are bf16, products and sums fp32. A *lane* is a query head of the group, or all of them at
-// once where their logits are joined first (TANGRAM). How many a query row sees is a number, because a head's
-// cells ascend by position. Keys are read twice (once for the softmax's denominators, once for the
-// probabilities); but where at most eight (query head, query row) pairs look and logits are not joined, keys are
-// read once and the workspace holds the logits (look_few.cu). Then one of the small kernels below makes scores
-// of the sums.
+// Queries and keys are bf16, products and sums fp32. A *lane* is a query head of the group, or all of them
+// at once where their logits are joined first (TANGRAM). How many a query row sees is a number, because a
+// head's cells ascend by position. Keys are read twice (once for the softmax's denominators, once for the
+// probabilities); but where at most eight (query head, query row) pairs look and logits are not joined,
+// keys are read once and the workspace holds the logits (look_few.cu). Then one of the small kernels below
+// makes scores of the sums.
 //
-// Floor: 2 * head_dim bytes per cell at 4.69 TB/s where there are few query rows (TOVA), and twice that; 4 *
-// head_dim flops per (cell, query row, query head) and pass at 660 TFLOP/s, what mma.sync reaches, where
+// Floor: 2 * head_dim bytes per cell at 4.69 TB/s where there are few query rows (TOVA), and twice that; 4
+// * head_dim flops per (cell, query row, query head) and pass at 660 TFLOP/s, what mma.sync reaches, where
 // there are many: SnapKV's 64 rows of four query heads are 2.7 times the bytes' time. kernels/README.md has
 // the figures.
 

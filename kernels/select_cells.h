@@ -1,11 +1,12 @@
 // Which rows of heads are kept, on the device: METHODS 0.2's total order, exact counts, forced rows. The
 // definition is select_rows() (select.h), and of the same scores the result is the same, row for row.
 //
-// A CTA has one head. The ranks of a sample say between which two scores the last kept one almost surely is; one
-// pass over the scores leaves a bit for each row above, and a list of the rows between; radix selection finds
-// the list's best rows, and bits become rows in ascending order (of equal keys the largest rows stay). Where the
-// sample was wrong, or too many scores are alike, rounds over all rows find them instead: nothing but time
-// depends on the sample. Floor: 4 bytes read per row, 4 written per kept one, at 4.69 TB/s.
+// A CTA has one head. The ranks of a sample say between which two scores the last kept one almost surely
+// is; one pass over the scores leaves a bit for each row above, and a list of the rows between; radix
+// selection finds the list's best rows, and bits become rows in ascending order (of equal keys the largest
+// rows stay). Where the sample was wrong, or too many scores are alike, rounds over all rows find them
+// instead: nothing but time depends on the sample. Floor: 4 bytes read per row, 4 written per kept one, at
+// 4.69 TB/s.
 
 #ifndef KVTWIN_KERNELS_SELECT_CELLS_H_
 #define KVTWIN_KERNELS_SELECT_CELLS_H_
