@@ -22,18 +22,62 @@ __global__ void __launch_bounds__(kThreads) new_marks_kernel(const __grid_consta
   args.marks[size_t{slot.block} * args.page_tokens + slot.slot] = value;
 }
 
+__device__ float mark_score(const MarkScoreArgs& args, const MarkScoreHead& head, uint32_t row, float mark) {
+  if (row + head.stays >= head.cells.rows) return INFINITY;
+  if (args.kind == MarkScore::kPlain) return mark;
+  const auto age =
+      static_cast<float>(static_cast<int32_t>(args.now - __ldg(args.positions + head.positions + row)));
+  if (args.kind == MarkScore::kDecayed) return mark * age;
+  return age > 0 ? mark / age : mark;
+}
+
+// A thread has some places on their way at once: kEach rows, or runs of four that lie in one page (kRuns).
+constexpr uint32_t kEach = 4;
+template <bool kRuns>
 __global__ void __launch_bounds__(kThreads) score_kernel(const __grid_constant__ MarkScoreArgs args) {
-  const MarkScoreHead& head = args.heads[blockIdx.y];
-  const uint32_t row = blockIdx.x * kThreads + threadIdx.x;
-  if (row >= head.cells.rows) return;
-  float score = args.marks[mark_of(args.cells, place_of(args.cells, head.cells, row))];
-  if (args.kind != MarkScore::kPlain) {
-    const auto age =
-        static_cast<float>(static_cast<int32_t>(args.now - args.positions[head.positions + row]));
-    if (args.kind == MarkScore::kDecayed) score *= age;
-    if (args.kind == MarkScore::kPerRow && age > 0) score /= age;
+  constexpr uint32_t kRun = kRuns ? 4 : 1;
+  const MarkScoreHead head = args.heads[blockIdx.y];
+  const CellHead& cells = head.cells;
+  // Runs begin at multiples of four of the table's cells.
+  uint32_t before = 0;
+  if constexpr (kRuns) before = cells.first % 4;
+  const uint32_t end = before + cells.rows;
+  const uint32_t at = (blockIdx.x * kEach * kThreads + threadIdx.x) * kRun;
+  if (blockIdx.x * kEach * kThreads * kRun >= end || cells.rows == 0) return;
+  size_t place[kEach];
+#pragma unroll
+  for (uint32_t i = 0; i < kEach; ++i) {
+    const uint32_t run = min(at + i * kThreads * kRun, end - 1) / kRun * kRun;
+    const uint32_t row = run > before ? run - before : 0;  // of its first cell that is a row
+    place[i] = mark_of(args.cells, place_of(args.cells, cells, row)) - (row + before - run);
   }
-  args.scores[blockIdx.y * args.stride + row] = row + head.stays >= head.cells.rows ? INFINITY : score;
+  float marks[kEach][kRun];
+#pragma unroll
+  for (uint32_t i = 0; i < kEach; ++i) {
+    if constexpr (kRuns) {
+      const float4 x = __ldcs(reinterpret_cast<const float4*>(args.marks + place[i]));
+      marks[i][0] = x.x, marks[i][1] = x.y, marks[i][2] = x.z, marks[i][3] = x.w;
+    } else {
+      marks[i][0] = __ldcs(args.marks + place[i]);
+    }
+  }
+  float* const out = args.scores + blockIdx.y * args.stride;
+  const bool whole = kRuns && before == 0 && reinterpret_cast<uint64_t>(out) % 16 == 0;
+#pragma unroll
+  for (uint32_t i = 0; i < kEach; ++i) {
+    const uint32_t run = at + i * kThreads * kRun;
+    float scores[kRun];
+#pragma unroll
+    for (uint32_t k = 0; k < kRun; ++k) {
+      const bool row = run + k >= before && run + k < end;
+      scores[k] = row ? mark_score(args, head, run + k - before, marks[i][k]) : 0;
+      if (row && !(whole && run + kRun <= end)) out[run + k - before] = scores[k];
+    }
+    if constexpr (kRuns) {
+      if (whole && run + kRun <= end)
+        *reinterpret_cast<float4*>(out + run) = {scores[0], scores[1], scores[2], scores[3]};
+    }
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -152,7 +196,13 @@ cudaError_t write_marks(const NewMarksArgs& args, cudaStream_t stream) {
 
 cudaError_t score_marks(const MarkScoreArgs& args, cudaStream_t stream) {
   if (args.count == 0 || args.rows_max == 0) return cudaSuccess;
-  score_kernel<<<dim3(ctas_of(args.rows_max, kThreads), args.count), kThreads, 0, stream>>>(args);
+  const bool runs = !args.cells.listed && args.cells.page_tokens % 4 == 0 &&
+                    reinterpret_cast<uint64_t>(args.marks) % 16 == 0;
+  // Three cells more: where the first run begins before the first row.
+  const dim3 grid(
+      ctas_of(runs ? uint64_t{args.rows_max} + 3 : args.rows_max, kThreads * kEach * (runs ? 4 : 1)),
+      args.count);
+  (runs ? score_kernel<true> : score_kernel<false>)<<<grid, kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

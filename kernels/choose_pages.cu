@@ -1,4 +1,5 @@
 #include "kernels/bf16_chunk.cuh"
+#include "kernels/block_sum.cuh"
 #include "kernels/page_choice.h"
 
 namespace kvtwin {
@@ -74,27 +75,6 @@ __device__ void pool(const ChoiceShape& shape, Shared& shared, float* scores, ui
   }
 }
 
-// The sum over the threads before this one; *all: over all of them.
-__device__ uint32_t sum_before(Shared& shared, uint32_t own, uint32_t* all) {
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint32_t sum = own;
-#pragma unroll
-  for (uint32_t by = 1; by < 32; by *= 2) {
-    const uint32_t other = __shfl_up_sync(kAllLanes, sum, by);
-    if (lane >= by) sum += other;
-  }
-  __syncthreads();
-  if (lane == 31) shared.sums[warp] = sum;
-  __syncthreads();
-  uint32_t before = sum - own, total = 0;
-  for (uint32_t w = 0; w < kWarps; ++w) {
-    if (w < warp) before += shared.sums[w];
-    total += shared.sums[w];
-  }
-  *all = total;
-  return before;
-}
-
 // The key of rank `wanted` (from 1) from above, and how many are larger: a digit of eight bits at a time.
 struct Threshold {
   uint32_t key = 0, larger = 0;
@@ -114,7 +94,7 @@ __device__ Threshold threshold(Shared& shared, const float* scores, uint32_t pag
     // Digits from above, one a thread: the one in which the rank falls.
     const uint32_t digit = 255 - threadIdx.x, own = shared.histogram[digit], left = wanted - out.larger;
     uint32_t all;
-    const uint32_t above = sum_before(shared, own, &all);
+    const uint32_t above = sum_before<kWarps>(own, shared.sums, &all);
     if (above < left && left <= above + own) shared.digit = digit, shared.above = above;
     __syncthreads();
     out.key |= shared.digit << shift, out.larger += shared.above;
@@ -133,7 +113,8 @@ __device__ void choose(Shared& shared, const float* scores, uint32_t pages, uint
     const uint32_t key = ordered(scores[p]);
     larger += key > least.key, equal += key == least.key;
   }
-  larger = sum_before(shared, larger, &all_larger), equal = sum_before(shared, equal, &all_equal);
+  larger = sum_before<kWarps>(larger, shared.sums, &all_larger),
+  equal = sum_before<kWarps>(equal, shared.sums, &all_equal);
   const uint32_t left_out = all_equal - (count - least.larger);  // of the equal ones, the first
   for (uint32_t p = first; p < end; ++p) {
     const uint32_t key = ordered(scores[p]);
@@ -235,7 +216,7 @@ __device__ uint32_t replace(Shared& shared, const HeadLists& lists, uint32_t cou
   };
   uint32_t own = 0, missing;
   for (uint32_t i = first; i < end; ++i) own += absent(i);
-  uint32_t rank = sum_before(shared, own, &missing);
+  uint32_t rank = sum_before<kWarps>(own, shared.sums, &missing);
   uint32_t mine[kChosenMax / kThreads];
   for (uint32_t i = first; i < end; ++i) mine[i - first] = absent(i) ? rank++ : count;
   __syncthreads();

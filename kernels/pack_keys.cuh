@@ -82,8 +82,13 @@ __device__ void pack_keys(const PackArgs& args, const PackedLayout& layout, uint
   }
   const float2 least = __bfloat1622float2(low), most = __bfloat1622float2(high);
   const Quantiser<2> first(least.x, most.x), second(least.y, most.y);
-  *reinterpret_cast<uint2*>(place.codes) = code_words(first, pairs, 0);
-  *reinterpret_cast<uint2*>(place.codes + Place::kRowBytes) = code_words(second, pairs, 1);
+  const uint2 a = code_words(first, pairs, 0), b = code_words(second, pairs, 1);
+  if constexpr (Place::kRowBytes == sizeof(uint2)) {  // then both channels' are neighbours
+    *reinterpret_cast<uint4*>(place.codes) = {a.x, a.y, b.x, b.y};
+  } else {
+    *reinterpret_cast<uint2*>(place.codes) = a;
+    *reinterpret_cast<uint2*>(place.codes + Place::kRowBytes) = b;
+  }
   if (place.part != 0) return;
   const __half2 scale(first.scale, second.scale), zero(first.zero, second.zero);
   place.scales[0] = *reinterpret_cast<const uint32_t*>(&scale);

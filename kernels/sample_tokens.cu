@@ -1,11 +1,13 @@
+#include "kernels/block_sum.cuh"
 #include "kernels/exact_exp.h"
 #include "kernels/sample_tokens.h"
 
 namespace kvtwin {
 namespace {
 
+using namespace device;
+
 constexpr uint32_t kThreads = 1024, kWarps = kThreads / 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 struct Shared {
   uint64_t sums[kWarps];
@@ -19,27 +21,6 @@ struct Shared {
 __device__ uint32_t ordered(float logit) {  // larger first; NaN as -inf (select.h)
   const uint32_t bits = __float_as_uint(logit != logit ? -INFINITY : logit);
   return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
-}
-
-// The sum over the threads before this one; *all: over all.
-__device__ uint64_t sum_before(Shared& shared, uint64_t own, uint64_t* all) {
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint64_t sum = own;
-#pragma unroll
-  for (uint32_t by = 1; by < 32; by *= 2) {
-    const uint64_t other = __shfl_up_sync(kAllLanes, sum, by);
-    if (lane >= by) sum += other;
-  }
-  __syncthreads();
-  if (lane == 31) shared.sums[warp] = sum;
-  __syncthreads();
-  uint64_t before = sum - own, total = 0;
-  for (uint32_t w = 0; w < kWarps; ++w) {
-    if (w < warp) before += shared.sums[w];
-    total += shared.sums[w];
-  }
-  *all = total;
-  return before;
 }
 
 // argmax_ref.
@@ -102,7 +83,7 @@ __device__ uint32_t key_at(Shared& shared, const Row& row, uint32_t from, uint64
     __syncthreads();
     const uint64_t own = threadIdx.x < 256 ? shared.histogram[255 - threadIdx.x] : 0, left = enough - sum;
     uint64_t all;
-    const uint64_t before = sum_before(shared, own, &all);
+    const uint64_t before = sum_before<kWarps>(own, shared.sums, &all);
     if (before < left && left <= before + own) shared.digit = 255 - threadIdx.x, shared.above = before;
     __syncthreads();
     key |= shared.digit << shift, sum += shared.above;
@@ -133,10 +114,10 @@ __device__ uint64_t kept_weight(Shared& shared, const Row& row, const Kept& kept
   share->first = min(threadIdx.x * each, row.count), share->end = min(share->first + each, row.count);
   uint64_t equal = 0, all;
   for (uint32_t i = share->first; i < share->end; ++i) equal += ordered(row.logits[i]) == kept.key;
-  share->equal_before = sum_before(shared, equal, &all);
+  share->equal_before = sum_before<kWarps>(equal, shared.sums, &all);
   uint64_t own = 0;
   each_kept(row, kept, *share, [&](uint32_t, uint64_t weight) { own += weight; });
-  *before = sum_before(shared, own, &all);
+  *before = sum_before<kWarps>(own, shared.sums, &all);
   return all;
 }
 

@@ -94,24 +94,25 @@ __global__ void __launch_bounds__(kThreads) unit_sums_kernel(const __grid_consta
   }
 }
 
+// A head's mean of unit keys, where the sums of its first CTA lie. A thread has a channel, CTAs in order.
+__global__ void anchor_kernel(const __grid_constant__ KeyScoreArgs args, uint32_t ctas) {
+  const uint32_t rows = args.heads[blockIdx.x].rows, parts = (rows + kRowsOfCta - 1) / kRowsOfCta;
+  float* const sums = args.workspace + size_t{blockIdx.x} * ctas * blockDim.x + threadIdx.x;
+  float sum = 0;
+#pragma unroll 8
+  for (uint32_t part = 0; part < parts; ++part) sum += sums[part * blockDim.x];
+  if (rows > 0) sums[0] = sum / static_cast<float>(rows);
+}
+
 template <int kDim>
 __global__ void __launch_bounds__(kThreads) keydiff_kernel(const __grid_constant__ KeyScoreArgs args) {
-  __shared__ float anchor[kDim];
   const Rows<kDim> rows(args.cells, args.heads[blockIdx.y]);
   if (rows.begin == rows.end) return;
-  const uint32_t parts = (rows.head.rows + kRowsOfCta - 1) / kRowsOfCta;
-  const float* const sums = args.workspace + size_t{blockIdx.y} * gridDim.x * kDim;
-  for (uint32_t c = threadIdx.x; c < kDim; c += kThreads) {
-    float sum = 0;
-    for (uint32_t part = 0; part < parts; ++part) sum += sums[part * kDim + c];
-    anchor[c] = sum / static_cast<float>(rows.head.rows);
-  }
-  __syncthreads();
-  float mine[8], length = 0;
-  for (uint32_t c = 0; c < kDim; ++c) length += anchor[c] * anchor[c];
-  length = fmaxf(sqrtf(length), 1e-8f);
+  const float* const anchor = args.workspace + size_t{blockIdx.y} * gridDim.x * kDim + 8 * rows.chunk;
+  float mine[8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) mine[i] = anchor[8 * rows.chunk + i];
+  for (int i = 0; i < 8; ++i) mine[i] = __ldg(anchor + i);
+  const float length = fmaxf(sqrtf(Rows<kDim>::sum_of_row(squares(mine))), 1e-8f);
   float* const out = args.scores + blockIdx.y * args.stride;
   rows.for_keys([&](uint32_t row, const float(&x)[8]) {
     float product = 0;
@@ -126,6 +127,7 @@ __global__ void __launch_bounds__(kThreads) keydiff_kernel(const __grid_constant
 template <int kDim>
 cudaError_t keydiff(const KeyScoreArgs& args, dim3 grid, cudaStream_t stream) {
   unit_sums_kernel<kDim><<<grid, kThreads, 0, stream>>>(args);
+  anchor_kernel<<<grid.y, kDim, 0, stream>>>(args, grid.x);
   keydiff_kernel<kDim><<<grid, kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }

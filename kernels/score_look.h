@@ -3,13 +3,15 @@
 //
 //   sums[h][g][p] = sum over query rows i of weight(i) * softmax_p(scale * q[i][g] . K[p]),   p < visible(i)
 //
-// Queries and keys are bf16, products and sums fp32. A *lane* is a query head of the group, or all of them at
-// once where their logits are joined first (TANGRAM). Keys are read twice: once for the softmax's
-// denominators, once for the probabilities; how many a query row sees is a number, because a head's cells
-// ascend by position. Then one of the small kernels below makes scores of the sums.
+// Queries and keys are bf16, products and sums fp32. A *lane* is a query head of the group, or all of them
+// at once where their logits are joined first (TANGRAM). How many a query row sees is a number, because a
+// head's cells ascend by position. Keys are read twice (once for the softmax's denominators, once for the
+// probabilities); but where at most eight (query head, query row) pairs look and logits are not joined,
+// keys are read once and the workspace holds the logits (look_few.cu). Then one of the small kernels below
+// makes scores of the sums.
 //
-// Floor: 2 * head_dim bytes per cell and pass at 4.69 TB/s where there are few query rows (TOVA); 4 *
-// head_dim flops per (cell, query row, query head) and pass at 660 TFLOP/s, what mma.sync reaches, where
+// Floor: 2 * head_dim bytes per cell at 4.69 TB/s where there are few query rows (TOVA), and twice that; 4
+// * head_dim flops per (cell, query row, query head) and pass at 660 TFLOP/s, what mma.sync reaches, where
 // there are many: SnapKV's 64 rows of four query heads are 2.7 times the bytes' time. kernels/README.md has
 // the figures.
 
@@ -36,7 +38,7 @@ struct LookArgs {
   const uint32_t* visible = nullptr;  // by query row: it sees the first so many rows; ascending
   float* sums = nullptr;              // lane g of head h at (h * lanes + g) * stride
   uint64_t stride = 0;
-  void* workspace = nullptr;  // look_workspace_bytes()
+  void* workspace = nullptr;  // look_workspace_bytes(); aligned to 16
   float scale = 0;
   uint32_t count = 0, group = 1, q_stride = 0;
   uint32_t rows_max = 0, queries_max = 0;  // no head has more
@@ -57,7 +59,7 @@ struct WindowScoreArgs {
   LookArgs look;            // that made the sums
   float* scores = nullptr;  // row i of head h at h * stride + i
   uint64_t stride = 0;
-  uint32_t kernel = 1;  // odd
+  uint32_t kernel = 1;  // odd, at most 12,031
   LookPool pool = LookPool::kNone;
   LookReduce reduce = LookReduce::kMean;
   bool pool_first = false;  // before the group is reduced

@@ -146,12 +146,75 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
   }
 }
 
-template <int kChannels>
-auto kernel_for(uint32_t group) {
-  return group == 1   ? score_kernel<kChannels, 1>
-         : group == 2 ? score_kernel<kChannels, 2>
-         : group <= 4 ? score_kernel<kChannels, 4>
-                      : score_kernel<kChannels, 8>;
+// ---- every query head by itself: tensor cores, sixteen pages at a time
+//
+// u_g[p] = [high_p, low_p] . [max(q_g, 0), min(q_g, 0)]: pages are the mma's rows, query heads its columns,
+// and both halves of q are bf16 as q is. A product does not care in which order channels come, so that a lane
+// loads sixteen adjacent bytes of its two pages and has two steps' operands (look_few.cu).
+
+// A lane's chunks of a page's high and low: lane % 4 and every fourth one after it.
+template <int kDim>
+struct Chunks {
+  static constexpr uint32_t kHalf = kDim / 32, kCount = 2 * kHalf;
+  uint4 chunk[kCount];
+
+  __device__ void load_page(const __nv_bfloat16* page, uint32_t quarter) {
+#pragma unroll
+    for (uint32_t j = 0; j < kCount; ++j)
+      chunk[j] = __ldcs(reinterpret_cast<const uint4*>(page) + 4 * j + quarter);
+  }
+  __device__ void load_query(const __nv_bfloat16* q, bool real, uint32_t quarter) {
+    const __nv_bfloat162 zero = __floats2bfloat162_rn(0, 0);
+#pragma unroll
+    for (uint32_t j = 0; j < kHalf; ++j) {
+      const uint4 raw = real ? __ldg(reinterpret_cast<const uint4*>(q) + 4 * j + quarter) : uint4{};
+      const auto* const pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
+      auto* const high = reinterpret_cast<__nv_bfloat162*>(&chunk[j]);
+      auto* const low = reinterpret_cast<__nv_bfloat162*>(&chunk[kHalf + j]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) high[i] = __hmax2(pairs[i], zero), low[i] = __hmin2(pairs[i], zero);
+    }
+  }
+};
+
+// CTA (split, KV head, row). A lane has pages lane / 4 and that + 8 of its warp's sixteen, and query heads
+// 2 (lane % 4) and the next.
+template <int kDim>
+__global__ void __launch_bounds__(kWarps * 32, 2)
+    score_heads_kernel(const __grid_constant__ ChoiceShape shape, const __grid_constant__ ChoiceArgs args) {
+  constexpr uint32_t kRows = 16;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y, quarter = lane % 4;
+  const ChoiceRow row = args.rows[blockIdx.z];
+  uint32_t base = (blockIdx.x * kWarps + warp) * kRows;
+  if (base >= row.candidates) return;
+  const size_t stride = size_t{shape.kv_heads} * 2 * kDim;
+  const __nv_bfloat16* const summaries = args.summaries + size_t{head} * 2 * kDim;
+  const uint32_t* const owners = args.lists + row.owners;
+  // Beyond the last page: the last one again.
+  const auto load = [&](Chunks<kDim>& chunks, uint32_t page) {
+    chunks.load_page(summaries + __ldg(owners + min(page, row.candidates - 1)) * stride, quarter);
+  };
+  const __nv_bfloat16* const heads = args.q + (size_t{row.row} * shape.kv_heads + head) * shape.group * kDim;
+  Chunks<kDim> q;
+  q.load_query(heads + size_t{lane / 4} * kDim, lane / 4 < shape.group, quarter);
+  float* const scores =
+      args.scores + (size_t{blockIdx.z} * shape.kv_heads + head) * shape.group * shape.score_stride;
+  for (; base < row.candidates; base += gridDim.x * kWarps * kRows) {
+    Chunks<kDim> above, below;
+    load(above, base + lane / 4), load(below, base + lane / 4 + 8);
+    float sum[4] = {};
+#pragma unroll
+    for (uint32_t j = 0; j < Chunks<kDim>::kCount; ++j) {
+      const uint4 &a = above.chunk[j], &b = below.chunk[j], &x = q.chunk[j];
+      multiply_add(sum, {{a.x, b.x, a.y, b.y}}, x.x, x.y);
+      multiply_add(sum, {{a.z, b.z, a.w, b.w}}, x.z, x.w);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t g = 2 * quarter + i % 2, page = base + lane / 4 + i / 2 * 8;
+      if (g < shape.group && page < row.candidates) scores[size_t{g} * shape.score_stride + page] = sum[i];
+    }
+  }
 }
 
 }  // namespace
@@ -160,10 +223,19 @@ cudaError_t score_pages(const ChoiceShape& shape, const ChoiceArgs& args, cudaSt
   const bool heads = shape.kv_heads > 0 && shape.group > 0 && shape.group <= 8;
   if ((shape.head_dim != 64 && shape.head_dim != 128) || !heads) return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
-  const uint32_t group = shape.pools_queries() ? 1 : shape.group;
-  const auto kernel = shape.head_dim == 128 ? kernel_for<4>(group) : kernel_for<2>(group);
+  if (!shape.pools_queries()) {
+    // At most 16 pages a warp: with fewer CTAs, warps go round.
+    const uint32_t splits = max((shape.score_stride + kWarps * 16 - 1) / (kWarps * 16), 1u);
+    const dim3 grid(splits, shape.kv_heads, args.count);
+    (shape.head_dim == 128 ? score_heads_kernel<128>
+                           : score_heads_kernel<64>)<<<grid, kWarps * 32, 0, stream>>>(shape, args);
+    return cudaGetLastError();
+  }
   const uint32_t splits = min(max(kCtas / (shape.kv_heads * args.count), 1u), 16u);
-  kernel<<<dim3(splits, shape.kv_heads, args.count), kWarps * 32, 0, stream>>>(shape, args);
+  (shape.head_dim == 128
+       ? score_kernel<4, 1>
+       : score_kernel<2, 1>)<<<dim3(splits, shape.kv_heads, args.count), kWarps * 32, 0, stream>>>(shape,
+                                                                                                   args);
   return cudaGetLastError();
 }
 

@@ -1,10 +1,12 @@
 // Which rows of heads are kept, on the device: METHODS 0.2's total order, exact counts, forced rows. The
 // definition is select_rows() (select.h), and of the same scores the result is the same, row for row.
 //
-// A CTA has one head. Its scores become keys that order like the floats; four rounds of eight bits find the
-// key of the last row that is kept, one round more writes the kept rows in ascending order (of equal keys the
-// largest rows stay). Floor: 4 bytes read per row, 4 written per kept one, at 4.69 TB/s; rows that fit shared
-// memory are read once, others five times from L2.
+// A CTA has one head. The ranks of a sample say between which two scores the last kept one almost surely
+// is; one pass over the scores leaves a bit for each row above, and a list of the rows between; radix
+// selection finds the list's best rows, and bits become rows in ascending order (of equal keys the largest
+// rows stay). Where the sample was wrong, or too many scores are alike, rounds over all rows find them
+// instead: nothing but time depends on the sample. Floor: 4 bytes read per row, 4 written per kept one, at
+// 4.69 TB/s.
 
 #ifndef KVTWIN_KERNELS_SELECT_CELLS_H_
 #define KVTWIN_KERNELS_SELECT_CELLS_H_
@@ -36,7 +38,7 @@ struct SelectArgs {
   uint32_t* kept = nullptr;
   uint32_t* nan = nullptr;  // grows by the scores among candidates that are no numbers; may be null
   uint32_t count = 0;
-  uint32_t rows_max = 0;  // no head has more
+  uint32_t rows_max = 0;  // no head has more; at most 524,288 (a bit of shared memory each)
 };
 cudaError_t select_cells(const SelectArgs& args, cudaStream_t stream);
 

@@ -8,69 +8,104 @@ namespace {
 using namespace device;
 
 constexpr uint32_t kThreads = 128;
-constexpr uint32_t kAtOnce = 16;
 
-// Calls take(x) for eight channels of each of the cells, in their order; some rows are in flight at once.
-// kAgain: they will be read once more.
-template <bool kAgain, typename Take>
-__device__ void each_cell(const __nv_bfloat16* keys, const KvBlockShape& block, uint32_t cells,
-                          uint32_t channel, const Take& take) {
-  for (uint32_t base = 0; base < cells; base += kAtOnce) {
-    uint4 rows[kAtOnce];
-#pragma unroll
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (base + i < cells)
-        rows[i] = kAgain ? __ldg(reinterpret_cast<const uint4*>(keys + block.at(base + i, channel)))
-                         : load_once(keys + block.at(base + i, channel));
+// Neighbours of bf16 that a thread moves at a time: 8, or 4 where many cells are held.
+template <int kChannels>
+struct Numbers {
+  uint32_t words[kChannels / 2];
+
+  __device__ __forceinline__ void load(const __nv_bfloat16* at) {
+    if constexpr (kChannels == 8) {
+      const uint4 x = load_once(at);
+      words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
+    } else {
+      const uint2 x = __ldcs(reinterpret_cast<const uint2*>(at));
+      words[0] = x.x, words[1] = x.y;
     }
+  }
+  __device__ __forceinline__ void widen(float (&x)[kChannels]) const {
 #pragma unroll
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (base + i >= cells) break;
-      float x[8];
-      widen(rows[i], x);
+    for (int i = 0; i < kChannels; ++i)
+      x[i] = __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+  }
+  __device__ __forceinline__ static void store(const float (&x)[kChannels], __nv_bfloat16* at) {
+#pragma unroll
+    for (int i = 0; i < kChannels; i += 4)
+      *reinterpret_cast<uint2*>(at + i) = {pack_bf16(x[i], x[i + 1]), pack_bf16(x[i + 2], x[i + 3])};
+  }
+};
+
+// A thread's channels of a page's cells: kHeld of them at a time on their way, or in registers.
+template <uint32_t kHeld, int kChannels>
+struct Cells {
+  Numbers<kChannels> rows[kHeld];
+
+  __device__ void load(const __nv_bfloat16* keys, const KvBlockShape& block, uint32_t first, uint32_t cells,
+                       uint32_t channel) {
+#pragma unroll
+    for (uint32_t i = 0; i < kHeld; ++i) {
+      if (first + i < cells) rows[i].load(keys + block.at(first + i, channel));
+    }
+  }
+  // Calls take(x) for each of them, in their order.
+  template <typename Take>
+  __device__ void each(uint32_t first, uint32_t cells, const Take& take) const {
+#pragma unroll
+    for (uint32_t i = 0; i < kHeld; ++i) {
+      if (first + i >= cells) break;
+      float x[kChannels];
+      rows[i].widen(x);
       take(x);
     }
   }
-}
+};
 
-// One thread: eight channels of one page. So sums have the order of the definition, and nobody waits.
-template <PageSummaryKind kKind>
+// One thread: some channels of one page. So sums have the order of the definition, and nobody waits.
+// kHeld: cells in registers; what is read twice (cuboid) is still there if a page has no more.
+template <PageSummaryKind kKind, uint32_t kHeld, int kChannels>
 __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_constant__ SummaryArgs args) {
-  const uint32_t chunks = args.head_dim / 8, at = blockIdx.x * kThreads + threadIdx.x;
+  const uint32_t chunks = args.head_dim / kChannels, at = blockIdx.x * kThreads + threadIdx.x;
   if (at / chunks >= args.count) return;
   const SummaryPage page = args.pages[at / chunks];
   if (page.cells == 0) return;
   const KvBlockShape block{args.page_tokens, args.head_dim};
   const __nv_bfloat16* const keys = args.pool + page.block * block.numbers();
-  const uint32_t channel = at % chunks * 8;
+  const uint32_t channel = at % chunks * kChannels;
   const auto cells = static_cast<float>(page.cells);
-  float high[8], low[8], sum[8] = {};
+  float high[kChannels], low[kChannels], sum[kChannels] = {};
 #pragma unroll
-  for (int i = 0; i < 8; ++i) high[i] = -INFINITY, low[i] = INFINITY;
-  each_cell<kKind == PageSummaryKind::kCuboid>(keys, block, page.cells, channel, [&](const float(&x)[8]) {
+  for (int i = 0; i < kChannels; ++i) high[i] = -INFINITY, low[i] = INFINITY;
+  Cells<kHeld, kChannels> held;
+  for (uint32_t first = 0; first < page.cells; first += kHeld) {
+    held.load(keys, block, first, page.cells, channel);
+    held.each(first, page.cells, [&](const float(&x)[kChannels]) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (kKind == PageSummaryKind::kMean) sum[i] += x[i];
-      high[i] = fmaxf(high[i], x[i]), low[i] = fminf(low[i], x[i]);
-    }
-  });
-  if (kKind == PageSummaryKind::kCuboid) {
-    float center[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) center[i] = (high[i] + low[i]) * 0.5f;
-    each_cell<false>(keys, block, page.cells, channel, [&](const float(&x)[8]) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum[i] += fabsf(center[i] - x[i]);
+      for (int i = 0; i < kChannels; ++i) {
+        if (kKind == PageSummaryKind::kMean) sum[i] += x[i];
+        high[i] = fmaxf(high[i], x[i]), low[i] = fminf(low[i], x[i]);
+      }
     });
+  }
+  if (kKind == PageSummaryKind::kCuboid) {
+    float center[kChannels];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) high[i] = center[i] + sum[i] / cells, low[i] = center[i] - sum[i] / cells;
+    for (int i = 0; i < kChannels; ++i) center[i] = (high[i] + low[i]) * 0.5f;
+    for (uint32_t first = 0; first < page.cells; first += kHeld) {
+      if (page.cells > kHeld) held.load(keys, block, first, page.cells, channel);
+      held.each(first, page.cells, [&](const float(&x)[kChannels]) {
+#pragma unroll
+        for (int i = 0; i < kChannels; ++i) sum[i] += fabsf(center[i] - x[i]);
+      });
+    }
+#pragma unroll
+    for (int i = 0; i < kChannels; ++i)
+      high[i] = center[i] + sum[i] / cells, low[i] = center[i] - sum[i] / cells;
   } else if (kKind == PageSummaryKind::kMean) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) high[i] = low[i] = sum[i] / cells;
+    for (int i = 0; i < kChannels; ++i) high[i] = low[i] = sum[i] / cells;
   }
   __nv_bfloat16* const out = args.out + size_t{page.target} * 2 * args.head_dim + channel;
-  *reinterpret_cast<uint4*>(out) = narrow(high);
-  *reinterpret_cast<uint4*>(out + args.head_dim) = narrow(low);
+  Numbers<kChannels>::store(high, out), Numbers<kChannels>::store(low, out + args.head_dim);
 }
 
 }  // namespace
@@ -79,10 +114,13 @@ cudaError_t summarise_pages(const SummaryArgs& args, cudaStream_t stream) {
   const bool page = args.page_tokens == 1 || (args.page_tokens > 0 && args.page_tokens % 8 == 0);
   if (!page || args.head_dim == 0 || args.head_dim % 64 != 0) return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
-  const auto kernel = args.kind == PageSummaryKind::kMinMax   ? summarise_kernel<PageSummaryKind::kMinMax>
-                      : args.kind == PageSummaryKind::kCuboid ? summarise_kernel<PageSummaryKind::kCuboid>
-                                                              : summarise_kernel<PageSummaryKind::kMean>;
-  const uint32_t threads = args.count * (args.head_dim / 8);
+  using enum PageSummaryKind;
+  const auto kernel = args.kind == kMinMax     ? summarise_kernel<kMinMax, 16, 8>
+                      : args.kind == kMean     ? summarise_kernel<kMean, 16, 8>
+                      : args.page_tokens <= 16 ? summarise_kernel<kCuboid, 16, 8>
+                                               : summarise_kernel<kCuboid, 32, 4>;
+  const bool many = args.kind == kCuboid && args.page_tokens > 16;
+  const uint32_t threads = args.count * (args.head_dim / (many ? 4 : 8));
   kernel<<<(threads + kThreads - 1) / kThreads, kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }

@@ -92,7 +92,8 @@ TEST_CASE("1.3 window scorers on the device are those of the definition, in ever
       for (const auto code : {kKvpress, kAdaKv, kKvCacheFactory, kTangram, kJudgeQ, kH2oWindow, kFinch}) {
         const kernels::WindowSpec spec = kernels::window_spec(code);
         const uint32_t group = 1 + (n + static_cast<uint32_t>(code)) % 8;
-        const uint32_t queries = n == 0 ? 1 : 5 + 9 * static_cast<uint32_t>(code);
+        // With up to eight (query head, row) pairs keys are read once.
+        const uint32_t queries = n == 0 ? 1 : n == 3 ? 2 : 5 + 9 * static_cast<uint32_t>(code);
         LookProblem look(p, group, queries, spec.causal && spec.keep_window, spec.keep_window, 30 + n);
         look.args.join_logits = spec.order == kernels::PoolOrder::kReduceLogitsFirst;
         look.args.weigh_visible = spec.weigh_visible;
@@ -124,8 +125,8 @@ TEST_CASE("1.3 window scorers on the device are those of the definition, in ever
 
 TEST_CASE("1.5 TOVA: the mean over all query heads of a layer") {
   for (const CellProblem::Shape& shape : cell_shapes()) {
-    const CellProblem p(shape, {300, 300, 300}, {0, 3, 40}, 7);
-    const uint32_t rows = 300, group = 4, dim = shape.dim;
+    const CellProblem p(shape, {1300, 1300, 1300}, {0, 3, 40}, 7);
+    const uint32_t rows = 1300, group = 4, dim = shape.dim;
     const uint64_t stride = rows;
     const DeviceArray<float> scores(Floats(3 * stride, NAN));
     const LookProblem look(p, group, 1, true, true, 8);
@@ -143,6 +144,52 @@ TEST_CASE("1.5 TOVA: the mean over all query heads of a layer") {
                             false};
     kernels::score_tova(all, kernels::packed_scores(expected, 3, rows));
     CHECK(off(got.data(), expected) < kScoreError);
+  }
+}
+
+TEST_CASE("1.2 1.7 few query rows: sums, weighted or not, and the largest, as many rows have them") {
+  for (const CellProblem::Shape& shape : cell_shapes()) {
+    const CellProblem p(shape, {700, 1, 1023, 513}, {0, 3, 40, 8}, 27);
+    for (const auto& [group, queries] : {std::pair{1u, 8u}, {2u, 3u}, {3u, 2u}, {8u, 1u}, {5u, 1u}}) {
+      for (const int kind : {0, 1, 2}) {
+        // The definition of many rows: the same query rows and 24 more, which see nothing.
+        LookProblem few(p, group, queries, true, false, 28);
+        LookArgs many = few.args;
+        std::vector<LookHead> heads = few.heads;
+        std::vector<uint32_t> visible;
+        Bf16s q;
+        for (uint32_t h = 0; h < p.count(); ++h) {
+          const size_t each = size_t{queries} * group * shape.dim;
+          for (uint32_t i = 0; i < queries; ++i) visible.push_back(few.visible[h * queries + i]);
+          for (size_t i = 0; i < each; ++i) q.push_back(__float2bfloat16(few.q[h * each + i]));
+          heads[h].q_row = h * (queries + 24), heads[h].visible = h * (queries + 24);
+          heads[h].queries = queries;
+          visible.resize((h + 1) * (queries + 24), 0);
+          q.resize((h + 1) * size_t{queries + 24} * group * shape.dim, __float2bfloat16(0));
+        }
+        const DeviceArray<LookHead> heads_on(heads);
+        const DeviceArray<uint32_t> visible_on(visible);
+        const DeviceArray<__nv_bfloat16> q_on(q);
+        many.heads = heads_on.get(), many.visible = visible_on.get(), many.q = q_on.get();
+        many.queries_max = queries + 24;
+        const DeviceArray<char> workspace(look_workspace_bytes(many));
+        const DeviceArray<float> sums(Floats(size_t{p.count()} * group * many.stride, NAN));
+        many.workspace = workspace.get(), many.sums = sums.get();
+        few.args.weigh_visible = many.weigh_visible = kind == 1;
+        few.args.largest = many.largest = kind == 2;
+        KVT_CUDA(look_at_cells(few.args, nullptr));
+        KVT_CUDA(look_at_cells(many, nullptr));
+        const Floats a = few.sums.read(), b = sums.read();
+        for (uint32_t h = 0; h < p.count(); ++h) {
+          for (uint32_t g = 0; g < group; ++g) {
+            const float* const row = a.data() + (size_t{h} * group + g) * many.stride;
+            const float* const other = b.data() + (size_t{h} * group + g) * many.stride;
+            CHECK(off(row, Floats(other, other + p.heads[h].rows)) < kScoreError);
+            CHECK(std::isnan(row[p.heads[h].rows]));
+          }
+        }
+      }
+    }
   }
 }
 

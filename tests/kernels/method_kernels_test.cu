@@ -91,11 +91,13 @@ struct SelectProblem {
 TEST_CASE("G-1 select_cells: the rows that the definition selects, whatever the scores") {
   std::mt19937_64 random(3);
   std::normal_distribution<float> normal;
-  for (const uint32_t size : {1u, 2u, 100u, 1023u, 1024u, 1025u, 5000u, 60000u}) {
+  // 2,048 candidates are all ranked; of more, a sample says which. 256 and 512 threads.
+  for (const uint32_t size : {1u, 2u, 100u, 1023u, 1024u, 1025u, 2049u, 5000u, 16385u, 60000u}) {
     SelectProblem p;
-    for (uint32_t kind = 0; kind < 8; ++kind) {
+    for (uint32_t kind = 0; kind < 10; ++kind) {
       Floats scores(size);
-      for (float& x : scores) {
+      for (uint32_t i = 0; i < size; ++i) {
+        float& x = scores[i];
         x = normal(random);
         if (kind == 1) x = static_cast<float>(static_cast<int>(random() % 5));  // ties
         if (kind == 2) x = 1;
@@ -103,7 +105,9 @@ TEST_CASE("G-1 select_cells: the rows that the definition selects, whatever the 
         if (kind == 4 && random() % 3 == 0) x = random() % 2 == 0 ? INFINITY : -INFINITY;
         if (kind == 5) x *= 1e-38f;  // subnormals
         if (kind == 6) x = random() % 2 == 0 ? 0.0f : -0.0f;
-        if (kind == 7) x = std::abs(x) * 1e-6f + 0.5f;  // one exponent
+        if (kind == 7) x = std::abs(x) * 1e-6f + 0.5f;                    // one exponent
+        if (kind == 8) x = std::exp(3 * x) * (i % 7 == 0 ? 0.0f : 1.0f);  // many zeros
+        if (kind == 9) x = static_cast<float>(i) + x;                     // late rows are best
       }
       for (const uint32_t keep : {0u, 1u, size / 3, size - 1, size, size + 7}) {
         p.add(scores, keep, {});
@@ -114,6 +118,45 @@ TEST_CASE("G-1 select_cells: the rows that the definition selects, whatever the 
     p.add({}, 3, {});
     p.check();
   }
+}
+// Short enough for compute-sanitizer: listed at once, by a sample, and without a list, in every size of CTA.
+TEST_CASE("G-1 select_cells: small ones of every kind") {
+  std::mt19937_64 random(31);
+  std::normal_distribution<float> normal;
+  for (const uint32_t heads : {3u, 140u}) {
+    for (const uint32_t size : {300u, 3000u, 13'000u}) {
+      if (heads > 3 && size > 3000) continue;
+      SelectProblem p;
+      for (uint32_t h = 0; h < heads; ++h) {
+        Floats scores(size);
+        for (float& x : scores) x = h % 3 == 1 ? static_cast<float>(random() % 3) : normal(random);
+        p.add(scores, size / 4, {{0, 4}, {size - 40, size}});
+      }
+      p.check();
+    }
+  }
+}
+TEST_CASE("G-1 select_cells: few heads of many rows, and more rows than there may be") {
+  std::mt19937_64 random(30);
+  std::normal_distribution<float> normal;
+  for (const uint32_t size : {3000u, 140'000u, 500'000u}) {
+    SelectProblem p;
+    for (uint32_t kind = 0; kind < 4; ++kind) {
+      Floats scores(size);
+      for (float& x : scores) {
+        x = std::exp(2 * normal(random));
+        if (kind == 1) x = static_cast<float>(static_cast<int>(4 * x));
+        if (kind == 2) x = 1 + 1e-6f * x;
+        // Every 64th row, and a rank among them: a sample of equal stretches sees them as they are.
+        if (kind == 3 && (&x - scores.data()) % 64 != 0) x = -x;
+      }
+      for (const uint32_t keep : {size / 100, size / 2}) p.add(scores, keep, {{0, 4}, {size - 64, size}});
+    }
+    p.check();
+  }
+  SelectArgs args;
+  args.count = 1, args.rows_max = (1u << 19) + 1;
+  CHECK(select_cells(args, nullptr) == cudaErrorInvalidValue);
 }
 TEST_CASE("compact_cells: kept rows move in place, with their marks, and nothing else changes") {
   std::mt19937_64 random(4);
@@ -202,31 +245,44 @@ TEST_CASE("1.7 1.8 gates and marks on the device are those of the definition") {
                          static_cast<uint8_t>(trim.gate().activation), out.get()},
                         nullptr));
   check(expected);
+}
 
-  const CellProblem p({16, 2, 64}, {33, 100}, {4, 0}, 13);
-  std::vector<MarkScoreHead> of_heads;
-  std::vector<uint32_t> positions;
-  for (const CellHead& head : p.heads) {
-    of_heads.push_back({head, static_cast<uint32_t>(positions.size()), 2});
-    for (uint32_t i = 0; i < head.rows; ++i) positions.push_back(3 * i + 1);
-  }
-  const DeviceArray<MarkScoreHead> heads_on(of_heads);
-  const DeviceArray<uint32_t> positions_on(positions);
-  const DeviceArray<float> scores(size_t{2} * 100);
-  for (const MarkScore kind : {MarkScore::kPlain, MarkScore::kPerRow, MarkScore::kDecayed}) {
-    KVT_CUDA(score_marks(
-        {p.cells(), heads_on.get(), p.marks.get(), positions_on.get(), scores.get(), 100, 2, 100, 500, kind},
-        nullptr));
-    const Floats got = scores.read();
-    for (uint32_t h = 0; h < 2; ++h) {
-      for (uint32_t i = 0; i < p.heads[h].rows; ++i) {
-        const float mark = p.host_marks[p.mark_at(p.heads[h], p.heads[h].first + i)];
-        const auto age = static_cast<float>(500 - (3 * i + 1));
-        const float e = kind == MarkScore::kPlain    ? mark
-                        : kind == MarkScore::kPerRow ? mark / age
-                                                     : mark * age;
-        CHECK(got[h * 100 + i] == (i + 2 >= p.heads[h].rows ? INFINITY : e));
+TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever cells lie") {
+  for (const CellProblem::Shape& shape : cell_shapes()) {
+    const CellProblem p(shape, {33, 100, 1, 5000, 4094}, {4, 0, 3, 5, 18}, 13);
+    const uint64_t stride = p.rows_max + (shape.columns % 2);  // aligned or not
+    std::vector<MarkScoreHead> of_heads;
+    std::vector<uint32_t> positions;
+    for (const CellHead& head : p.heads) {
+      of_heads.push_back({head, static_cast<uint32_t>(positions.size()), 2});
+      for (uint32_t i = 0; i < head.rows; ++i) positions.push_back(3 * i + 1);
+    }
+    const DeviceArray<MarkScoreHead> heads_on(of_heads);
+    const DeviceArray<uint32_t> positions_on(positions);
+    for (const MarkScore kind : {MarkScore::kPlain, MarkScore::kPerRow, MarkScore::kDecayed}) {
+      const DeviceArray<float> scores(Floats(p.count() * stride, NAN));
+      KVT_CUDA(score_marks({p.cells(), heads_on.get(), p.marks.get(), positions_on.get(), scores.get(),
+                            stride, p.count(), p.rows_max, 20'000, kind},
+                           nullptr));
+      const Floats got = scores.read();
+      uint32_t wrong = 0;
+      for (uint32_t h = 0; h < p.count(); ++h) {
+        for (uint32_t i = 0; i < stride; ++i) {
+          const float x = got[h * stride + i];
+          if (i >= p.heads[h].rows) {
+            wrong += !std::isnan(x);  // nobody wrote there
+            continue;
+          }
+          const float mark = p.host_marks[p.mark_at(p.heads[h], p.heads[h].first + i)];
+          const auto age = static_cast<float>(20'000 - (3 * i + 1));
+          const float e = kind == MarkScore::kPlain    ? mark
+                          : kind == MarkScore::kPerRow ? mark / age
+                                                       : mark * age;
+          wrong += x != (i + 2 >= p.heads[h].rows ? INFINITY : e);
+        }
       }
+      CAPTURE(shape.page);
+      CHECK(wrong == 0);
     }
   }
 }

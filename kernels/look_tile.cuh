@@ -1,0 +1,189 @@
+// Many query rows that look at 128 keys: what both passes of look_at_cells share (score_look.cu).
+
+#ifndef KVTWIN_KERNELS_LOOK_TILE_CUH_
+#define KVTWIN_KERNELS_LOOK_TILE_CUH_
+
+#include <cmath>
+
+#include "kernels/cell_heads.cuh"
+#include "kernels/look_parts.cuh"
+
+namespace kvtwin::device {
+
+constexpr uint32_t kLookWarps = 4, kLookThreads = kLookWarps * 32;
+constexpr uint32_t kLookWarpKeys = kLookTileKeys / kLookWarps;
+constexpr uint32_t kLookBlocks = kLookWarpKeys / 8;  // mmas side by side
+static_assert(kLookTileKeys == kLookThreads);
+
+// Sixteen bytes by an ordinary thread, not waited for before wait_async_copies(); not kept in L1.
+__device__ inline void copy_async(uint32_t target, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
+}
+__device__ inline void wait_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Keys of a head, in registers as operands, and query rows that come by, sixteen at a time. kJoin: the logits
+// of the group's heads become one.
+template <int kDim, bool kJoin>
+struct Looker {
+  static constexpr uint32_t kChunks = kDim / 8, kSteps = kDim / 16;
+  static constexpr uint32_t kHeld =
+      kLookTileRows * kChunks / kLookThreads;  // chunks of a query tile, by thread
+
+  struct Shared {
+    uint4 keys[kLookTileKeys * kChunks];
+    uint4 queries[2][kLookTileRows * kChunks];
+    float2 parts[2][kLookWarps][kLookTileRows];  // of the tile at hand and of the one before
+    CellPlace places[kLookTileKeys];
+  };
+
+  const LookArgs& args;
+  const LookHead head;
+  const uint32_t first;  // key row of the tile
+  const uint32_t lane, warp, tiles;
+  Shared* const shared;
+  uint32_t keys[kLookBlocks][kSteps][2];
+  uint4 coming[kHeld];
+
+  __device__ Looker(const LookArgs& a, Shared* s)
+      : args(a),
+        head(a.heads[blockIdx.y]),
+        first(blockIdx.x * kLookTileKeys),
+        lane(threadIdx.x % 32),
+        warp(threadIdx.x / 32),
+        tiles(tiles_of(head.queries, kLookTileRows)),
+        shared(s) {}
+
+  // In the order in which query tiles come: lane by lane, or the group's heads of the same rows together.
+  __device__ uint32_t all_tiles() const { return tiles * args.group; }
+  __device__ uint32_t head_of(uint32_t t) const { return kJoin ? t % args.group : t / tiles; }
+  __device__ uint32_t row_of(uint32_t t) const {
+    return (kJoin ? t / args.group : t % tiles) * kLookTileRows;
+  }
+  __device__ uint32_t visible(uint32_t row) const {
+    return row < head.queries ? __ldg(args.visible + head.visible + row) : 0;
+  }
+  // Counts ascend: if the last row of the tile sees nothing of these keys, none does.
+  __device__ bool sees(uint32_t t) const {
+    return visible(min(row_of(t) + kLookTileRows, head.queries) - 1) > first;
+  }
+  // And if the first one sees them all, all do.
+  __device__ bool sees_all(uint32_t t) const {
+    return row_of(t) + kLookTileRows <= head.queries && visible(row_of(t)) >= first + kLookTileKeys;
+  }
+
+  static __device__ uint32_t at(uint32_t row, uint32_t chunk) { return row * kChunks + (chunk ^ (row & 7)); }
+
+  // All of a CTA's keys are on their way at once: where they lie is known before the first is asked for.
+  __device__ void load_keys() {
+    // Rows beyond the last are seen by nobody, but must be numbers.
+    const uint32_t row = min(first + threadIdx.x, head.cells.rows - 1), chunk = threadIdx.x % kChunks;
+    shared->places[threadIdx.x] = place_of(args.cells, head.cells, row);
+    __syncthreads();
+#pragma unroll
+    for (uint32_t of = threadIdx.x / kChunks; of < kLookTileKeys; of += kLookThreads / kChunks)
+      copy_async(shared_address(&shared->keys[at(of, chunk)]),
+                 key_chunk<kDim>(args.cells, shared->places[of], chunk));
+    wait_async_copies();
+    __syncthreads();
+#pragma unroll
+    for (uint32_t b = 0; b < kLookBlocks; b += 2) {
+#pragma unroll
+      for (uint32_t step = 0; step < kSteps; ++step) {
+        const uint32_t row = warp * kLookWarpKeys + b * 8 + lane / 16 * 8 + lane % 8;
+        const Fragment4 f = load_matrices(shared_address(&shared->keys[at(row, 2 * step + lane / 8 % 2)]));
+        keys[b][step][0] = f.r[0], keys[b][step][1] = f.r[1];
+        keys[b + 1][step][0] = f.r[2], keys[b + 1][step][1] = f.r[3];
+      }
+    }
+  }
+
+  __device__ void fetch(uint32_t t) {
+    const uint32_t query_head = head.q_head + head_of(t), row = row_of(t);
+#pragma unroll
+    for (uint32_t k = 0; k < kHeld; ++k) {
+      const uint32_t i = k * kLookThreads + threadIdx.x;
+      const uint32_t from = head.q_row + min(row + i / kChunks, head.queries - 1);
+      coming[k] = __ldg(reinterpret_cast<const uint4*>(args.q + size_t{from} * args.q_stride +
+                                                       size_t{query_head} * kDim + 8 * (i % kChunks)));
+    }
+  }
+  __device__ void put(uint32_t t) {
+#pragma unroll
+    for (uint32_t k = 0; k < kHeld; ++k) {
+      const uint32_t i = k * kLookThreads + threadIdx.x;
+      shared->queries[t % 2][at(i / kChunks, i % kChunks)] = coming[k];
+    }
+  }
+
+  // Logits of the tile in powers of two, [16 rows][32 keys of the warp]: row lane / 4 and that + 8, columns
+  // 8 b + 2 (lane % 4) and the next.
+  __device__ void multiply(uint32_t t, float (&s)[kLookBlocks][4]) const {
+#pragma unroll
+    for (uint32_t b = 0; b < kLookBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[b][i] = 0;
+    }
+#pragma unroll
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      const uint32_t row = lane / 8 % 2 * 8 + lane % 8;
+      const Fragment4 q =
+          load_matrices(shared_address(&shared->queries[t % 2][at(row, 2 * step + lane / 16)]));
+#pragma unroll
+      for (uint32_t b = 0; b < kLookBlocks; ++b) multiply_add(s[b], q, keys[b][step][0], keys[b][step][1]);
+    }
+    const float scale = args.scale * kLog2e;
+#pragma unroll
+    for (uint32_t b = 0; b < kLookBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[b][i] *= scale;
+    }
+  }
+
+  __device__ void hide(uint32_t t, bool seen, float (&s)[kLookBlocks][4]) const {
+    const uint32_t row = row_of(t) + lane / 4;
+    const uint32_t visible_of[2] = {seen ? visible(row) : 0, seen ? visible(row + 8) : 0};
+#pragma unroll
+    for (uint32_t b = 0; b < kLookBlocks; ++b) {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t key = first + warp * kLookWarpKeys + b * 8 + lane % 4 * 2 + i % 2;
+        if (key >= visible_of[i / 2]) s[b][i] = -INFINITY;
+      }
+    }
+  }
+
+  // visit(t, logits): of the last head of a group if they are joined. What is not visible is -infinity.
+  // meanwhile(t): after a barrier that comes after visit(t - 1). All threads of the CTA together.
+  template <typename Visit, typename Meanwhile>
+  __device__ void for_rows(Visit visit, Meanwhile meanwhile) {
+    const uint32_t all = all_tiles();
+    float together[kJoin ? kLookBlocks : 1][4];
+    fetch(0);
+    for (uint32_t t = 0; t < all; ++t) {
+      put(t);
+      __syncthreads();
+      meanwhile(t);
+      if (t + 1 < all) fetch(t + 1);
+      float s[kLookBlocks][4];
+      const bool seen = sees(t);
+      if (seen) multiply(t, s);
+      if (!seen || !sees_all(t)) hide(t, seen, s);
+      if constexpr (kJoin) {
+#pragma unroll
+        for (uint32_t b = 0; b < kLookBlocks; ++b) {
+#pragma unroll
+          for (uint32_t i = 0; i < 4; ++i)
+            s[b][i] = together[b][i] = head_of(t) > 0 ? fmaxf(together[b][i], s[b][i]) : s[b][i];
+        }
+        if (head_of(t) + 1 < args.group) continue;
+      }
+      visit(t, s);
+    }
+    __syncthreads();
+    meanwhile(all);
+  }
+};
+
+}  // namespace kvtwin::device
+
+#endif  // KVTWIN_KERNELS_LOOK_TILE_CUH_

@@ -1,0 +1,161 @@
+// Scores and marks of what look_at_cells summed.
+
+#include <cmath>
+
+#include "kernels/cell_heads.cuh"
+#include "kernels/look_parts.cuh"
+
+namespace kvtwin {
+namespace {
+
+using namespace device;
+
+// A thread has one row.
+constexpr uint32_t kRowThreads = 256;
+
+__device__ const float* sums_of(const LookArgs& args, uint32_t head, uint32_t of_group) {
+  return args.sums + (size_t{head} * args.lanes() + of_group) * args.stride;
+}
+__device__ float lanes_mean(const LookArgs& args, uint32_t head, uint32_t row) {
+  float sum = 0;
+  for (uint32_t g = 0; g < args.lanes(); ++g) sum += sums_of(args, head, g)[row];
+  return sum / static_cast<float>(args.lanes());
+}
+
+// What is pooled over neighbours is found once for all of them: rows of the CTA and `reach` more on each
+// side.
+__global__ void __launch_bounds__(kRowThreads) window_kernel(const __grid_constant__ WindowScoreArgs args) {
+  extern __shared__ float staged[];
+  const LookArgs& look = args.look;
+  const LookHead& head = look.heads[blockIdx.y];
+  const uint32_t begin = blockIdx.x * kRowThreads, row = begin + threadIdx.x;
+  if (begin >= head.cells.rows) return;
+  const bool max_pool = args.pool == LookPool::kMax, max_reduce = args.reduce == LookReduce::kMax;
+  const uint32_t reach = args.pool == LookPool::kNone ? 0 : args.kernel / 2;
+  const uint32_t first = begin > reach ? begin - reach : 0;
+  const uint32_t end = min(begin + kRowThreads + reach, head.scored);
+  const float each = look.largest ? 1.0f : 1 / static_cast<float>(max(head.queries, 1u));
+  const uint32_t lanes = look.lanes();
+  const auto mean = [&](uint32_t g, uint32_t p) { return sums_of(look, blockIdx.y, g)[p] * each; };
+  const auto reduce = [&](auto value_of) {
+    float joined = value_of(0);
+    for (uint32_t g = 1; g < lanes; ++g) {
+      const float next = value_of(g);
+      joined = max_reduce ? fmaxf(joined, next) : joined + next;
+    }
+    return args.reduce == LookReduce::kMean ? joined / static_cast<float>(lanes) : joined;
+  };
+  // All threads together; what it gives those beyond `scored` means nothing.
+  const auto pooled = [&](auto value_at) {
+    __syncthreads();
+    for (uint32_t p = first + threadIdx.x; p < end; p += kRowThreads) staged[p - first] = value_at(p);
+    __syncthreads();
+    const uint32_t from = row > reach ? row - reach : 0, to = min(row + reach + 1, end);
+    float value = max_pool ? -INFINITY : 0;
+    for (uint32_t p = from; p < to; ++p)
+      value = max_pool ? fmaxf(value, staged[p - first]) : value + staged[p - first];
+    return max_pool || args.pool == LookPool::kNone ? value : value / static_cast<float>(args.kernel);
+  };
+  const float score =
+      args.pool_first ? reduce([&](uint32_t g) { return pooled([&](uint32_t p) { return mean(g, p); }); })
+                      : pooled([&](uint32_t p) { return reduce([&](uint32_t g) { return mean(g, p); }); });
+  if (row >= head.cells.rows || (args.probes && (row < args.skip || row >= head.scored))) return;
+  args.scores[blockIdx.y * args.stride + row - args.skip] = row >= head.scored ? INFINITY : score;
+}
+
+__global__ void __launch_bounds__(kRowThreads) layer_kernel(const __grid_constant__ LayerScoreArgs args) {
+  const uint32_t first = blockIdx.y * args.kv_heads;
+  const LookHead& head = args.look.heads[first];
+  const uint32_t row = blockIdx.x * kRowThreads + threadIdx.x;
+  if (row >= head.cells.rows) return;
+  float sum = 0;
+  for (uint32_t h = 0; h < args.kv_heads; ++h) sum += lanes_mean(args.look, first + h, row);
+  const float score = row >= head.scored ? INFINITY : sum / static_cast<float>(args.kv_heads);
+  for (uint32_t h = 0; h < args.kv_heads; ++h) args.scores[(first + h) * args.stride + row] = score;
+}
+
+template <bool kStamp>
+__global__ void __launch_bounds__(kRowThreads) marks_kernel(const __grid_constant__ MarkArgs args) {
+  const LookArgs& look = args.look;
+  const CellHead& cells = look.heads[blockIdx.y].cells;
+  const uint32_t row = blockIdx.x * kRowThreads + threadIdx.x;
+  if (row >= cells.rows) return;
+  float& mark = args.marks[mark_of(look.cells, place_of(look.cells, cells, row))];
+  const float mean = lanes_mean(look, blockIdx.y, row);
+  if constexpr (kStamp) {
+    if (mean > args.alpha) mark = args.now;
+  } else {
+    mark += mean;
+  }
+}
+
+// kDim / 8 lanes share a row.
+template <int kDim>
+__global__ void __launch_bounds__(kRowThreads)
+    pointed_kernel(const __grid_constant__ LookArgs args, float* scores, uint64_t stride) {
+  constexpr uint32_t kLanes = kDim / 8;
+  const LookHead& head = args.heads[blockIdx.y];
+  const uint32_t i = blockIdx.x * kRowThreads + threadIdx.x, row = i / kLanes, chunk = i % kLanes;
+  const uint32_t from = min(row, head.cells.rows - 1), query = head.q_row + head.queries - 1;
+  float mean[8] = {};
+  for (uint32_t g = 0; g < args.group; ++g) {
+    const __nv_bfloat16* const q =
+        args.q + size_t{query} * args.q_stride + size_t{head.q_head + g} * kDim + 8 * chunk;
+    float x[8];
+    widen(__ldg(reinterpret_cast<const uint4*>(q)), x);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) mean[c] += x[c] / static_cast<float>(args.group);
+  }
+  float x[8], product = 0;
+  widen(*key_chunk<kDim>(args.cells, place_of(args.cells, head.cells, from), chunk), x);
+#pragma unroll
+  for (int c = 0; c < 8; ++c) product += x[c] * mean[c];
+#pragma unroll
+  for (uint32_t by = kLanes / 2; by > 0; by /= 2) product += __shfl_xor_sync(kAllLanes, product, by);
+  if (chunk == 0 && row < head.cells.rows) scores[blockIdx.y * stride + row] = product;
+}
+
+dim3 row_grid(const LookArgs& args, uint32_t heads) { return {tiles_of(args.rows_max, kRowThreads), heads}; }
+bool nothing(const LookArgs& args) { return args.rows_max == 0 || args.count == 0; }
+
+}  // namespace
+
+cudaError_t score_window_cells(const WindowScoreArgs& args, cudaStream_t stream) {
+  if (args.kernel % 2 == 0) return cudaErrorInvalidValue;
+  if (nothing(args.look)) return cudaSuccess;
+  const size_t staged = (kRowThreads + args.kernel) * sizeof(float);
+  if (staged > (48u << 10)) return cudaErrorInvalidValue;
+  window_kernel<<<row_grid(args.look, args.look.count), kRowThreads, staged, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t score_layer_cells(const LayerScoreArgs& args, cudaStream_t stream) {
+  if (args.kv_heads == 0 || args.look.count % args.kv_heads != 0) return cudaErrorInvalidValue;
+  if (nothing(args.look)) return cudaSuccess;
+  layer_kernel<<<row_grid(args.look, args.look.count / args.kv_heads), kRowThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t score_pointed_cells(const LookArgs& look, float* scores, uint64_t stride, cudaStream_t stream) {
+  const uint32_t dim = look.cells.head_dim;
+  if (dim != 64 && dim != 128) return cudaErrorInvalidValue;
+  if (nothing(look)) return cudaSuccess;
+  const dim3 grid(tiles_of(look.rows_max, kRowThreads / (dim / 8)), look.count);
+  (dim == 64 ? pointed_kernel<64> : pointed_kernel<128>)<<<grid, kRowThreads, 0, stream>>>(look, scores,
+                                                                                           stride);
+  return cudaGetLastError();
+}
+
+cudaError_t gather_marks(const MarkArgs& args, cudaStream_t stream) {
+  if (nothing(args.look)) return cudaSuccess;
+  marks_kernel<false><<<row_grid(args.look, args.look.count), kRowThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t stamp_cells(const MarkArgs& args, cudaStream_t stream) {
+  if (nothing(args.look)) return cudaSuccess;
+  marks_kernel<true><<<row_grid(args.look, args.look.count), kRowThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace kvtwin
