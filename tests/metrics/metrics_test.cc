@@ -259,7 +259,8 @@ TEST_CASE("metrics: what a copy and a step did at once is hidden, and every seri
   const Metrics& m = feed.metrics;
   const auto in_ms = [&](const Series& series, size_t bucket) {
     REQUIRE(series.width().ns == ms(1));
-    return bucket < series.integrals().size() ? static_cast<double>(series.integrals()[bucket]) / 1e6 : 0.0;
+    const std::vector<uint64_t>& sums = series.integrals();
+    return bucket < sums.size() ? static_cast<double>(sums[bucket]) / 1e6 : 0.0;
   };
   CHECK(in_ms(m.time_hidden(), 2) == 1);  // [2, 3): beside the step
   CHECK(in_ms(m.time_exposed(), 2) == 0);

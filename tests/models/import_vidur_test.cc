@@ -131,7 +131,7 @@ TEST_CASE("vidur: what is wrong is said with its place") {
   replace(&files.attention.text, ",True,", ",Yes,");
   CHECK(says(files.complaint(), "True or False is right"));
   files = Files();
-  replace(&files.mlp.text, "\n0.", "\nx.");
+  replace(&files.mlp.text, ",True,1024,1", ",True,10x4,1");
   CHECK(says(files.complaint(), "mlp.csv:2"));
   files = Files();
   files.mlp.text.clear();
