@@ -58,6 +58,9 @@ Json record(const QualityRow& row, const std::map<std::string, double>& full) {
   out["tokens_computed"] = row.tokens_computed;
   out["samples"] = fmt::format("{:016x}", row.samples);
   out["inputs"] = fmt::format("{:016x}", row.inputs);
+  out["world"] = row.world;
+  out["model"] = row.model;
+  out["asked"] = row.asked;
   return out;
 }
 
@@ -142,13 +145,14 @@ std::optional<QualityRow> row_from_json(const std::string& text) {
                            "kv_bytes_mean", "prefix_hit_tokens", "live_hit_tokens", "tokens_computed"}) {
     if (!number(name)) return std::nullopt;
   }
-  for (const char* name : {"policy", "task", "refused", "samples", "inputs"}) {
+  for (const char* name : {"policy", "task", "refused", "samples", "inputs", "world", "model", "asked"}) {
     if (!words(name)) return std::nullopt;
   }
   const auto hex = [&](const char* name) {
     return std::strtoull(in[name].get<std::string>().c_str(), nullptr, 16);
   };
   row.policy = in["policy"], row.task = in["task"], row.refused = in["refused"];
+  row.world = in["world"], row.model = in["model"], row.asked = in["asked"];
   row.budget = in["budget"].get<uint32_t>();
   row.answers = {in["questions"].get<uint64_t>(),     in["answered"].get<uint64_t>(),
                  in["right"].get<uint64_t>(),         in["right_permuted"].get<uint64_t>(),
