@@ -111,6 +111,30 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   CHECK(run("whole", "0/1") == parts);
   CHECK(folder.read("whole/quality.csv") == folder.read("parts/quality.csv"));
   CHECK(folder.read("whole/quality.json") == folder.read("parts/quality.json"));
+
+  SUBCASE("and so do processes, a batch, and folders that are collected") {
+    std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
+    words.insert(words.end(), {"--out=" + folder.file("jobs"), "--jobs=3"});
+    REQUIRE(run_kvtwin(folder, words).status == 0);
+    CHECK(folder.read("whole/quality.csv") == folder.read("jobs/quality.csv"));
+    words = evaluate({"full", "knorm"}, cells);
+    words.insert(words.end(), {"--out=" + folder.file("batch"), "--batch=2"});
+    REQUIRE(run_kvtwin(folder, words).status == 0);
+    const Rows whole = rows_of(folder.read("whole/quality.csv")),
+               batch = rows_of(folder.read("batch/quality.csv"));
+    for (const auto& [cell, row] : whole) {
+      CHECK(row.at("samples") == batch.at(cell).at("samples"));
+      CHECK(row.at("inputs") != batch.at(cell).at("inputs"));
+    }
+    words = evaluate({"full"}, cells);
+    words.push_back("--out=" + folder.file("full"));
+    REQUIRE(run_kvtwin(folder, words).status == 0);
+    const Outcome both = run_kvtwin(
+        folder, {"evaluate", "--collect=" + folder.file("full"), "--collect=" + folder.file("jobs"),
+                 "--out=" + folder.file("both"), "--format=csv"});
+    REQUIRE_MESSAGE(both.status == 0, both.err);
+    CHECK(rows_of(both.out) == whole);
+  }
 }
 
 TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is a row") {
@@ -125,6 +149,10 @@ TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is
   says({out, "--budgets=none"}, "\"none\" is no budget");
   says({out, "--shard=2/2"}, "I below N");
   says({"--tasks=needle"}, "--out: is missing");
+  says({out, "--world=sim"}, "\"sim\" computes no values");
+  says({out, "--jobs=2", "--shard=0/2"}, "beside --shard");
+  says({out, "--batch=9999"}, "1 to 4,096");
+  says({out, "--tasks=needle", "--questions=2", "--collect=" + folder.file("nowhere")}, "has no cells");
   says({out, "--tokens=20"}, "96 to 8192");
   const Outcome refused = run_kvtwin(
       folder, evaluate({"full", "snapkv"}, {out, "--tasks=needle", "--budgets=4", "--questions=2"}));
