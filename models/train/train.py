@@ -55,6 +55,7 @@ def arguments():
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--stages", default="", help="instead of STAGES: tokens:questions/questions:share,...")
+    parser.add_argument("--interleave", action="store_true", help="steps of all stages in turn: for weights that know short ones")
     parser.add_argument("--emphasis", default="", help="tasks that have every other shard: a,b")
     parser.add_argument("--shard-batches", type=int, default=48)
     parser.add_argument("--resume", default="", help="a folder that --out named before: goes on from its weights")
@@ -142,6 +143,14 @@ def steps_of(args, model, sources):
     return steps
 
 
+def order_of(steps, interleave):
+    """Which stage each step is of: one stage after the other, or spread evenly over each other."""
+    if not interleave:
+        return [stage for stage, count in enumerate(steps) for _ in range(count)]
+    places = [((i + 0.5) / count, stage) for stage, count in enumerate(steps) for i in range(count)]
+    return [stage for _, stage in sorted(places)]
+
+
 class Notebook:
     """What is left of a run: the weights, the loss curve, the recipe. Kept every minute, so that a time limit
     costs a minute."""
@@ -162,7 +171,8 @@ class Notebook:
         (self.out / "loss.csv").write_text("step,stage_tokens,loss,rate\n" + "".join(rows))
         recipe = {"shape": vars(self.shape), "seed": self.args.seed, "batch_tokens": self.args.batch_tokens,
                   "rate": self.args.rate, "resumed": bool(self.args.resume), "emphasis": self.args.emphasis,
-                  "shard_batches": self.args.shard_batches, "stages": self.args.stages, "steps": self.steps, "torch": torch.__version__,
+                  "shard_batches": self.args.shard_batches, "stages": self.args.stages, "interleave": self.args.interleave,
+                  "steps": self.steps, "torch": torch.__version__,
                   "device": torch.cuda.get_device_name() if self.args.device == "cuda" else "cpu",
                   "seconds": round(time.time() - self.began, 1),
                   "test": {task: {"right": r, "asked": n} for task, (r, n) in result.items()}}
@@ -198,21 +208,21 @@ def main():
     book.keep(model, accuracy(model, sets, args.device, True))
     optimizer, done, total = make_optimizer(model, args), 0, sum(steps)
     losses = []
-    for stage, source, count in zip(args.stages, sources, steps):
-        for i in range(count):
-            rate = rate_at(done / total, args.rate)
-            losses.append(train_step(model, optimizer, next(source), rate, args.device))
-            done += 1
-            if done % 25 == 0 or done == total:
-                book.note(done, stage["tokens"], torch.stack(losses).mean().item(), rate)
-                losses = []
-            if done % 250 == 0:
-                print(f"step {done}/{total} {stage['tokens']} loss {book.curve[-1][2]:.4f} "
-                      f"{time.time() - book.began:.0f} s", flush=True)
-            if done % 1000 == 0 or time.time() - book.last > 60:
-                result = accuracy(model, sets, args.device, True)
-                say_accuracy(f"  after {done}:", result)
-                book.keep(model, result)
+    for number in order_of(steps, args.interleave):
+        stage = args.stages[number]
+        rate = rate_at(done / total, args.rate)
+        losses.append(train_step(model, optimizer, next(sources[number]), rate, args.device))
+        done += 1
+        if done % 25 == 0 or done == total:
+            book.note(done, stage["tokens"], torch.stack(losses).mean().item(), rate)
+            losses = []
+        if done % 250 == 0:
+            print(f"step {done}/{total} {stage['tokens']} loss {book.curve[-1][2]:.4f} "
+                  f"{time.time() - book.began:.0f} s", flush=True)
+        if time.time() - book.last > 60:
+            result = accuracy(model, sets, args.device, True)
+            say_accuracy(f"  after {done}:", result)
+            book.keep(model, result)
     result = accuracy(model, sets, args.device, True)
     book.keep(model, result)
     say_accuracy("shipped:", result)

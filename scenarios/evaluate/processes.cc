@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace kvtwin {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr size_t kShardsEach = 4;  // so many processes one after the other: cells differ in length
 
 std::vector<std::string> words_of(const EvaluateRequest& request) {
   std::vector<std::string> out = {"evaluate"};
@@ -40,16 +43,19 @@ Result<void> evaluate_in_processes(const EvaluateRequest& request, const std::st
   std::error_code failed;
   fs::create_directories(logs, failed);
   if (failed) return mistake(request.out, "cannot be made: " + failed.message(), "choose another --out");
+  // Several cells a process: a GPU's context takes longer than a cell does on it.
+  const size_t shards = std::min<size_t>(*cells, size_t{processes} * kShardsEach);
   std::vector<Job> jobs;
-  for (size_t i = 0; i < *cells; ++i) {
+  for (size_t i = 0; i < shards; ++i) {
     Job job{words_of(request), (logs / fmt::format("{}.txt", i)).string()};
-    job.words.push_back(fmt::format("--shard={}/{}", i, *cells));
+    job.words.push_back(fmt::format("--shard={}/{}", i, shards));
     jobs.push_back(std::move(job));
   }
   return run_jobs(program, jobs, processes, [&](const JobEnd& end) {
     const Result<std::string> text = read_text_file(jobs[end.job].errors);
     if (text && !text->empty()) told(*text);
-    if (end.status != 0) told(fmt::format("cell {} ended with status {}\n", end.job, end.status));
+    if (end.status != 0)
+      told(fmt::format("shard {} of {} ended with status {}\n", end.job, shards, end.status));
     return true;
   });
 }

@@ -1,4 +1,4 @@
-// An evaluation in several processes of this machine: each computes one cell after another.
+// An evaluation in several processes of this machine.
 
 #ifndef KVTWIN_SCENARIOS_EVALUATE_PROCESSES_H_
 #define KVTWIN_SCENARIOS_EVALUATE_PROCESSES_H_
@@ -11,8 +11,8 @@
 
 namespace kvtwin {
 
-// Leaves the files of all cells in request.out, computed by `processes` at once of `program`, a process a
-// cell: a crash is that cell's alone, and evaluate() finds it missing. `told` gets what a process wrote on
+// Leaves the files of all cells in request.out, computed by `processes` at once of `program`, four shards for
+// each: a crash costs its shard, and evaluate() finds what is missing. `told` gets what a process wrote on
 // stderr. Mistakes: as evaluate(); no process can be started.
 Result<void> evaluate_in_processes(const EvaluateRequest& request, const std::string& program,
                                    uint32_t processes, const std::function<void(const std::string&)>& told);
