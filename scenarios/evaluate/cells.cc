@@ -81,6 +81,17 @@ double bytes_per_token(const Composed& composed) {
   return static_cast<double>(composed.facts.front().page_bytes) / composed.facts.front().page_tokens;
 }
 
+// Of `cells` that a head keeps, the share that a decode reads, mean over layers.
+double read_share(const Composed& composed, double cells) {
+  const PolicySet& policies = composed.options.engines.front().policies;
+  if (policies.retrieval == "all" || cells == 0) return 1;
+  const double dense =
+      static_cast<double>(std::min(policies.retrieval_spec.layers_dense, composed.llm.layers)) /
+      composed.llm.layers;
+  const double chosen = std::min(1.0, policies.retrieval_spec.budget_tokens / cells);
+  return dense + (1 - dense) * chosen;
+}
+
 }  // namespace
 
 Mistake joined(const Mistakes& mistakes) {
@@ -188,7 +199,9 @@ Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityR
   row->tokens_computed = end->tokens_computed, row->samples = end->samples_digest;
   if (sum.output_tokens > sum.finished) {
     const double decodes = static_cast<double>(sum.output_tokens - sum.finished);
-    row->kv_bytes_mean = static_cast<double>(sum.reads_effective) / decodes * bytes_per_token(*composed);
+    const double cells = static_cast<double>(sum.reads_effective) / decodes;
+    row->kv_bytes_mean = cells * bytes_per_token(*composed);
+    row->kv_read_bytes_mean = row->kv_bytes_mean * read_share(*composed, cells);
   }
   return {};
 }

@@ -46,8 +46,10 @@ struct QualityRow {
   AnswerTotals answers;
   double prompt_mean = 0;  // tokens
   uint64_t reads_raw = 0,
-           reads_effective = 0;          // tokens that decodes had behind them; of which a cell is left
-  double kv_bytes_mean = 0;              // that a decode's own call keeps on the gpu for it: formats counted
+           reads_effective = 0;  // tokens that decodes had behind them; of which a cell is left
+  double kv_bytes_mean = 0;      // that a decode's own call keeps for it, in either tier: formats counted
+  double kv_read_bytes_mean =
+      0;  // that it reads of them: less where pages are chosen, whose layers may be dense
   uint64_t reused = 0, reused_live = 0;  // prompt tokens found in the cache; of which a cell is left
   uint64_t tokens_computed = 0, samples = 0;
   std::string world;  // that computed it; empty: refused
