@@ -28,7 +28,7 @@ std::vector<std::string> evaluate(const std::vector<std::string>& policies,
 }
 const std::vector<std::string> kCells = {"--tasks=multi_key,old_result", "--budgets=64", "--questions=24",
                                          "--per-session=6"};
-const std::vector<std::string> kPolicies = {"full", "random", "snapkv", "int4"};
+const std::vector<std::string> kPolicies = {"full", "random", "snapkv", "judge_q", "quest", "int4"};
 
 // Rows of a CSV by "policy task", fields by name. No cell of ours has a comma where it is not refused.
 using Rows = std::map<std::string, std::map<std::string, std::string>>;
@@ -63,11 +63,11 @@ TEST_CASE(
   words.push_back("--out=" + folder.file("q"));
   const Outcome done = run_kvtwin(folder, words);
   REQUIRE_MESSAGE(done.status == 0, done.err);
-  CHECK(done.err_lines() == 8);
+  CHECK(done.err_lines() == 12);
   const Rows rows = rows_of(folder.read("q/quality.csv"));
   const Rows stored = rows_of(Folder::read_any(KVTWIN_SOURCE_DIR "/tests/golden/quality/answers.csv"));
-  REQUIRE(rows.size() == 8);
-  REQUIRE(stored.size() == 8);
+  REQUIRE(rows.size() == 12);
+  REQUIRE(stored.size() == 12);
   for (const auto& [cell, row] : rows) {
     CAPTURE(cell);
     CHECK(row.at("refused").empty());
@@ -83,6 +83,12 @@ TEST_CASE(
     CHECK(number(rows, "random " + task, "token_loss_above_full") > 1);
     CHECK(number(rows, "random " + task, "kv_share") < 0.5);
     CHECK(number(rows, "full " + task, "kv_share") == 1);
+    // What is read of all that is kept: the first of six layers everything, the others 64 of some 370 tokens.
+    CHECK(number(rows, "quest " + task, "accuracy_low") > number(rows, "random " + task, "accuracy_high"));
+    CHECK(number(rows, "quest " + task, "kv_share") == 1);
+    CHECK(number(rows, "quest " + task, "kv_read_bytes_mean") <
+          0.4 * number(rows, "full " + task, "kv_bytes_mean"));
+    CHECK(number(rows, "judge_q " + task, "accuracy") >= number(rows, "snapkv " + task, "accuracy"));
   }
   CHECK(number(rows, "snapkv multi_key", "accuracy_low") > number(rows, "random multi_key", "accuracy_high"));
 
