@@ -7,6 +7,7 @@
 
 #include "engine/metrics.h"
 #include "engine/metrics_summary.h"
+#include "scenarios/compose_parts.h"
 #include "traces/formats.h"
 #include "traces/make_task.h"
 #include "traces/writer.h"
@@ -76,9 +77,10 @@ std::vector<std::string> batch_sets(const EvaluateRequest& request, const Scenar
   return out;
 }
 
-// Bytes of one token of KV, all layers and heads.
+// Bytes of one token of KV, all layers and heads. A page is one head group's.
 double bytes_per_token(const Composed& composed) {
-  return static_cast<double>(composed.facts.front().page_bytes) / composed.facts.front().page_tokens;
+  const auto groups = static_cast<double>(page_groups(composed.options.engines.front().policies));
+  return groups * static_cast<double>(composed.facts.front().page_bytes) / composed.facts.front().page_tokens;
 }
 
 // Of `cells` that a head keeps, the share that a decode reads, mean over layers.

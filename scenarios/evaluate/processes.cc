@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <vector>
 
 #include "models/textproto.h"
@@ -44,7 +45,9 @@ Result<void> evaluate_in_processes(const EvaluateRequest& request, const std::st
   fs::create_directories(logs, failed);
   if (failed) return mistake(request.out, "cannot be made: " + failed.message(), "choose another --out");
   // Several cells a process: a GPU's context takes longer than a cell does on it.
-  const size_t shards = std::min<size_t>(*cells, size_t{processes} * kShardsEach);
+  // Budgets and tasks come round in the order of cells: no shard may have the dear ones of all policy sets.
+  size_t shards = std::min<size_t>(*cells, size_t{processes} * kShardsEach);
+  while (std::gcd(shards, *cells) > 1) --shards;
   std::vector<Job> jobs;
   for (size_t i = 0; i < shards; ++i) {
     Job job{words_of(request), (logs / fmt::format("{}.txt", i)).string()};

@@ -118,6 +118,17 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   CHECK(folder.read("whole/quality.csv") == folder.read("parts/quality.csv"));
   CHECK(folder.read("whole/quality.json") == folder.read("parts/quality.json"));
 
+  SUBCASE("bytes are those of all heads, also where heads have pages of their own") {
+    const std::vector<std::string> few = {
+        "--tasks=needle", "--budgets=32", "--questions=2", "--tokens=128", "--out=" + folder.file("bytes"),
+        "--format=csv",   "--quiet"};
+    const Outcome done = run_kvtwin(folder, evaluate({"full", "adakv"}, few));
+    REQUIRE_MESSAGE(done.status == 0, done.err);
+    const Rows rows = rows_of(done.out);
+    CHECK(number(rows, "adakv needle", "kv_bytes_mean") ==
+          doctest::Approx(number(rows, "adakv needle", "kv_share") *
+                          number(rows, "full needle", "kv_bytes_mean")));
+  }
   SUBCASE("and so do processes, a batch, and folders that are collected") {
     std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
     words.insert(words.end(), {"--out=" + folder.file("jobs"), "--jobs=3"});

@@ -53,7 +53,8 @@ TEST_CASE("a row survives its file; what is no row is none") {
   row.policy = "snapkv", row.task = "needle", row.budget = 64;
   row.inputs = 0xfedcba9876543210u, row.samples = 17;
   row.answers = {100, 99, 42, 1, 300, 0.125};
-  row.prompt_mean = 312.5, row.reads_raw = 9, row.reads_effective = 4, row.kv_bytes_mean = 1024, row.kv_read_bytes_mean = 512;
+  row.prompt_mean = 312.5, row.reads_raw = 9, row.reads_effective = 4, row.kv_bytes_mean = 1024;
+  row.kv_read_bytes_mean = 512;
   row.reused = 5, row.reused_live = 3, row.tokens_computed = 77;
   row.world = "cuda", row.model = "tasks", row.asked = "tokens=384 per_session=4 seed=1";
   const std::string text = row_json(row);
