@@ -69,7 +69,7 @@ struct Composed {
   std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nothing: it adds nothing
   // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
   sim::StepWatcher* watcher = nullptr;
-  SampleWatcher* samples = nullptr;  // of world cpu; null: nobody
+  SampleWatcher* samples = nullptr;  // of worlds that compute values; null: nobody
   // Under the wall clock every step is said to take so long, whatever it takes: results of any machine are
   // alike.
   std::optional<Duration> step_time{};

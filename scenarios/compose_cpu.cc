@@ -18,6 +18,7 @@
 #include "models/weights.h"
 #include "scenarios/compose_values.h"
 #include "scenarios/retrieval_options.h"
+#include "scenarios/sampled_engine.h"
 #include "scenarios/scorer_options.h"
 
 namespace kvtwin {
@@ -99,29 +100,6 @@ Result<std::unique_ptr<cpu::KvCache>> make_cache(const Scenario& scenario, const
   return cpu::CompressedCache::make(compressed, memory, weights);
 }
 
-// An engine whose samples somebody watches.
-class SampledEngine final : public ImposableSource {
- public:
-  SampledEngine(cpu::CpuEngine* engine, SampleWatcher* watcher) : engine_(*engine), watcher_(*watcher) {}
-
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
-    engine_.step(launch, offset, values);
-    const size_t count = engine_.samples().size();
-    for (size_t i = 0; i < count; ++i) {
-      const cpu::CpuEngine::Sample& sample = engine_.samples()[i];
-      const size_t vocab = engine_.logits().size() / count;
-      watcher_.sampled(sample.call, sample.position, sample.token,
-                       engine_.logits().subspan(i * vocab, vocab));
-    }
-  }
-  void told(const Command& command) override { engine_.told(command); }
-  void impose(const StepValues* given) override { engine_.impose(given); }
-
- private:
-  cpu::CpuEngine& engine_;
-  SampleWatcher& watcher_;
-};
-
 }  // namespace
 
 struct CpuWorld::Parts {
@@ -168,7 +146,7 @@ Result<SimulatedEnd> CpuWorld::run(const Scenario& scenario, Composed* composed,
                     scenario.values.policies().scorer()));
   }
   std::vector<ImposableSource*> engines;
-  std::deque<SampledEngine> watched;
+  std::deque<SampledEngine<cpu::CpuEngine>> watched;
   for (const auto& engine : parts_->engines) {
     engines.push_back(composed->samples == nullptr ? static_cast<ImposableSource*>(engine.get())
                                                    : &watched.emplace_back(engine.get(), composed->samples));

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "engine/cuda/retrieved.h"
 #include "engine/policy/registry.h"
 #include "scenarios/retrieval_options.h"
+#include "scenarios/sampled_engine.h"
 #include "scenarios/scorer_options.h"
 
 namespace kvtwin {
@@ -202,7 +204,11 @@ Result<void> CudaWorld::make(const Scenario& scenario, const Composed& composed)
 Result<SimulatedEnd> CudaWorld::run(const Scenario& scenario, Composed* composed, Client* client,
                                     const std::vector<Observer*>& observers) {
   std::vector<ImposableSource*> sources;
-  for (const auto& engine : engines_) sources.push_back(engine.get());
+  std::deque<SampledEngine<cuda::CudaEngine>> watched;
+  for (const auto& engine : engines_) {
+    sources.push_back(composed->samples == nullptr ? static_cast<ImposableSource*>(engine.get())
+                                                   : &watched.emplace_back(engine.get(), composed->samples));
+  }
   const auto copy_time = [this](EngineId engine, TransferId transfer) {
     return engines_.at(raw(engine))->copy_time(transfer);
   };

@@ -14,18 +14,10 @@ import time
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 
+import frozen
 import llama
 import task_data
-
-
-def load(folder, device):
-    model = llama.Llama(llama.Shape())
-    model.load_state_dict({k: v.float() for k, v in load_file(f"{folder}/model.safetensors").items()})
-    for weight in model.parameters():
-        weight.requires_grad_(False)
-    return model.to(device).eval()
 
 
 def contexts(ids, marks):
@@ -75,7 +67,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    model = load(args.model, args.device)
+    model = frozen.load(args.model, args.device)
     # The tasks in which there is something to choose, one question each: what is asked stands at the end or first.
     parts = [task_data.make(args.kvtwin, f"/tmp/judge-{task}", task, "train", 900 + args.seed,
                             args.batch * 40, args.tokens, 1)
@@ -112,7 +104,7 @@ def main():
         if time.time() - began > args.seconds:
             print(f"judge_q stopped at step {step}: {args.seconds} s are over", flush=True)
             break
-    save_file({"soft_tokens": soft.detach().cpu().contiguous()}, args.out, metadata={"format": "pt"})
+    frozen.save({"soft_tokens": soft}, args.out)
 
 
 if __name__ == "__main__":

@@ -163,6 +163,15 @@ def config(shape):
     }
 
 
+def shape_of(folder):
+    """The shape that config() wrote."""
+    said = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    return Shape(vocab=said["vocab_size"], hidden=said["hidden_size"], layers=said["num_hidden_layers"],
+                 query_heads=said["num_attention_heads"], kv_heads=said["num_key_value_heads"],
+                 head_dim=said["head_dim"], intermediate=said["intermediate_size"], theta=said["rope_theta"],
+                 eps=said["rms_norm_eps"], window=said["max_position_embeddings"])
+
+
 def write(model, folder):
     """config.json and model.safetensors (bf16): a checkpoint that the engines load."""
     from safetensors.torch import save_file

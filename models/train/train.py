@@ -31,6 +31,19 @@ STAGES = [
 ]
 
 
+LONG = 2048  # tokens of a second test, of models that were trained on so long sessions
+
+
+def stages_of(args):
+    if not args.stages:
+        return STAGES
+    out = []
+    for word in args.stages.split(","):
+        tokens, questions, share = word.split(":")
+        out.append({"tokens": int(tokens), "questions": [int(q) for q in questions.split("/")], "share": float(share)})
+    return out
+
+
 def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kvtwin", required=True, help="the program, or one that has its make-task")
@@ -41,11 +54,15 @@ def arguments():
     parser.add_argument("--batch-tokens", type=int, default=131072)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--stages", default="", help="instead of STAGES: tokens:questions/questions:share,...")
+    parser.add_argument("--interleave", action="store_true", help="steps of all stages in turn: for weights that know short ones")
     parser.add_argument("--emphasis", default="", help="tasks that have every other shard: a,b")
     parser.add_argument("--shard-batches", type=int, default=48)
     parser.add_argument("--resume", default="", help="a folder that --out named before: goes on from its weights")
     parser.add_argument("--smoke", action="store_true", help="tiny batches, two steps a stage: does it run?")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.stages = stages_of(args)
+    return args
 
 
 def rate_at(progress, peak):
@@ -90,11 +107,12 @@ def accuracy(model, sets, device, rounded):
     out = {}
     for task, (ids, marks) in sets.items():
         guesses = np.zeros_like(ids)
-        for first in range(0, len(ids), 64):
-            part = torch.from_numpy(ids[first:first + 64].astype(np.int64)).to(device)
-            guesses[first:first + 64, 1:] = shipped(part)[:, :-1].argmax(-1).cpu().numpy()
-        right, asked = task_data.answers(ids, marks, guesses)
-        out[task] = [right, asked]
+        for first in range(0, len(ids), 32):
+            part = torch.from_numpy(ids[first:first + 32].astype(np.int64)).to(device)
+            guesses[first:first + 32, 1:] = shipped(part)[:, :-1].argmax(-1).cpu().numpy()
+        out[task] = list(task_data.answers(ids, marks, guesses))
+        if task == "tool_schema":
+            print("  tool_schema by token of the answer:", task_data.by_token(ids, marks, guesses), flush=True)
     return out
 
 
@@ -105,12 +123,12 @@ def say_accuracy(label, result):
 def steps_of(args, model, sources):
     """Steps per stage that fill the time, from a few timed steps on weights that are thrown away."""
     if args.smoke:
-        return [2] * len(STAGES)
+        return [2] * len(args.stages)
     if args.steps:
         return [int(word) for word in args.steps.split(",")]
     kept = {k: v.clone() for k, v in model.state_dict().items()}
     optimizer, steps = make_optimizer(model, args), []
-    for stage, source in zip(STAGES, sources):
+    for stage, source in zip(args.stages, sources):
         batch = next(source)
         for i in range(13):
             if i == 3:
@@ -123,6 +141,14 @@ def steps_of(args, model, sources):
         print(f"stage {stage['tokens']}: {each * 1e3:.1f} ms a step, {steps[-1]} steps", flush=True)
     model.load_state_dict(kept)
     return steps
+
+
+def order_of(steps, interleave):
+    """Which stage each step is of: one stage after the other, or spread evenly over each other."""
+    if not interleave:
+        return [stage for stage, count in enumerate(steps) for _ in range(count)]
+    places = [((i + 0.5) / count, stage) for stage, count in enumerate(steps) for i in range(count)]
+    return [stage for _, stage in sorted(places)]
 
 
 class Notebook:
@@ -145,7 +171,8 @@ class Notebook:
         (self.out / "loss.csv").write_text("step,stage_tokens,loss,rate\n" + "".join(rows))
         recipe = {"shape": vars(self.shape), "seed": self.args.seed, "batch_tokens": self.args.batch_tokens,
                   "rate": self.args.rate, "resumed": bool(self.args.resume), "emphasis": self.args.emphasis,
-                  "shard_batches": self.args.shard_batches, "stages": STAGES, "steps": self.steps, "torch": torch.__version__,
+                  "shard_batches": self.args.shard_batches, "stages": self.args.stages, "interleave": self.args.interleave,
+                  "steps": self.steps, "torch": torch.__version__,
                   "device": torch.cuda.get_device_name() if self.args.device == "cuda" else "cpu",
                   "seconds": round(time.time() - self.began, 1),
                   "test": {task: {"right": r, "asked": n} for task, (r, n) in result.items()}}
@@ -164,6 +191,8 @@ def main():
     for task in TASKS:
         sets[task] = task_data.make(args.kvtwin, f"{scratch}/test-{task}", task, "test", 1,
                                     8 if args.smoke else 128, 384, 4)
+        if max(stage["tokens"] for stage in args.stages) >= LONG and not args.smoke:
+            sets[f"{task}@{LONG}"] = task_data.make(args.kvtwin, f"{scratch}/long-{task}", task, "test", 1, 32, LONG, 4)
     model = llama.Llama(llama.Shape()).draw(args.seed).to(args.device)
     if args.resume:
         kept = load_file(f"{args.resume}/model.safetensors")
@@ -172,28 +201,28 @@ def main():
     emphasis = args.emphasis.split(",") if args.emphasis else []
     loaders = [task_data.Batches(args.kvtwin, scratch, dict(stage, shard_batches=args.shard_batches), args.seed,
                                  args.batch_tokens, args.device, emphasis)
-               for stage in STAGES]
+               for stage in args.stages]
     sources = [iter(loader) for loader in loaders]
     steps = steps_of(args, model, sources)
     book = Notebook(args, model.shape, steps)
     book.keep(model, accuracy(model, sets, args.device, True))
     optimizer, done, total = make_optimizer(model, args), 0, sum(steps)
     losses = []
-    for stage, source, count in zip(STAGES, sources, steps):
-        for i in range(count):
-            rate = rate_at(done / total, args.rate)
-            losses.append(train_step(model, optimizer, next(source), rate, args.device))
-            done += 1
-            if done % 25 == 0 or done == total:
-                book.note(done, stage["tokens"], torch.stack(losses).mean().item(), rate)
-                losses = []
-            if done % 250 == 0:
-                print(f"step {done}/{total} {stage['tokens']} loss {book.curve[-1][2]:.4f} "
-                      f"{time.time() - book.began:.0f} s", flush=True)
-            if done % 1000 == 0 or time.time() - book.last > 60:
-                result = accuracy(model, sets, args.device, True)
-                say_accuracy(f"  after {done}:", result)
-                book.keep(model, result)
+    for number in order_of(steps, args.interleave):
+        stage = args.stages[number]
+        rate = rate_at(done / total, args.rate)
+        losses.append(train_step(model, optimizer, next(sources[number]), rate, args.device))
+        done += 1
+        if done % 25 == 0 or done == total:
+            book.note(done, stage["tokens"], torch.stack(losses).mean().item(), rate)
+            losses = []
+        if done % 250 == 0:
+            print(f"step {done}/{total} {stage['tokens']} loss {book.curve[-1][2]:.4f} "
+                  f"{time.time() - book.began:.0f} s", flush=True)
+        if time.time() - book.last > 60:
+            result = accuracy(model, sets, args.device, True)
+            say_accuracy(f"  after {done}:", result)
+            book.keep(model, result)
     result = accuracy(model, sets, args.device, True)
     book.keep(model, result)
     say_accuracy("shipped:", result)

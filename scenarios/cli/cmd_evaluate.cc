@@ -11,6 +11,8 @@
 
 #include "scenarios/cli/cli.h"
 #include "scenarios/evaluate/evaluate.h"
+#include "scenarios/evaluate/processes.h"
+#include "scenarios/sweep/pool.h"
 #include "traces/make_task.h"
 
 namespace kvtwin {
@@ -18,8 +20,9 @@ namespace {
 
 struct EvaluateArguments {
   EvaluateRequest request;
-  std::string tasks = "multi_key,question_first,old_result,long_list", budgets = "32,64,128",
+  std::string tasks = "multi_key,question_first,old_result,long_list", budgets = "32,64,128", worlds = "cpu",
               format = "table", shard = "0/1";
+  uint32_t jobs = 1;
   bool quiet = false;
 };
 
@@ -46,6 +49,17 @@ Result<void> check(EvaluateArguments* arguments) {
       return mistake("--budgets", fmt::format("\"{}\" is no budget", word.substr(0, 40)),
                      "cells of one head");
   }
+  request.worlds = split_list(arguments->worlds);
+  for (const std::string& world : request.worlds) {
+    if (world != "cpu" && world != "cuda")
+      return mistake("--world", fmt::format("\"{}\" computes no values", world.substr(0, 40)),
+                     "cpu or cuda; cuda,cpu takes the first that computes a policy set");
+  }
+  if (request.batch > 4'096) return mistake("--batch", fmt::format("is {}", request.batch), "1 to 4,096");
+  if (arguments->jobs < 1 || arguments->jobs > 1'024)
+    return mistake("--jobs", fmt::format("is {}", arguments->jobs), "1 to 1,024");
+  if (request.scenarios.empty() && request.collect.empty())
+    return mistake("SCENARIO", "is missing", "policy sets, or --collect=DIR");
   if (request.questions < 1 || request.questions > 100'000)
     return mistake("--questions", fmt::format("is {}", request.questions), "1 to 100,000");
   const size_t slash = arguments->shard.find('/');
@@ -53,6 +67,8 @@ Result<void> check(EvaluateArguments* arguments) {
       !whole(arguments->shard.substr(slash + 1), &request.shards) || request.shard >= request.shards)
     return mistake("--shard", fmt::format("is \"{}\"", arguments->shard.substr(0, 40)),
                    "I/N with I below N, as 0/4");
+  if (arguments->jobs > 1 && request.shards > 1)
+    return mistake("--jobs", "is given beside --shard", "one of them");
   if (request.out.empty()) return mistake("--out", "is missing", "the folder of the cells");
   return {};
 }
@@ -75,6 +91,13 @@ int run_evaluate(EvaluateArguments arguments) {
                row.task, row.answers.right, row.answers.questions, seconds,
                static_cast<double>(row.tokens_computed) / std::max(seconds, 1e-9));
   };
+  if (arguments.jobs > 1) {
+    const auto said = [&](const std::string& text) {
+      if (!arguments.quiet) fmt::print(stderr, "{}", text);
+    };
+    const Result<void> ran = evaluate_in_processes(arguments.request, own_program(), arguments.jobs, said);
+    if (!ran) return complain(ran.error());
+  }
   const Result<std::vector<QualityRow>> rows = evaluate(arguments.request, told);
   if (!rows) return complain(rows.error());
   fmt::print("{}", quality_text(*rows, *format));
@@ -88,7 +111,7 @@ void add_evaluate_command(CLI::App& app, int* status) {
   command->set_help_flag();
   const auto arguments = std::make_shared<EvaluateArguments>();
   EvaluateRequest& request = arguments->request;
-  command->add_option("SCENARIO", request.scenarios)->required();
+  command->add_option("SCENARIO", request.scenarios);
   command->add_option("--tasks", arguments->tasks);
   command->add_option("--budgets", arguments->budgets);
   command->add_option("--questions", request.questions);
@@ -96,6 +119,10 @@ void add_evaluate_command(CLI::App& app, int* status) {
   command->add_option("--per-session", request.per_session);
   command->add_option("--seed", request.seed);
   command->add_option("--out", request.out);
+  command->add_option("--world", arguments->worlds);
+  command->add_option("--batch", request.batch);
+  command->add_option("--jobs", arguments->jobs);
+  command->add_option("--collect", request.collect)->expected(1)->allow_extra_args(false)->take_all();
   command->add_option("--shard", arguments->shard);
   command->add_option("--format", arguments->format);
   command->add_option("--set", request.sets)->expected(1)->allow_extra_args(false)->take_all();

@@ -140,7 +140,12 @@ constexpr char kEvaluate[] =
   --questions=N         that count in a cell, at least; 100 if not given
   --tokens=N            of a session, 384; --per-session=N questions in it, 4; --seed=N of the test split, 1
   --out=DIR             cells/ has a file per cell; what is there is not computed again. quality.csv, quality.json
+  --world=cpu           cuda,cpu: on the GPU what it computes, on the CPU what it does not
+  --batch=N             sessions at once, 8; more need a GPU to be worth it. limits and pages grow with it
+  --jobs=N              processes at once; on a GPU too
   --shard=I/N           every N-th cell from the I-th on: run N processes on one DIR, then once more without
+  --collect=DIR         cells of another evaluation are rows too; may be repeated, and needs no SCENARIO. One model, and
+                        sessions drawn alike; of a cell that is there twice, the one with more questions
   --format=table        or json, jsonl, csv: one record per cell
   --set=FIELD=VALUE     of every cell; may be repeated
   --quiet               no line per cell on stderr

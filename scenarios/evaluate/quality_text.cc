@@ -53,11 +53,15 @@ Json record(const QualityRow& row, const std::map<std::string, double>& full) {
   out["reads_effective"] = row.reads_effective;
   out["kv_share"] = share(row.reads_effective, row.reads_raw);
   out["kv_bytes_mean"] = row.kv_bytes_mean;
+  out["kv_read_bytes_mean"] = row.kv_read_bytes_mean;
   out["prefix_hit_tokens"] = row.reused;
   out["live_hit_tokens"] = row.reused_live;
   out["tokens_computed"] = row.tokens_computed;
   out["samples"] = fmt::format("{:016x}", row.samples);
   out["inputs"] = fmt::format("{:016x}", row.inputs);
+  out["world"] = row.world;
+  out["model"] = row.model;
+  out["asked"] = row.asked;
   return out;
 }
 
@@ -137,18 +141,20 @@ std::optional<QualityRow> row_from_json(const std::string& text) {
   QualityRow row;
   const auto number = [&](const char* name) { return in.contains(name) && in[name].is_number(); };
   const auto words = [&](const char* name) { return in.contains(name) && in[name].is_string(); };
-  for (const char* name : {"budget", "questions", "answered", "right", "right_permuted", "answer_tokens",
-                           "token_loss", "prompt_tokens_mean", "reads_raw", "reads_effective",
-                           "kv_bytes_mean", "prefix_hit_tokens", "live_hit_tokens", "tokens_computed"}) {
+  for (const char* name :
+       {"budget", "questions", "answered", "right", "right_permuted", "answer_tokens", "token_loss",
+        "prompt_tokens_mean", "reads_raw", "reads_effective", "kv_bytes_mean", "kv_read_bytes_mean",
+        "prefix_hit_tokens", "live_hit_tokens", "tokens_computed"}) {
     if (!number(name)) return std::nullopt;
   }
-  for (const char* name : {"policy", "task", "refused", "samples", "inputs"}) {
+  for (const char* name : {"policy", "task", "refused", "samples", "inputs", "world", "model", "asked"}) {
     if (!words(name)) return std::nullopt;
   }
   const auto hex = [&](const char* name) {
     return std::strtoull(in[name].get<std::string>().c_str(), nullptr, 16);
   };
   row.policy = in["policy"], row.task = in["task"], row.refused = in["refused"];
+  row.world = in["world"], row.model = in["model"], row.asked = in["asked"];
   row.budget = in["budget"].get<uint32_t>();
   row.answers = {in["questions"].get<uint64_t>(),     in["answered"].get<uint64_t>(),
                  in["right"].get<uint64_t>(),         in["right_permuted"].get<uint64_t>(),
@@ -157,6 +163,7 @@ std::optional<QualityRow> row_from_json(const std::string& text) {
   row.reads_raw = in["reads_raw"].get<uint64_t>(),
   row.reads_effective = in["reads_effective"].get<uint64_t>();
   row.kv_bytes_mean = in["kv_bytes_mean"].get<double>();
+  row.kv_read_bytes_mean = in["kv_read_bytes_mean"].get<double>();
   row.reused = in["prefix_hit_tokens"].get<uint64_t>(),
   row.reused_live = in["live_hit_tokens"].get<uint64_t>();
   row.tokens_computed = in["tokens_computed"].get<uint64_t>();

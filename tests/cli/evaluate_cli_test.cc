@@ -28,7 +28,7 @@ std::vector<std::string> evaluate(const std::vector<std::string>& policies,
 }
 const std::vector<std::string> kCells = {"--tasks=multi_key,old_result", "--budgets=64", "--questions=24",
                                          "--per-session=6"};
-const std::vector<std::string> kPolicies = {"full", "random", "snapkv", "int4"};
+const std::vector<std::string> kPolicies = {"full", "random", "snapkv", "judge_q", "quest", "int4"};
 
 // Rows of a CSV by "policy task", fields by name. No cell of ours has a comma where it is not refused.
 using Rows = std::map<std::string, std::map<std::string, std::string>>;
@@ -63,11 +63,11 @@ TEST_CASE(
   words.push_back("--out=" + folder.file("q"));
   const Outcome done = run_kvtwin(folder, words);
   REQUIRE_MESSAGE(done.status == 0, done.err);
-  CHECK(done.err_lines() == 8);
+  CHECK(done.err_lines() == 12);
   const Rows rows = rows_of(folder.read("q/quality.csv"));
   const Rows stored = rows_of(Folder::read_any(KVTWIN_SOURCE_DIR "/tests/golden/quality/answers.csv"));
-  REQUIRE(rows.size() == 8);
-  REQUIRE(stored.size() == 8);
+  REQUIRE(rows.size() == 12);
+  REQUIRE(stored.size() == 12);
   for (const auto& [cell, row] : rows) {
     CAPTURE(cell);
     CHECK(row.at("refused").empty());
@@ -83,6 +83,12 @@ TEST_CASE(
     CHECK(number(rows, "random " + task, "token_loss_above_full") > 1);
     CHECK(number(rows, "random " + task, "kv_share") < 0.5);
     CHECK(number(rows, "full " + task, "kv_share") == 1);
+    // What is read of all that is kept: the first of six layers everything, the others 64 of some 370 tokens.
+    CHECK(number(rows, "quest " + task, "accuracy_low") > number(rows, "random " + task, "accuracy_high"));
+    CHECK(number(rows, "quest " + task, "kv_share") == 1);
+    CHECK(number(rows, "quest " + task, "kv_read_bytes_mean") <
+          0.4 * number(rows, "full " + task, "kv_bytes_mean"));
+    CHECK(number(rows, "judge_q " + task, "accuracy") >= number(rows, "snapkv " + task, "accuracy"));
   }
   CHECK(number(rows, "snapkv multi_key", "accuracy_low") > number(rows, "random multi_key", "accuracy_high"));
 
@@ -111,6 +117,41 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   CHECK(run("whole", "0/1") == parts);
   CHECK(folder.read("whole/quality.csv") == folder.read("parts/quality.csv"));
   CHECK(folder.read("whole/quality.json") == folder.read("parts/quality.json"));
+
+  SUBCASE("bytes are those of all heads, also where heads have pages of their own") {
+    const std::vector<std::string> few = {
+        "--tasks=needle", "--budgets=32", "--questions=2", "--tokens=128", "--out=" + folder.file("bytes"),
+        "--format=csv",   "--quiet"};
+    const Outcome done = run_kvtwin(folder, evaluate({"full", "adakv"}, few));
+    REQUIRE_MESSAGE(done.status == 0, done.err);
+    const Rows rows = rows_of(done.out);
+    CHECK(number(rows, "adakv needle", "kv_bytes_mean") ==
+          doctest::Approx(number(rows, "adakv needle", "kv_share") *
+                          number(rows, "full needle", "kv_bytes_mean")));
+  }
+  SUBCASE("and so do processes, a batch, and folders that are collected") {
+    std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
+    words.insert(words.end(), {"--out=" + folder.file("jobs"), "--jobs=3"});
+    REQUIRE(run_kvtwin(folder, words).status == 0);
+    CHECK(folder.read("whole/quality.csv") == folder.read("jobs/quality.csv"));
+    words = evaluate({"full", "knorm"}, cells);
+    words.insert(words.end(), {"--out=" + folder.file("batch"), "--batch=2"});
+    REQUIRE(run_kvtwin(folder, words).status == 0);
+    const Rows whole = rows_of(folder.read("whole/quality.csv")),
+               batch = rows_of(folder.read("batch/quality.csv"));
+    for (const auto& [cell, row] : whole) {
+      CHECK(row.at("samples") == batch.at(cell).at("samples"));
+      CHECK(row.at("inputs") != batch.at(cell).at("inputs"));
+    }
+    words = evaluate({"full"}, cells);
+    words.push_back("--out=" + folder.file("full"));
+    REQUIRE(run_kvtwin(folder, words).status == 0);
+    const Outcome both = run_kvtwin(
+        folder, {"evaluate", "--collect=" + folder.file("full"), "--collect=" + folder.file("jobs"),
+                 "--out=" + folder.file("both"), "--format=csv"});
+    REQUIRE_MESSAGE(both.status == 0, both.err);
+    CHECK(rows_of(both.out) == whole);
+  }
 }
 
 TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is a row") {
@@ -125,6 +166,10 @@ TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is
   says({out, "--budgets=none"}, "\"none\" is no budget");
   says({out, "--shard=2/2"}, "I below N");
   says({"--tasks=needle"}, "--out: is missing");
+  says({out, "--world=sim"}, "\"sim\" computes no values");
+  says({out, "--jobs=2", "--shard=0/2"}, "beside --shard");
+  says({out, "--batch=9999"}, "1 to 4,096");
+  says({out, "--tasks=needle", "--questions=2", "--collect=" + folder.file("nowhere")}, "has no cells");
   says({out, "--tokens=20"}, "96 to 8192");
   const Outcome refused = run_kvtwin(
       folder, evaluate({"full", "snapkv"}, {out, "--tasks=needle", "--budgets=4", "--questions=2"}));

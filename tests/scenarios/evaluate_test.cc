@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "scenarios/evaluate/collect.h"
+#include "tests/support/folder.h"
+
 namespace kvtwin {
 namespace {
 
@@ -51,13 +54,17 @@ TEST_CASE("a row survives its file; what is no row is none") {
   row.inputs = 0xfedcba9876543210u, row.samples = 17;
   row.answers = {100, 99, 42, 1, 300, 0.125};
   row.prompt_mean = 312.5, row.reads_raw = 9, row.reads_effective = 4, row.kv_bytes_mean = 1024;
+  row.kv_read_bytes_mean = 512;
   row.reused = 5, row.reused_live = 3, row.tokens_computed = 77;
+  row.world = "cuda", row.model = "tasks", row.asked = "tokens=384 per_session=4 seed=1";
   const std::string text = row_json(row);
   const auto back = row_from_json(text);
   REQUIRE(back);
   CHECK(row_json(*back) == text);
   CHECK(back->inputs == row.inputs);
   CHECK(back->answers.right == 42);
+  CHECK(back->world == "cuda");
+  CHECK(back->kv_read_bytes_mean == 512);
   for (const std::string& wrong :
        {std::string(), std::string("[]"), std::string("{}"), text.substr(0, text.size() / 2),
         std::string("{\"policy\":{\"a\":{\"b\":{}}}}")})
@@ -81,6 +88,50 @@ TEST_CASE("quality_text: loss above full, intervals, and a refusal in words") {
   CHECK(table.find("50.0 [23.7 76.3]") != std::string::npos);
   CHECK(table.find("h2o: window 8, more than 4") != std::string::npos);
   CHECK(quality_text({}, OutputFormat::kJson) == "[]\n");
+}
+
+QualityRow answered(const std::string& policy, const std::string& task, uint64_t questions, uint64_t right) {
+  QualityRow row;
+  row.policy = policy, row.task = task;
+  row.answers.questions = row.answers.answered = questions, row.answers.right = right;
+  row.model = "tasks", row.asked = "tokens=384 per_session=4 seed=1";
+  return row;
+}
+
+TEST_CASE("collect: all cells once, the one with more questions, and nothing that does not belong") {
+  const testing::Folder folder;
+  const auto write = [&](const std::string& name, const QualityRow& row) {
+    folder.write(name, row_json(row));
+    return folder.path() + "/" + name.substr(0, name.find('/'));
+  };
+  const std::string a = write("a/cells/1.json", answered("snapkv", "needle", 500, 400));
+  write("a/cells/2.json", answered("h2o", "needle", 500, 300));
+  const std::string b = write("b/cells/1.json", answered("snapkv", "needle", 48, 48));
+  QualityRow refusal = answered("full", "needle", 0, 0);
+  refusal.refused = "no gpu";
+  std::vector<QualityRow> rows = {refusal, answered("h2o", "needle", 100, 50)};
+  write("b/cells/2.json", answered("full", "needle", 48, 47));
+  REQUIRE(collect({a, b}, &rows));
+  REQUIRE(rows.size() == 3);
+  CHECK((rows[0].policy == "full" && rows[0].answers.right == 47));
+  CHECK((rows[1].policy == "h2o" && rows[1].answers.right == 300));
+  CHECK((rows[2].policy == "snapkv" && rows[2].answers.right == 400));
+
+  const auto refused = [&](const std::string& dir, const std::string& what) {
+    std::vector<QualityRow> mine = {answered("full", "needle", 500, 500)};
+    const Result<void> ok = collect({dir}, &mine);
+    REQUIRE_FALSE(ok);
+    CHECK_MESSAGE(ok.error().text().find(what) != std::string::npos, ok.error().text());
+  };
+  QualityRow other = answered("snapkv", "needle", 500, 400);
+  other.model = "another";
+  refused(write("c/cells/1.json", other), "rows of model another");
+  other = answered("snapkv", "needle", 500, 400);
+  other.asked = "tokens=2048 per_session=4 seed=1";
+  refused(write("d/cells/1.json", other), "asked task needle with tokens=2048");
+  folder.write("e/cells/1.json", "{}");
+  refused(folder.path() + "/e", "is no cell");
+  refused(folder.path() + "/nowhere", "has no cells");
 }
 
 }  // namespace

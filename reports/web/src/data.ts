@@ -96,6 +96,7 @@ export interface QualityRow {
   accuracy_low?: number;
   accuracy_high?: number;
   kv_bytes_mean: number;
+  kv_read_bytes_mean?: number;
   kv_share?: number;
 }
 

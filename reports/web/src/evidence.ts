@@ -104,27 +104,39 @@ export function validations(all: Evidence<Validation>[]): void {
   }
 }
 
+// Left: what is kept, which is how many calls fit. Right: what a token reads, which is how fast they decode.
 function accuracies(rows: QualityRow[]): EChartsCoreOption {
   const policies = [...new Set(rows.map((row) => row.policy))];
-  const series = policies.flatMap((policy, p) => {
-    const colour = colours[p % colours.length] ?? "";
-    const own = rows.filter((row) => row.policy === policy).sort((a, b) => a.kv_bytes_mean - b.kv_bytes_mean);
-    return [
-      { name: policy, type: "line", symbolSize: 8, color: colour, data: own.map((row) => [row.kv_bytes_mean / 1e6, row.accuracy]) },
-      {
-        name: policy,
-        type: "custom",
-        color: colour,
-        encode: kEncode,
-        renderItem: errorBar(colour),
-        data: own.map((row) => [row.kv_bytes_mean / 1e6, row.accuracy_low ?? row.accuracy, row.accuracy_high ?? row.accuracy]),
-      },
-    ];
-  });
+  const sides = [
+    { name: "KV kept for a call, MB", of: (row: QualityRow) => row.kv_bytes_mean / 1e6 },
+    { name: "KV read for a token, MB", of: (row: QualityRow) => (row.kv_read_bytes_mean ?? row.kv_bytes_mean) / 1e6 },
+  ];
+  const series = sides.flatMap((side, axis) =>
+    policies.flatMap((policy, p) => {
+      const colour = colours[p % colours.length] ?? "";
+      const own = rows.filter((row) => row.policy === policy).sort((a, b) => side.of(a) - side.of(b));
+      const on = { name: policy, color: colour, xAxisIndex: axis, yAxisIndex: axis };
+      return [
+        { ...on, type: "line", symbolSize: 8, data: own.map((row) => [side.of(row), row.accuracy]) },
+        {
+          ...on,
+          type: "custom",
+          encode: kEncode,
+          renderItem: errorBar(colour),
+          data: own.map((row) => [side.of(row), row.accuracy_low ?? row.accuracy, row.accuracy_high ?? row.accuracy]),
+        },
+      ];
+    }),
+  );
   return {
     tooltip: { trigger: "item", confine: true },
-    xAxis: { type: "log", name: "KV bytes of a call, mean, MB", nameLocation: "middle", nameGap: 28 },
-    yAxis: { type: "value", min: 0, max: 1, name: "accuracy" },
+    legend: { type: "scroll", top: 0, data: policies },
+    grid: [
+      { left: 50, right: "54%", top: 50, bottom: 45 },
+      { left: "54%", right: 20, top: 50, bottom: 45 },
+    ],
+    xAxis: sides.map(({ name }, gridIndex) => ({ type: "log", gridIndex, name, nameLocation: "middle", nameGap: 28 })),
+    yAxis: sides.map((_, gridIndex) => ({ type: "value", gridIndex, min: 0, max: 1, name: "accuracy" })),
     series,
   };
 }
@@ -132,7 +144,7 @@ function accuracies(rows: QualityRow[]): EChartsCoreOption {
 export function qualities(all: Evidence<QualityRow[]>[]): void {
   const drawn = all.filter(({ data }) => data.some((row) => !row.refused));
   if (drawn.length === 0) return;
-  const into = section("quality", "Quality", "Share of right answers by the bytes of KV that a call keeps, on real values; bars are 95 % intervals.");
+  const into = section("quality", "Quality", "Share of right answers, on real values: by the bytes of KV that a call keeps (how many calls fit) and by those that a token reads (how fast they decode). Bars are 95 % intervals.");
   for (const { dir, data } of drawn) {
     const rows = data.filter((row) => !row.refused);
     const tasks = [...new Set(rows.map((row) => row.task))];
@@ -146,8 +158,8 @@ export function qualities(all: Evidence<QualityRow[]>[]): void {
     table(
       into,
       `${dir}: all tasks`,
-      ["", "budget", "task", "accuracy", "KV MB", "share of KV read"],
-      rows.map((row) => [row.policy, number(row.budget), row.task, number(row.accuracy), number(row.kv_bytes_mean / 1e6), number(row.kv_share)]),
+      ["", "budget", "task", "accuracy", "KV MB", "KV MB read", "share of tokens with a cell left"],
+      rows.map((row) => [row.policy, number(row.budget), row.task, number(row.accuracy), number(row.kv_bytes_mean / 1e6), number((row.kv_read_bytes_mean ?? row.kv_bytes_mean) / 1e6), number(row.kv_share)]),
     );
     const refused = data.filter((row) => row.refused);
     if (refused.length > 0) into.append(Object.assign(document.createElement("p"), { textContent: `${refused.length} cells were refused, e.g. ${refused[0]?.policy}: ${refused[0]?.refused}` }));

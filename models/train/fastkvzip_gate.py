@@ -1,0 +1,133 @@
+"""Trains FastKVzip's gate (METHODS 1.7) for a checkpoint that train.py wrote.
+
+  python3 models/train/fastkvzip_gate.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=fastkvzip.safetensors
+
+A gate says of a token, from its own hidden state alone, how much it will be looked at. What it should say:
+  --target=repeat     as published: KVzip's score, the most that any row of a second reading of the context looks at it
+  --target=questions  the most that any row of many questions and their answers does: what these models are for. A
+                      second reading needs every word of filler too, a question needs none
+Loss: binary cross entropy of score and gate, both in 0..1.
+"""
+
+import argparse
+import math
+import tempfile
+import time
+
+import numpy as np
+import torch
+
+import frozen
+
+WIDTH = 16  # of gate vectors: FastKvzipGate::kWidth
+TASKS = ["multi_key", "variable_tracking", "old_result", "multi_value"]
+
+
+class Gate(torch.nn.Module):
+    """One layer's. Shapes: kernels/score_gate.h."""
+
+    def __init__(self, shape, source):
+        super().__init__()
+        draw = lambda *size, by: torch.nn.Parameter(torch.randn(size, generator=source) / math.sqrt(by))
+        heads, queries = shape.kv_heads, shape.query_heads
+        self.shape = shape
+        self.wq, self.bq = draw(queries * WIDTH, shape.hidden, by=shape.hidden), draw(queries * WIDTH, by=shape.hidden)
+        self.wk = draw(heads * WIDTH, shape.hidden, by=shape.hidden)
+        self.q_norm, self.k_norm = (torch.nn.Parameter(torch.ones(WIDTH)) for _ in range(2))
+        self.k_base = draw(heads, WIDTH, WIDTH, by=1)
+        self.bias = torch.nn.Parameter(torch.zeros(queries))
+
+    def forward(self, x):
+        """[B][H][T] in 0..1."""
+        b, t, _ = x.shape
+        heads, group = self.shape.kv_heads, self.shape.query_heads // self.shape.kv_heads
+        norm = lambda v, w: v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-6) * w
+        q = norm((x @ self.wq.T + self.bq).view(b, t, heads, group, WIDTH), self.q_norm)
+        k = norm((x @ self.wk.T).view(b, t, heads, 1, WIDTH), self.k_norm)
+        z = (q * k).sum(-1) / 4 + self.bias.view(heads, group)
+        base = torch.einsum("bthgc,hsc->bthgs", q, self.k_base) / 4
+        return torch.sigmoid(z - torch.logsumexp(base, -1)).mean(-1).permute(0, 2, 1)
+
+
+def repeat_batch(ids, end):
+    """Context, then the same again: (ids, rows' positions, seen [B][R][T]). end: how much of a session is context."""
+    again = torch.cat([ids[:, :end], ids[:, :end]], 1)
+    rows = torch.arange(end, 2 * end, device=ids.device)
+    seen = torch.arange(2 * end, device=ids.device)[None] <= rows[:, None]
+    return again, rows, seen[None].expand(len(ids), -1, -1)
+
+
+def questions_batch(ids, begin):
+    """Everything behind the first question asks: rows are masked per session. begin [B]: where questions begin."""
+    at = torch.arange(ids.shape[1], device=ids.device)
+    asks = (at[None] >= begin[:, None]) & (ids > 0)
+    seen = (at[None, :] <= at[:, None])[None] & asks[:, :, None]
+    return ids, at, seen
+
+
+def targets(model, args, ids, begin):
+    """Yields by layer: (hidden of the context [B][N][D], wanted [B][H][N])."""
+    group = model.shape.query_heads // model.shape.kv_heads
+    end = int(begin.min())
+    if args.target == "repeat":
+        whole, rows, seen = repeat_batch(ids, end)
+    else:
+        whole, rows, seen = questions_batch(ids, begin)
+    for hidden, q, k in frozen.layers_of(model, whole):
+        yield hidden[:, :end], frozen.most_looked(q[:, :, rows], k, group, seen)[:, :, :end]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kvtwin", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--target", choices=["repeat", "questions"], default="repeat")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seconds", type=float, default=45, help="stops after so long, whatever the steps")
+    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=384)
+    parser.add_argument("--questions", type=int, default=24)
+    parser.add_argument("--sessions", type=int, default=1600, help="of each task")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    model = frozen.load(args.model, args.device)
+    ids, marks = frozen.sessions(args.kvtwin, tempfile.mkdtemp(), TASKS, "train", 2_000 + args.seed, args.sessions,
+                                 args.tokens, args.questions)
+    # What comes before the first scored answer, its question (3 tokens) apart.
+    begin = (marks == 2).argmax(1) - 3
+    ids, begin = ids[begin >= 32], begin[begin >= 32]
+    order = np.argsort(begin, kind="stable")  # alike in a batch: the shortest context of a batch is learned from
+    batches = np.random.default_rng(args.seed).permutation(len(ids) // args.batch)
+    source = torch.Generator().manual_seed(args.seed)
+    gates = torch.nn.ModuleList(Gate(model.shape, source) for _ in range(model.shape.layers)).to(args.device)
+    optimizer = torch.optim.AdamW(gates.parameters(), lr=args.rate, weight_decay=0.0)
+    began = time.time()
+    for step in range(args.steps):
+        first = batches[step % len(batches)] * args.batch
+        part = order[first:first + args.batch]
+        tokens = torch.from_numpy(ids[part].astype(np.int64)).to(args.device)
+        losses = []
+        with torch.no_grad():
+            wanted = list(targets(model, args, tokens, torch.from_numpy(begin[part]).to(args.device)))
+        for gate, (hidden, score) in zip(gates, wanted):
+            losses.append(torch.nn.functional.binary_cross_entropy(gate(hidden).clamp(1e-6, 1 - 1e-6), score))
+        loss = torch.stack(losses).mean()
+        frozen.schedule(optimizer, args.rate, step, args.steps)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 50 == 0 or step + 1 == args.steps:
+            print(f"fastkvzip {args.target} step {step} cross entropy {loss.item():.4f} "
+                  f"{time.time() - began:.0f} s", flush=True)
+        if time.time() - began > args.seconds:
+            print(f"fastkvzip stopped at step {step}: {args.seconds} s are over", flush=True)
+            break
+    frozen.save({f"layers.{i}.gate.{name}": value for i, gate in enumerate(gates)
+                 for name, value in gate.named_parameters()}, args.out)
+
+
+if __name__ == "__main__":
+    main()

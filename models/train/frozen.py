@@ -1,0 +1,72 @@
+"""A checkpoint that train.py wrote, held fast: what the learned parts of policies are trained on."""
+
+import math
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+import llama
+import task_data
+
+
+def load(folder, device):
+    model = llama.Llama(llama.shape_of(folder))
+    model.load_state_dict({k: v.float() for k, v in load_file(f"{folder}/model.safetensors").items()})
+    for weight in model.parameters():
+        weight.requires_grad_(False)
+    return model.to(device).eval()
+
+
+def save(tensors, path):
+    """What engine/cpu/scorer_weights.h reads, by name; bf16, as the model's weights."""
+    save_file({k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in tensors.items()}, path,
+              metadata={"format": "pt"})
+
+
+def sessions(tool, scratch, tasks, split, seed, count, tokens, questions):
+    """Sessions of several tasks, shuffled by the seed: (ids, marks), [count * tasks][tokens]."""
+    parts = [task_data.make(tool, f"{scratch}/{task}-{tokens}-{questions}-{seed}", task, split, seed, count,
+                            tokens, questions) for task in tasks]
+    order = np.random.default_rng(seed).permutation(count * len(tasks))
+    return tuple(np.concatenate([part[i] for part in parts])[order] for i in range(2))
+
+
+def answer_begins(marks):
+    """Where outputs begin, [sessions][turns], filled up with -1; what is scored and what is called count alike."""
+    said = marks > 0
+    begins = said & ~np.pad(said, ((0, 0), (1, 0)))[:, :-1]
+    turns = int(begins.sum(1).max())
+    out = np.full((len(marks), turns), -1)
+    for row, own in enumerate(begins):
+        at = np.nonzero(own)[0]
+        out[row, :len(at)] = at
+    return out
+
+
+def layers_of(model, ids):
+    """Of each layer: (attention's input after its norm [B][T][D], q [B][Hq][T][d], k [B][Hq][T][d])."""
+    x = model.embed(ids)
+    cos, sin = llama.rotation(model.shape, torch.arange(ids.shape[1], device=ids.device))
+    for layer in model.model.layers:
+        hidden = layer.input_layernorm(x)
+        q, k, _ = layer.self_attn.heads(hidden, cos, sin)
+        yield hidden, q, k
+        x = layer(x, cos, sin)
+
+
+def most_looked(q, k, group, seen):
+    """Per KV head, the largest attention that any row gives a key: [B][H][T]. q [B][Hq][R][d], k [B][Hq][T][d], seen
+    [B][R][T]: which keys the softmax of a row is over."""
+    scores = (q @ k.transpose(2, 3)) / math.sqrt(q.shape[3])
+    probabilities = torch.softmax(scores.masked_fill(~seen[:, None], -torch.inf), -1).nan_to_num(0)
+    most = probabilities.amax(2)
+    return most.view(most.shape[0], -1, group, most.shape[2]).amax(2)
+
+
+def schedule(optimizer, peak, step, steps):
+    """Warm-up over 5 %, then a cosine to nothing."""
+    warm = max(1, steps // 20)
+    rate = peak * min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
+    for group in optimizer.param_groups:
+        group["lr"] = rate

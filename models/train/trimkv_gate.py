@@ -1,0 +1,111 @@
+"""Trains TrimKV's gate (METHODS 1.8) for a checkpoint that train.py wrote.
+
+  python3 models/train/trimkv_gate.py --kvtwin=... --model=models/tiny/tasks-6x256 --out=trimkv.safetensors
+
+A gate gives every token of every KV head a beta below 1; attention to it fades as beta^(t-p). Only the gates learn: answers
+must stay right although what the betas add up to, averaged over rows, may not be above the capacity (--cells).
+"""
+
+import argparse
+import math
+import tempfile
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import frozen
+import llama
+import task_data
+
+TASKS = ["multi_key", "variable_tracking", "old_result", "question_first", "multi_value"]
+
+
+class Gate(torch.nn.Module):
+    """One layer's. Shapes: kernels/score_gate.h."""
+
+    def __init__(self, shape, width, source):
+        super().__init__()
+        draw = lambda *size: torch.nn.Parameter(torch.randn(size, generator=source) / math.sqrt(size[-1]))
+        self.w1, self.b1 = draw(width, shape.hidden), torch.nn.Parameter(torch.zeros(width))
+        self.w2 = draw(shape.kv_heads, width)
+        self.b2 = torch.nn.Parameter(torch.full((shape.kv_heads,), 8.0))
+
+    def forward(self, x):
+        """log beta, [B][H][T]."""
+        return F.logsigmoid(F.silu(x @ self.w1.T + self.b1) @ self.w2.T + self.b2).transpose(1, 2)
+
+
+def faded(model, gates, ids):
+    """(logits, per layer [B][H]: how many cells of it a mean row still holds). What a row gives a key fades with its age."""
+    shape, t = model.shape, ids.shape[1]
+    at = torch.arange(t, device=ids.device)
+    cos, sin = llama.rotation(shape, at)
+    age = (at[:, None] - at[None]).clamp(min=0).float()
+    hidden_from = at[None] > at[:, None]
+    x, held = model.embed(ids), []
+    for layer, gate in zip(model.model.layers, gates):
+        normed = layer.input_layernorm(x)
+        q, k, v = layer.self_attn.heads(normed, cos, sin)
+        fade = gate(normed)[:, :, None, :] * age  # [B][H][T][T]
+        held.append(fade.exp().masked_fill(hidden_from, 0).sum(-1))
+        scores = (q @ k.transpose(2, 3)) / math.sqrt(shape.head_dim)
+        scores = scores + fade.repeat_interleave(shape.query_heads // shape.kv_heads, 1)
+        y = torch.softmax(scores.masked_fill(hidden_from, -torch.inf), -1) @ v
+        x = x + layer.self_attn.o_proj(y.transpose(1, 2).flatten(2))
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+    return model.lm_head(model.model.norm(x)), torch.stack(held)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kvtwin", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--cells", type=int, default=64, help="of a head, that may be held on average")
+    parser.add_argument("--capacity", type=float, default=1.0, help="weight of what is held beyond that")
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=60, help="stops after so long, whatever the steps")
+    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--batch", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=384)
+    parser.add_argument("--questions", type=int, default=12)
+    parser.add_argument("--sessions", type=int, default=1600, help="of each task")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    model = frozen.load(args.model, args.device)
+    ids, marks = frozen.sessions(args.kvtwin, tempfile.mkdtemp(), TASKS, "train", 3_000 + args.seed, args.sessions,
+                                 args.tokens, args.questions)
+    source = torch.Generator().manual_seed(args.seed)
+    gates = torch.nn.ModuleList(Gate(model.shape, args.width, source) for _ in range(model.shape.layers)).to(args.device)
+    optimizer = torch.optim.AdamW(gates.parameters(), lr=args.rate, weight_decay=0.0)
+    began = time.time()
+    for step in range(args.steps):
+        first = step * args.batch % (len(ids) - args.batch + 1)
+        inputs, wanted, weights = task_data.to_batch(ids[first:first + args.batch], marks[first:first + args.batch],
+                                                     args.device)
+        logits, held = faded(model, gates, inputs)
+        each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+        answers = (each * weights.flatten()).sum() / weights.sum()
+        above = F.relu(held - args.cells).mean() / args.cells
+        loss = answers + args.capacity * above
+        frozen.schedule(optimizer, args.rate, step, args.steps)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(gates.parameters(), 1.0)
+        optimizer.step()
+        if step % 50 == 0 or step + 1 == args.steps:
+            print(f"trimkv step {step} answers {answers.item():.4f} held {held[..., -1].mean().item():.1f} above "
+                  f"{above.item():.3f} {time.time() - began:.0f} s", flush=True)
+        if time.time() - began > args.seconds:
+            print(f"trimkv stopped at step {step}: {args.seconds} s are over", flush=True)
+            break
+    frozen.save({f"layers.{i}.gate.{name}": value for i, gate in enumerate(gates)
+                 for name, value in gate.named_parameters()}, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+#include "scenarios/evaluate/cells.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/metrics.h"
+#include "engine/metrics_summary.h"
+#include "scenarios/compose_parts.h"
+#include "traces/formats.h"
+#include "traces/make_task.h"
+#include "traces/writer.h"
+
+namespace kvtwin {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kBatch = 8;  // that the limits of scenarios/quality are made for
+
+// Pushes what comes into two sinks.
+class Both final : public TraceSink {
+ public:
+  Both(TraceSink* first, TraceSink* second) : first_(*first), second_(*second) {}
+  Result<void> header(const v1::TraceHeader& header) override {
+    if (auto ok = first_.header(header); !ok) return ok;
+    return second_.header(header);
+  }
+  Result<void> shared_spans(const v1::SharedSpanTable& table) override {
+    if (auto ok = first_.shared_spans(table); !ok) return ok;
+    return second_.shared_spans(table);
+  }
+  Result<void> session(const v1::Session& session) override {
+    if (auto ok = first_.session(session); !ok) return ok;
+    return second_.session(session);
+  }
+  Result<void> done() override {
+    if (auto ok = first_.done(); !ok) return ok;
+    return second_.done();
+  }
+
+ private:
+  TraceSink& first_;
+  TraceSink& second_;
+};
+
+fs::path trace_path(const EvaluateRequest& request, const std::string& task) {
+  const std::string name =
+      request.shards == 1 ? fmt::format("{}.trace", task) : fmt::format("{}.{}.trace", task, request.shard);
+  return fs::absolute(fs::path(request.out) / "tasks" / name);
+}
+
+std::vector<std::string> cell_sets(const EvaluateRequest& request, const std::string& trace,
+                                   const std::string& world) {
+  const uint32_t batch = request.batch > 0 ? request.batch : kBatch;
+  std::vector<std::string> out = {"world=" + world,
+                                  "clock=wall",
+                                  "trace.format=kvtwin",
+                                  "trace.path=" + trace,
+                                  "replay.arrivals=fixed_population",
+                                  fmt::format("replay.population={}", batch)};
+  out.insert(out.end(), request.sets.begin(), request.sets.end());
+  return out;
+}
+
+// Limits that grow with the batch: steps and pages for as many calls as run at once.
+std::vector<std::string> batch_sets(const EvaluateRequest& request, const Scenario& scenario) {
+  if (request.batch == 0) return {};
+  const uint64_t pages = scenario.values.memory().gpu_pages();
+  std::vector<std::string> out = {
+      fmt::format("limits.calls_max={}", request.batch),
+      fmt::format("limits.step_tokens_max={}",
+                  std::max(scenario.values.limits().step_tokens_max(), 128 * request.batch))};
+  if (pages > 0)
+    out.push_back(fmt::format("memory.gpu_pages={}", std::max(pages, pages * request.batch / kBatch)));
+  return out;
+}
+
+// Bytes of one token of KV, all layers and heads. A page is one head group's.
+double bytes_per_token(const Composed& composed) {
+  const auto groups = static_cast<double>(page_groups(composed.options.engines.front().policies));
+  return groups * static_cast<double>(composed.facts.front().page_bytes) / composed.facts.front().page_tokens;
+}
+
+// Of `cells` that a head keeps, the share that a decode reads, mean over layers.
+double read_share(const Composed& composed, double cells) {
+  const PolicySet& policies = composed.options.engines.front().policies;
+  if (policies.retrieval == "all" || cells == 0) return 1;
+  const double dense =
+      static_cast<double>(std::min(policies.retrieval_spec.layers_dense, composed.llm.layers)) /
+      composed.llm.layers;
+  const double chosen = std::min(1.0, policies.retrieval_spec.budget_tokens / cells);
+  return dense + (1 - dense) * chosen;
+}
+
+}  // namespace
+
+Mistake joined(const Mistakes& mistakes) {
+  Mistake out = mistakes.front();
+  if (mistakes.size() > 1) out.what += fmt::format(" (and {} more)", mistakes.size() - 1);
+  return out;
+}
+
+TaskTrace::~TaskTrace() {
+  std::error_code ignored;
+  if (temporary) fs::remove(path, ignored);
+}
+
+Result<const TaskTrace*> TaskTraces::of(const std::string& task) {
+  if (const auto known = made_.find(task); known != made_.end()) return known->second.get();
+  TaskOptions options{.task = task,
+                      .split = "test",
+                      .sessions = 10,
+                      .seed = request_.seed,
+                      .tokens = request_.tokens,
+                      .questions = request_.per_session};
+  TaskKey probe;
+  if (Result<void> ok = make_task(options, &probe); !ok) return tl::unexpected<Mistake>(ok.error());
+  options.sessions =
+      std::max<uint64_t>(1, (10 * request_.questions + probe.questions() - 1) / probe.questions());
+  std::error_code failed;
+  fs::create_directories(fs::path(request_.out) / "tasks", failed);
+  if (failed) return mistake(request_.out, "cannot be made: " + failed.message(), "choose another --out");
+  auto out = std::make_unique<TaskTrace>();
+  // Another process may write the same trace at the same time: each shard has files of its own.
+  out->path = trace_path(request_, task);
+  out->temporary = request_.shards > 1;
+  TraceWriter writer(out->path);
+  Both both(&writer, &out->key);
+  if (Result<void> ok = make_task(options, &both); !ok) return tl::unexpected<Mistake>(ok.error());
+  return (made_[task] = std::move(out)).get();
+}
+
+Result<std::vector<Cell>> plan_cells(const EvaluateRequest& request, TaskTraces* traces) {
+  std::vector<Cell> out;
+  for (const std::string& path : request.scenarios) {
+    const Result<const TaskTrace*> any = traces->of(request.tasks.front());
+    if (!any) return tl::unexpected<Mistake>(any.error());
+    // Whether it has a budget depends neither on the budget's size nor on the trace.
+    const tl::expected<Scenario, Mistakes> scenario =
+        load_scenario(path, cell_sets(request, (*any)->path, request.worlds.front()));
+    if (!scenario) return tl::unexpected<Mistake>(joined(scenario.error()));
+    const bool budgeted = !budget_sets(*scenario, 1, 1).empty();
+    const std::string model = fs::path(scenario->values.cpu().checkpoint()).filename().string();
+    for (const uint32_t budget : budgeted ? request.budgets : std::vector<uint32_t>{0}) {
+      for (const std::string& task : request.tasks) {
+        Cell cell;
+        cell.row.policy = fs::path(path).stem().string();
+        cell.row.task = task, cell.row.budget = budget;
+        cell.row.model = model;
+        cell.row.asked = fmt::format("tokens={} per_session={} seed={}", request.tokens, request.per_session,
+                                     request.seed);
+        cell.scenario = path;
+        const fs::path folder = fs::path(request.out) / "cells";
+        cell.file = (folder / fmt::format("{}.{}.{}.json", cell.row.policy, budget, task)).string();
+        out.push_back(std::move(cell));
+      }
+    }
+  }
+  return out;
+}
+
+tl::expected<Scenario, Mistakes> cell_scenario(const EvaluateRequest& request, const Cell& cell,
+                                               const TaskTrace& trace, const std::string& world) {
+  std::vector<std::string> sets = cell_sets(request, trace.path, world);
+  tl::expected<Scenario, Mistakes> scenario = load_scenario(cell.scenario, sets);
+  if (!scenario) return scenario;
+  std::vector<std::string> more = batch_sets(request, *scenario);
+  if (cell.row.budget > 0) {
+    for (const std::string& set : budget_sets(*scenario, cell.row.budget, trace.key.prompt_mean()))
+      more.push_back(set);
+  }
+  // What the user sets has the last word.
+  sets.insert(sets.end() - static_cast<ptrdiff_t>(request.sets.size()), more.begin(), more.end());
+  return load_scenario(cell.scenario, sets);
+}
+
+Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityRow* row) {
+  tl::expected<Composed, Mistakes> composed = compose(scenario);
+  if (!composed) return tl::unexpected<Mistake>(joined(composed.error()));
+  if (!composed->tokens)
+    return mistake(scenario.where("model.name"),
+                   fmt::format("has a vocabulary of {}, tasks have another", composed->llm.vocab),
+                   "a model that was trained on tasks: models/tiny/tasks-6x256");
+  Answers answers(&*composed, &trace.key);
+  composed->samples = &answers;
+  composed->step_time = Duration{1'000'000};
+  Metrics metrics(composed->facts);
+  const Result<std::unique_ptr<ValuesWorld>> world = make_values_world(scenario, *composed, false);
+  if (!world) return tl::unexpected<Mistake>(world.error());
+  Client* const client = (*world)->watch(composed->client.get());
+  const Result<SimulatedEnd> end = (*world)->run(scenario, &*composed, client, {&metrics});
+  if (!end) return tl::unexpected<Mistake>(end.error());
+  const Summary sum = summarise(metrics);
+  row->world = scenario.values.world();
+  row->prompt_mean = trace.key.prompt_mean();
+  row->answers = answers.totals();
+  row->reads_raw = sum.reads_raw, row->reads_effective = sum.reads_effective;
+  row->reused = sum.reused_tokens, row->reused_live = sum.reused_live;
+  row->tokens_computed = end->tokens_computed, row->samples = end->samples_digest;
+  if (sum.output_tokens > sum.finished) {
+    const double decodes = static_cast<double>(sum.output_tokens - sum.finished);
+    const double cells = static_cast<double>(sum.reads_effective) / decodes;
+    row->kv_bytes_mean = cells * bytes_per_token(*composed);
+    row->kv_read_bytes_mean = row->kv_bytes_mean * read_share(*composed, cells);
+  }
+  return {};
+}
+
+std::vector<std::string> budget_sets(const Scenario& scenario, uint32_t cells, double prompt_mean) {
+  const v1::Policies& axes = scenario.values.policies();
+  if (axes.retrieval() != "all") return {fmt::format("policies.retrieval_options.budget_tokens={}", cells)};
+  if (axes.budget() == "all") return {};
+  const v1::BudgetOptions& options = axes.budget_options();
+  if (axes.layout() == "arena" && cells > options.sinks()) {  // a ring holds nothing but sinks and window
+    return {fmt::format("policies.budget_options.cells={}", cells),
+            fmt::format("policies.budget_options.window={}", cells - options.sinks())};
+  }
+  if (options.cells() > 0) return {fmt::format("policies.budget_options.cells={}", cells)};
+  return {fmt::format("policies.budget_options.ratio={:.6f}", std::min(1.0, cells / prompt_mean))};
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,90 @@
+#include "scenarios/evaluate/collect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <tuple>
+
+#include "models/textproto.h"
+
+namespace kvtwin {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Name = std::tuple<std::string, uint32_t, std::string>;
+Name name_of(const QualityRow& row) { return {row.policy, row.budget, row.task}; }
+
+bool better(const QualityRow& one, const QualityRow& other) {
+  if (one.refused.empty() != other.refused.empty()) return one.refused.empty();
+  return one.answers.questions > other.answers.questions;
+}
+
+Result<std::vector<QualityRow>> read_cells(const std::string& folder) {
+  std::vector<QualityRow> out;
+  std::error_code failed;
+  for (const fs::directory_entry& file : fs::directory_iterator(fs::path(folder) / "cells", failed)) {
+    if (file.path().extension() != ".json") continue;
+    const std::string path = file.path().string();
+    const Result<std::string> text = read_text_file(path);
+    if (!text) return tl::unexpected<Mistake>(text.error());
+    const std::optional<QualityRow> row = row_from_json(*text);
+    if (!row)
+      return mistake(path, "is no cell as this version of kvtwin writes it",
+                     "kvtwin evaluate --out makes it");
+    out.push_back(*row);
+  }
+  if (out.empty()) return mistake(folder, "has no cells", "a folder that kvtwin evaluate made with --out");
+  std::sort(out.begin(), out.end(),
+            [](const QualityRow& a, const QualityRow& b) { return name_of(a) < name_of(b); });
+  return out;
+}
+
+// What all rows of one table share.
+struct Kind {
+  std::string model;
+  std::map<std::string, std::string> asked;  // by task
+
+  Result<void> take(const std::string& folder, const QualityRow& row) {
+    if (model.empty()) model = row.model;
+    if (row.model != model)
+      return mistake(folder, fmt::format("has rows of model {}, others are of {}", row.model, model),
+                     "collect evaluations of one model");
+    std::string& known = asked[row.task];
+    if (known.empty()) known = row.asked;
+    if (row.asked != known)
+      return mistake(folder, fmt::format("asked task {} with {}, others with {}", row.task, row.asked, known),
+                     "collect evaluations with the same --tokens, --per-session and --seed");
+    return {};
+  }
+};
+
+}  // namespace
+
+Result<void> collect(const std::vector<std::string>& folders, std::vector<QualityRow>* rows) {
+  if (folders.empty()) return {};
+  Kind kind;
+  std::map<Name, size_t> at;
+  for (const QualityRow& row : *rows) {
+    if (Result<void> ok = kind.take("this evaluation", row); !ok) return ok;
+    at.emplace(name_of(row), at.size());
+  }
+  for (const std::string& folder : folders) {
+    const Result<std::vector<QualityRow>> found = read_cells(folder);
+    if (!found) return tl::unexpected<Mistake>(found.error());
+    for (const QualityRow& row : *found) {
+      if (Result<void> ok = kind.take(folder, row); !ok) return ok;
+      const auto [place, fresh] = at.emplace(name_of(row), rows->size());
+      if (fresh) {
+        rows->push_back(row);
+      } else if (better(row, (*rows)[place->second])) {
+        (*rows)[place->second] = row;
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace kvtwin

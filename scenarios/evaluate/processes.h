@@ -1,0 +1,22 @@
+// An evaluation in several processes of this machine.
+
+#ifndef KVTWIN_SCENARIOS_EVALUATE_PROCESSES_H_
+#define KVTWIN_SCENARIOS_EVALUATE_PROCESSES_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "scenarios/evaluate/evaluate.h"
+
+namespace kvtwin {
+
+// Leaves the files of all cells in request.out, computed by `processes` at once of `program`, four shards for
+// each: a crash costs its shard, and evaluate() finds what is missing. `told` gets what a process wrote on
+// stderr. Mistakes: as evaluate(); no process can be started.
+Result<void> evaluate_in_processes(const EvaluateRequest& request, const std::string& program,
+                                   uint32_t processes, const std::function<void(const std::string&)>& told);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_EVALUATE_PROCESSES_H_

@@ -1,0 +1,41 @@
+// SampledEngine: an engine that computes values, whose samples somebody watches.
+
+#ifndef KVTWIN_SCENARIOS_SAMPLED_ENGINE_H_
+#define KVTWIN_SCENARIOS_SAMPLED_ENGINE_H_
+
+#include <span>
+
+#include "engine/imposed_source.h"
+#include "scenarios/compose.h"
+
+namespace kvtwin {
+
+// `Engine`: cpu::CpuEngine or cuda::CudaEngine. Both must outlive this.
+template <typename Engine>
+class SampledEngine final : public ImposableSource {
+ public:
+  SampledEngine(Engine* engine, SampleWatcher* watcher) : engine_(*engine), watcher_(*watcher) {}
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    engine_.step(launch, offset, values);
+    const size_t count = engine_.samples().size();
+    if (count == 0) return;
+    const auto& logits = engine_.logits();  // of a GPU: a copy
+    const size_t vocab = logits.size() / count;
+    for (size_t i = 0; i < count; ++i) {
+      const auto& sample = engine_.samples()[i];
+      watcher_.sampled(sample.call, sample.position, sample.token,
+                       std::span<const float>(logits).subspan(i * vocab, vocab));
+    }
+  }
+  void told(const Command& command) override { engine_.told(command); }
+  void impose(const StepValues* given) override { engine_.impose(given); }
+
+ private:
+  Engine& engine_;
+  SampleWatcher& watcher_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_SAMPLED_ENGINE_H_
