@@ -183,6 +183,10 @@ uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Comp
     return 0u;
   };
   if (bytes == 0) return 0;
+  if (values.memory().host_bytes() == 0) {
+    return wrong("the disk stands behind a host tier, and there is none",
+                 "--set=memory.host_bytes=N gives one; or --set=memory.disk_bytes=0");
+  }
   if (values.world() == "cuda") {
     return wrong("the CUDA engine has no disk tier",
                  "use --world=sim or --world=cpu, or --set=memory.disk_bytes=0");
