@@ -7,7 +7,6 @@ using namespace kvtwin::testing;
 namespace {
 
 const std::string kAgents = KVTWIN_SOURCE_DIR "/scenarios/coding_agents_small.textproto";
-const std::string kTiny = KVTWIN_SOURCE_DIR "/scenarios/search_tiny.textproto";
 
 Outcome run_with(const Folder& folder, const std::string& scenario, std::vector<std::string> more) {
   more.insert(more.begin(), {"run", scenario, "--quiet"});
@@ -45,21 +44,6 @@ TEST_CASE("disk: prefixes that the host has no room for come back from there; lo
       run_with(folder, kAgents, with(kSmall, {kDisk, "--no-write", "--set=simulation.fold=false"}));
   CHECK(after(single.out, "\"decisions\":") == after(disk.out, "\"decisions\":"));
   CHECK(json_number(single.out, "elapsed_s") == json_number(disk.out, "elapsed_s"));
-}
-
-TEST_CASE("disk: on real values, what was on the disk is what it was") {
-  const Folder folder;
-  const std::vector<std::string> words = {"--world=cpu", "--no-write", "--set=replay.sessions_max=2",
-                                          "--clock=virtual"};
-  const Outcome plain = run_with(folder, kTiny, with(words, {"--set=limits.prefix_cache=false"}));
-  REQUIRE_MESSAGE(plain.status == 0, plain.err);
-  const Outcome disk =
-      run_with(folder, kTiny,
-               with(words, {"--set=memory.host_bytes=400000", "--set=memory.disk_bytes=100000000",
-                            "--set=memory.gpu_pages=210"}));
-  REQUIRE_MESSAGE(disk.status == 0, disk.err);
-  CHECK(std::stoul(after(disk.out, "  disk")) > 100);
-  CHECK(after(disk.out, "samples=") == after(plain.out, "samples="));
 }
 
 TEST_CASE("disk: what cannot be is said with its place and the way out, status 2") {
