@@ -157,7 +157,8 @@ class Metrics : public Observer {
   const Series& running() const { return running_; }
   const Series& waiting() const { return waiting_; }
   const Series& pages_held() const { return pages_series_; }
-  // Over all engines; times as EngineTotals has them: busy, hidden, exposed. Integrals of the rates are bytes.
+  // Over all engines; times as EngineTotals has them: busy, hidden, exposed. Integrals of the rates are
+  // bytes.
   const Series& pages_cached() const { return cached_; }
   const Series& pages_host() const { return host_pages_; }
   const Series& time_steps() const { return steps_; }

@@ -1,15 +1,15 @@
 // PrefixBound: how much of its prompts a run could have found in the cache at best.
 //
-// It watches a run and afterwards plays the run's own sequence of admissions and ends to a cache of as many pages
-// that knows the future and lets go of the page that is needed last (L. A. Belady, IBM Systems Journal 5(2), 1966).
-// Who needs a page needs all before it, so the pages needed last are tails of paths, and the order of Belady never
-// leaves a hole. It is a bound for *this* sequence: a better cache would make calls end earlier, and a client that
-// waits for its answers send others earlier.
+// It watches a run and afterwards plays the run's own sequence of admissions and ends to a cache of as many
+// pages that knows the future and lets go of the page that is needed last (L. A. Belady, IBM Systems Journal
+// 5(2), 1966). Who needs a page needs all before it, so the pages needed last are tails of paths, and the
+// order of Belady never leaves a hole. It is a bound for *this* sequence: a better cache would make calls end
+// earlier, and a client that waits for its answers send others earlier.
 //
-// Where it cannot know, it says too much rather than too little: a prompt's pages take room when its first token
-// exists (not while they are computed, chunk by chunk), an output's when the call ends; pages that are not full,
-// and pages that an admission policy keeps back, take none. A preempted call leaves behind all that it will ever
-// compute.
+// Where it cannot know, it says too much rather than too little: a prompt's pages take room when its first
+// token exists (not while they are computed, chunk by chunk), an output's when the call ends; pages that are
+// not full, and pages that an admission policy keeps back, take none. A preempted call leaves behind all that
+// it will ever compute.
 //
 // Not covered: tiers below the gpu, calls that move between engines, layouts that share snapshots instead of
 // pages, two formats (their engines' reuse may pass it).
@@ -31,8 +31,8 @@ class PrefixBound : public Observer {
   void saw_event(Instant now, EngineId engine, const Event& event) override;
   void saw_command(Instant now, const Command& command) override;
 
-  // Tokens found at first admission (metrics.h), summed over engines. O(pages of all prompts); about 30 bytes for
-  // each page that was ever computed.
+  // Tokens found at first admission (metrics.h), summed over engines. O(pages of all prompts); about 30 bytes
+  // for each page that was ever computed.
   uint64_t reused_tokens() const;
 
  private:

@@ -3,8 +3,9 @@
 // Decodes alone: linear in their mean context; linear in their number between points of the same kernel
 // regime only (see the constructor). Beside prefill chunks: linear in the chunk, its context, the decodes and
 // their context, for the chunk with most work; every other chunk adds what it costs alone above the smallest
-// measured one. Where nothing was measured beside chunks, chunk and decodes add up. Unequal contexts move a batch towards the time of its longest call by the measured share
-// alpha (SkewPoint), interpolated in log-log.
+// measured one. Where nothing was measured beside chunks, chunk and decodes add up. Unequal contexts move a
+// batch towards the time of its longest call by the measured share alpha (SkewPoint), interpolated in
+// log-log.
 
 #ifndef KVTWIN_MODELS_ATTENTION_TABLE_H_
 #define KVTWIN_MODELS_ATTENTION_TABLE_H_

@@ -8,7 +8,8 @@
 //
 // What a profile of another tool does not have, its meta.yaml must say (import_vidur.h writes such):
 //   not_measured: [output_head]  no per_sequence.csv: head and sampler come from the roofline
-//   not_measured: [mixed]        nothing was measured beside prefill chunks: their attention and that of decodes
+//   not_measured: [mixed]        nothing was measured beside prefill chunks: their attention and that of
+//   decodes
 //                                are launches of their own, and add up
 //
 // Nothing is interpolated here: table_cost.h says how the numbers are used.

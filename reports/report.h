@@ -22,8 +22,8 @@ struct ReportRun {
   std::string summary;  // a flat JSON object: the result as programs read it
   CallsTable calls;
   std::string heads;  // heads.json, a JSON object; "": all heads hold the same
-  // Of timeline.json: a JSON object with names and spans [engine, row, name, from s, to s, pages]; row 0 steps, 1 host
-  // to gpu, 2 gpu to host. "": none was written.
+  // Of timeline.json: a JSON object with names and spans [engine, row, name, from s, to s, pages]; row 0
+  // steps, 1 host to gpu, 2 gpu to host. "": none was written.
   std::string timeline;
 };
 

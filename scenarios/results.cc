@@ -78,9 +78,12 @@ void fill_series(const char* name, const char* unit, const Series& in, v1::RunRe
 // Tiers, and copies beside compute. What never was is left out; bytes per ns are GB/s.
 void fill_moved(const Metrics& metrics, v1::RunResult* out) {
   const std::tuple<const char*, const char*, const Series&> all[] = {
-      {"pages_cached", "pages", metrics.pages_cached()},   {"pages_host", "pages", metrics.pages_host()},
-      {"time_steps", "engines", metrics.time_steps()},     {"time_hidden", "engines", metrics.time_hidden()},
-      {"time_exposed", "engines", metrics.time_exposed()}, {"rate_in", "GB/s", metrics.rate_in()},
+      {"pages_cached", "pages", metrics.pages_cached()},
+      {"pages_host", "pages", metrics.pages_host()},
+      {"time_steps", "engines", metrics.time_steps()},
+      {"time_hidden", "engines", metrics.time_hidden()},
+      {"time_exposed", "engines", metrics.time_exposed()},
+      {"rate_in", "GB/s", metrics.rate_in()},
       {"rate_out", "GB/s", metrics.rate_out()}};
   for (const auto& [name, unit, series] : all) {
     const std::vector<uint64_t>& sums = series.integrals();

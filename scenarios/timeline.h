@@ -1,6 +1,6 @@
-// Timeline keeps what ran between two instants: of each engine its steps, transfers, calls and counts. As JSON
-// (trace events, which chrome://tracing and ui.perfetto.dev open; the report draws them) and as Perfetto's own
-// protocol buffers.
+// Timeline keeps what ran between two instants: of each engine its steps, transfers, calls and counts. As
+// JSON (trace events, which chrome://tracing and ui.perfetto.dev open; the report draws them) and as
+// Perfetto's own protocol buffers.
 
 #ifndef KVTWIN_SCENARIOS_TIMELINE_H_
 #define KVTWIN_SCENARIOS_TIMELINE_H_
@@ -70,8 +70,8 @@ class Timeline : public Observer {
 
   // timeline.json.
   std::string json() const;
-  // timeline.perfetto-trace: TracePackets of one sequence, in order of time. What overlaps stands in lanes of its
-  // own, because slices of one Perfetto track must lie within each other.
+  // timeline.perfetto-trace: TracePackets of one sequence, in order of time. What overlaps stands in lanes of
+  // its own, because slices of one Perfetto track must lie within each other.
   std::string perfetto() const;
 
  private:

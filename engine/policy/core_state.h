@@ -174,15 +174,15 @@ struct Core::State {
   void on(const CallReady& event);
   void on(const CallCancelled& event);
   void on(const SessionHint& event);  // core_hints.cc
-  void on(const StepDone& event);  // core_steps.cc
+  void on(const StepDone& event);     // core_steps.cc
   void on(const TransferDone& event);
   void on(const TransferFailed& event);
   void on(const Timer& event);
   void on(const PagesTaken& event);  // core_handover.cc
   // core_hints.cc
-  PrefixIndex& prefixes();                 // whichever tree this engine's prefixes stand in
-  void session_here(SessionId session);    // a call of it has come
-  void session_left(SessionId session);    // and has gone
+  PrefixIndex& prefixes();               // whichever tree this engine's prefixes stand in
+  void session_here(SessionId session);  // a call of it has come
+  void session_left(SessionId session);  // and has gone
   bool reject(const CallReady& event);
   void end_call(Slot slot);
   void forget(Slot slot);

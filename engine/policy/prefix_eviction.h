@@ -7,8 +7,9 @@
 //                  keeps agents' KV by how many steps of a known workflow are left; here it is the client's
 //                  word alone (events.h, SessionHint), the mean of the session's pauses so far.
 //   cost_aware     GreedyDual-Size-Frequency (L. Cherkasova, HPL-98-69R1, 1998): rank = floor + uses x cost /
-//                  size, the floor being the highest rank that was ever evicted, as it was at the last use. Cost
-//                  over size is the work of computing one token again, which grows with what stands before it.
+//                  size, the floor being the highest rank that was ever evicted, as it was at the last use.
+//                  Cost over size is the work of computing one token again, which grows with what stands
+//                  before it.
 //
 // A rank is computed when a leaf becomes evictable and when what it depends on changes. To add one: a
 // prefix_eviction_<name>.cc, a line in registry.cc, a table test.
@@ -23,8 +24,8 @@
 
 namespace kvtwin {
 
-// Of the sessions that used a prefix, the one that needs it most: has ended, was given up, or nobody said anything
-// of it | should come back | has a call here.
+// Of the sessions that used a prefix, the one that needs it most: has ended, was given up, or nobody said
+// anything of it | should come back | has a call here.
 enum class Awaited : uint8_t { kNo, kExpected, kHere };
 
 struct PrefixUse {

@@ -4,8 +4,8 @@ namespace kvtwin {
 namespace {
 
 // The two highest bits say how much it is awaited; below them LRU's stamp: 2^62 uses before it would spill.
-// Not by when a session is expected: that found less than LRU. Whoever comes back soon may still queue for long,
-// and pauses are too scattered for their mean to order them.
+// Not by when a session is expected: that found less than LRU. Whoever comes back soon may still queue for
+// long, and pauses are too scattered for their mean to order them.
 class SessionAware final : public PrefixEviction {
  public:
   uint64_t rank(const PrefixUse& use) const override {

@@ -202,9 +202,9 @@ class PrefixIndex {
     uint64_t name_space = 0;
     uint64_t hash = 0;  // of (parent, name space, first page)
     std::vector<UnitRun> runs;
-    std::vector<PageId> gpu;     // of the first gpu.size() pages; kNoPage: a hole
-    std::vector<PageId> host;    // copies below, on host or disk; kNoPage: none; empty: none at all
-    std::vector<uint16_t> dead;  // cells per page; empty: none
+    std::vector<PageId> gpu;         // of the first gpu.size() pages; kNoPage: a hole
+    std::vector<PageId> host;        // copies below, on host or disk; kNoPage: none; empty: none at all
+    std::vector<uint16_t> dead;      // cells per page; empty: none
     std::vector<uint32_t> sessions;  // that used it, or something below it
 
     uint32_t gpu_pages() const { return static_cast<uint32_t>(gpu.size()) - holes; }

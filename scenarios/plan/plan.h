@@ -37,9 +37,9 @@ struct KnownLoss {
   double percent = 0;
 };
 Result<KnownLoss> parse_loss(std::string_view text);
-// From quality.csv of kvtwin evaluate: for each format that keeps every cell, how many percentage points fewer
-// answers are right than with full KV, a mean over the tasks that both were asked. What drops cells is left out:
-// its loss depends on budget and context, which are the evaluation's and not the plan's.
+// From quality.csv of kvtwin evaluate: for each format that keeps every cell, how many percentage points
+// fewer answers are right than with full KV, a mean over the tasks that both were asked. What drops cells is
+// left out: its loss depends on budget and context, which are the evaluation's and not the plan's.
 Result<std::vector<KnownLoss>> read_losses(const std::string& text, const std::string& path);
 
 struct PlanSpec {

@@ -25,9 +25,10 @@ struct PerfettoTrace {
   std::vector<std::string> processes;
 };
 
-// Wrong is: bytes that are no Trace, fields that the format has not, packets without a sequence id, a sequence that
-// does not begin by clearing its state, tracks that are described late, twice or below nobody, times that go back,
-// slices that end before they begin or overlap, counters on other tracks than counters' own.
+// Wrong is: bytes that are no Trace, fields that the format has not, packets without a sequence id, a
+// sequence that does not begin by clearing its state, tracks that are described late, twice or below nobody,
+// times that go back, slices that end before they begin or overlap, counters on other tracks than counters'
+// own.
 PerfettoTrace read_perfetto(const std::string& bytes);
 
 }  // namespace kvtwin::testing
