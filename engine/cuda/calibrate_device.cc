@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/cuda/calibration_tables.h"
 #include "engine/cuda/device_facts.h"
 #include "engine/cuda/step_bench.h"
 #include "models/measured_cost.h"
@@ -23,12 +24,6 @@ constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
 // forgets either in about as long (reports/validation/2026-11-22-h200.md).
 constexpr double kLoadWindowUs = 40e3, kLongLoadWindowUs = 800e3, kQuietUs = 50e3;
 constexpr uint32_t kLoadSteps = 8;
-constexpr uint32_t kLongChunk = 512;
-
-Measured less(const Measured& m, double us) {
-  const auto one = [us](double value) { return std::max(0.0, value - us); };
-  return {one(m.us), one(m.p10), one(m.p90)};
-}
 
 // What a step of these calls is to the cost model, in the middle of `steps` of them.
 struct BenchShape {
@@ -54,43 +49,17 @@ struct BenchShape {
 class Calibration {
  public:
   explicit Calibration(const CalibrationRequest& request)
-      : request_(request), shapes_(request.llm), rows_(calibrated_rows(request.quick)) {}
+      : request_(request),
+        shapes_(request.llm),
+        rows_(calibrated_rows(request.quick)),
+        tables_(shapes_.model, request.llm.layers) {}
 
   Result<MeasuredDevice> run();
 
  private:
-  using Sizes = std::map<std::pair<uint32_t, uint32_t>, Measured>;
-
-  // One operation of a point, and where its table has it.
-  struct Part {
-    std::string operation, shape;
-    uint32_t rows = 0, context = 0;
-    Measured time;       // of one, with an event
-    uint32_t count = 0;  // in the step
-    bool kept = true;    // a table wants it
-    bool attention = false;
-  };
-  struct Base {
-    Measured wall;
-    double attention = 0, host = 0;
-  };
-  struct Point {
-    std::vector<Part> parts;
-    Measured wall;
-    uint32_t events = 0;
-    bool chunk = false;
-    uint32_t rows = 0;  // tokens of the chunk, or calls that decode
-  };
-
   Result<void> make();
   Result<std::unique_ptr<StepBench>> bench(bool timed);
   void point(std::span<const BenchCall> calls, uint32_t padded, bool attention);
-  void keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
-            const Measured& value);
-  static double event_us(const Point& point);
-  void take_points();
-  Base take_first(const Point& point, double event);
-  void take_further(const Point& point, const Base& base);
   void decodes();
   void chunks();
   Result<void> launches();
@@ -114,9 +83,7 @@ class Calibration {
   const std::vector<uint32_t> rows_;
   std::unique_ptr<DeviceModel> model_;
   std::unique_ptr<StepBench> plain_, timed_;
-  std::map<uint32_t, double> launching_;  // by calls: what a decode step takes longer that is no graph
-  std::vector<Point> points_;
-  std::map<std::pair<std::string, std::string>, Sizes> tables_;
+  CalibrationTables tables_;
   MeasuredDevice out_;
 };
 
@@ -162,12 +129,6 @@ void Calibration::figure(const std::string& name, const char* unit, const std::v
   if (values.empty()) return;
   const Measured m = measured_of(values);
   out_.figures.push_back({name, unit, m.us, m.p10, m.p90});
-}
-
-// The first measurement of a size holds.
-void Calibration::keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
-                       const Measured& value) {
-  tables_[{operation, shape}].emplace(std::pair(rows, context), value);
 }
 
 // Decodes for a while: the clock recovers from chunks.
@@ -220,7 +181,7 @@ void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool 
                 {Operation::kSample, shapes_.vocab, samples, 0, true},
                 {Operation::kDecodeAttention, shapes_.heads, rows, context, attention},
                 {Operation::kChunkAttention, shapes_.heads, rows, context, attention}};
-  Point found;
+  TimedStep found;
   for (const auto& one : wanted) {
     const auto kind = static_cast<size_t>(one.operation);
     if (timed.count[kind] == 0) continue;
@@ -232,74 +193,12 @@ void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool 
   }
   found.wall = measured_of(plain.wall);
   found.chunk = chunk, found.rows = rows;
-  points_.push_back(std::move(found));
+  tables_.add(std::move(found));
   if (!chunk && attention && calls.front().context == kShortContext)
     figure(fmt::format("host starts a step of {} decodes", rows), "us", timed.issued);
   const Clocks clocks = device_clocks();
   out_.sm_mhz_min = std::min(out_.sm_mhz_min, clocks.sm), out_.memory_mhz = clocks.memory;
   out_.sm_mhz_max = std::max(out_.sm_mhz_max, clocks.sm);
-}
-
-// An event adds to the operation before it: the next one's start no longer overlaps its end, and where the
-// host is slow the device waits for it. By how much is what makes operations sum to more than the step takes:
-// the median over long chunks, for which no host is too slow (clocks make some of them show more, or
-// nothing); of another step, its own if that is more.
-double Calibration::event_us(const Point& point) {
-  double sum = 0;
-  for (const Part& part : point.parts) sum += part.time.us * part.count;
-  return (sum - point.wall.us) / point.events;
-}
-
-void Calibration::take_points() {
-  std::vector<double> events;
-  for (const Point& point : points_) {
-    if (point.chunk && point.rows >= kLongChunk) events.push_back(event_us(point));
-  }
-  const double event = events.empty() ? 0 : std::max(0.0, measured_of(events).us);
-  figure("an event adds to an operation", "us", {event});
-  std::map<std::pair<bool, uint32_t>, Base> bases;
-  std::vector<double> shares;
-  for (const Point& point : points_) {
-    const auto [found, is_new] = bases.try_emplace({point.chunk, point.rows});
-    if (!is_new) {
-      take_further(point, found->second);
-      continue;
-    }
-    found->second = take_first(point, std::max(event, event_us(point)));
-    shares.push_back(100 * found->second.host / point.wall.us);
-  }
-  figure("step beside its operations", "% of it", shares);
-}
-
-// Of the shortest context: what its operations do not explain of the step is the host's.
-Calibration::Base Calibration::take_first(const Point& point, double event) {
-  Base out{point.wall, 0, 0};
-  double sum = 0;
-  for (const Part& part : point.parts) {
-    const Measured net = less(part.time, event);
-    sum += net.us * part.count;
-    if (part.attention) out.attention = net.us;
-    if (part.kept) keep(part.operation.c_str(), part.shape, part.rows, part.context, net);
-  }
-  out.host = std::max(0.0, point.wall.us - sum);
-  const Measured host{out.host, std::max(0.0, out.host - (point.wall.us - point.wall.p10)),
-                      out.host + (point.wall.p90 - point.wall.us)};
-  keep(point.chunk ? "chunk host" : "decode host", shapes_.model, point.rows, 0, host);
-  if (const auto found = launching_.find(point.rows); !point.chunk && found != launching_.end())
-    keep("launched host", shapes_.model, point.rows, 0, less(host, -found->second));
-  return out;
-}
-
-// Of the same rows behind a longer context: whatever the step takes more is attention's. No event is in that.
-void Calibration::take_further(const Point& point, const Base& base) {
-  const double layers = request_.llm.layers;
-  for (const Part& part : point.parts) {
-    if (!part.attention || !part.kept) continue;
-    const double us = std::max(0.0, base.attention + (point.wall.us - base.wall.us) / layers);
-    keep(part.operation.c_str(), part.shape, part.rows, part.context,
-         {us, std::max(0.0, us - (point.wall.us - point.wall.p10) / layers),
-          us + (point.wall.p90 - point.wall.us) / layers});
-  }
 }
 
 // Every captured number of rows with short contexts, then contexts.
@@ -367,7 +266,7 @@ Result<void> Calibration::launched() {
     const std::vector<BenchCall> calls(count, BenchCall{1, kShortContext, true});
     const Measured graph = measured_of(plain_->measure(calls, count, 4, 14).wall);
     const Measured one_by_one = measured_of((*bench)->measure(calls, count, 4, 14).wall);
-    launching_[count] = std::max(0.0, one_by_one.us - graph.us);
+    tables_.set_launching(count, std::max(0.0, one_by_one.us - graph.us));
   }
   say("decodes without graphs are measured");
   return {};
@@ -390,7 +289,7 @@ void Calibration::after_load() {
       }
     }
     for (const auto& [load, values] : by_load)
-      keep("chunk after load", shapes_.model, tokens, load, measured_of(values));
+      tables_.keep("chunk after load", shapes_.model, tokens, load, measured_of(values));
   }
   figure("chunk load looks back", "ms", {kLoadWindowUs / 1e3});
   say("chunks behind quiet time are measured");
@@ -413,7 +312,7 @@ void Calibration::after_long_load() {
     }
     if (!by_load.contains(0)) by_load[0] = by_load.begin()->second;
     for (const auto& [load, values] : by_load)
-      keep("chunk after long load", shapes_.model, tokens, load, measured_of(values));
+      tables_.keep("chunk after long load", shapes_.model, tokens, load, measured_of(values));
   }
   figure("chunk load looks far back", "ms", {kLongLoadWindowUs / 1e3});
   say("chunks behind many others are measured");
@@ -424,8 +323,8 @@ void Calibration::copies() {
   for (const bool in : {true, false}) {
     for (const uint32_t pages : {1u, 4u, 16u, 64u, 256u, 1024u}) {
       if (request_.quick && pages > 64) continue;
-      keep(in ? "copy in" : "copy out", page, pages, 0,
-           measured_of(plain_->copies(in, pages, pages > 100 ? 5 : 10)));
+      tables_.keep(in ? "copy in" : "copy out", page, pages, 0,
+                   measured_of(plain_->copies(in, pages, pages > 100 ? 5 : 10)));
     }
   }
 }
@@ -437,7 +336,8 @@ void Calibration::copies_beside_steps() {
   for (const bool in : {true, false}) {
     for (const uint32_t pages : {1u, 4u, 16u, 64u}) {
       const StepBench::Beside found = plain_->copy_beside_steps(calls, in, pages, request_.quick ? 4 : 12);
-      keep(in ? "copy in beside steps" : "copy out beside steps", page, pages, 0, measured_of(found.copies));
+      tables_.keep(in ? "copy in beside steps" : "copy out beside steps", page, pages, 0,
+                   measured_of(found.copies));
       if (pages == 64)
         figure(fmt::format("decode of 8 x 1024 beside a copy {}", in ? "in" : "out"), "us", found.steps.wall);
     }
@@ -537,18 +437,10 @@ Result<MeasuredDevice> Calibration::run() {
   both_ways();
   copies_beside_steps();
   beside_copies();
-  take_points();
-  for (auto& [name, sizes] : tables_) {
-    MeasuredTable table{name.first, name.second, {}, {}, {}};
-    const bool flat =
-        std::all_of(sizes.begin(), sizes.end(), [](const auto& s) { return s.first.second == 0; });
-    for (const auto& [size, value] : sizes) {
-      table.rows.push_back(size.first);
-      if (!flat) table.context.push_back(size.second);
-      table.at.push_back(value);
-    }
-    out_.tables.push_back(std::move(table));
-  }
+  const CalibrationTables::Found found = tables_.take_steps();
+  figure("an event adds to an operation", "us", {found.event_us});
+  figure("step beside its operations", "% of it", found.host_percent);
+  out_.tables = tables_.tables();
   if (Result<void> ok = held_out(); !ok) return tl::unexpected<Mistake>(ok.error());
   return std::move(out_);
 }

@@ -1,0 +1,98 @@
+#include "engine/cuda/calibration_tables.h"
+
+#include <algorithm>
+
+namespace kvtwin::cuda {
+namespace {
+
+constexpr uint32_t kLongChunk = 512;
+
+Measured less(const Measured& m, double us) {
+  const auto one = [us](double value) { return std::max(0.0, value - us); };
+  return {one(m.us), one(m.p10), one(m.p90)};
+}
+
+double event_us(const TimedStep& step) {
+  double sum = 0;
+  for (const TimedStep::Part& part : step.parts) sum += part.time.us * part.count;
+  return (sum - step.wall.us) / step.events;
+}
+
+}  // namespace
+
+void CalibrationTables::keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
+                             const Measured& value) {
+  tables_[{operation, shape}].emplace(std::pair(rows, context), value);
+}
+
+// An event adds to the operation before it: the next one's start no longer overlaps its end, and where the
+// host is slow the device waits for it. By how much is what makes operations sum to more than the step takes:
+// the median over long chunks, for which no host is too slow (clocks make some of them show more, or
+// nothing); of another step, its own if that is more.
+CalibrationTables::Found CalibrationTables::take_steps() {
+  std::vector<double> events;
+  for (const TimedStep& step : steps_) {
+    if (step.chunk && step.rows >= kLongChunk) events.push_back(event_us(step));
+  }
+  Found out;
+  out.event_us = events.empty() ? 0 : std::max(0.0, measured_of(events).us);
+  std::map<std::pair<bool, uint32_t>, Base> bases;
+  for (const TimedStep& step : steps_) {
+    const auto [found, is_new] = bases.try_emplace({step.chunk, step.rows});
+    if (!is_new) {
+      take_further(step, found->second);
+      continue;
+    }
+    found->second = take_first(step, std::max(out.event_us, event_us(step)));
+    out.host_percent.push_back(100 * found->second.host / step.wall.us);
+  }
+  return out;
+}
+
+// Of the shortest context: what its operations do not explain of the step is the host's.
+CalibrationTables::Base CalibrationTables::take_first(const TimedStep& step, double event) {
+  Base out{step.wall, 0, 0};
+  double sum = 0;
+  for (const TimedStep::Part& part : step.parts) {
+    const Measured net = less(part.time, event);
+    sum += net.us * part.count;
+    if (part.attention) out.attention = net.us;
+    if (part.kept) keep(part.operation.c_str(), part.shape, part.rows, part.context, net);
+  }
+  out.host = std::max(0.0, step.wall.us - sum);
+  const Measured host{out.host, std::max(0.0, out.host - (step.wall.us - step.wall.p10)),
+                      out.host + (step.wall.p90 - step.wall.us)};
+  keep(step.chunk ? "chunk host" : "decode host", model_, step.rows, 0, host);
+  if (const auto found = launching_.find(step.rows); !step.chunk && found != launching_.end())
+    keep("launched host", model_, step.rows, 0, less(host, -found->second));
+  return out;
+}
+
+// Of the same rows behind a longer context: whatever the step takes more is attention's. No event is in that.
+void CalibrationTables::take_further(const TimedStep& step, const Base& base) {
+  for (const TimedStep::Part& part : step.parts) {
+    if (!part.attention || !part.kept) continue;
+    const double us = std::max(0.0, base.attention + (step.wall.us - base.wall.us) / layers_);
+    keep(part.operation.c_str(), part.shape, part.rows, part.context,
+         {us, std::max(0.0, us - (step.wall.us - step.wall.p10) / layers_),
+          us + (step.wall.p90 - step.wall.us) / layers_});
+  }
+}
+
+std::vector<MeasuredTable> CalibrationTables::tables() const {
+  std::vector<MeasuredTable> out;
+  for (const auto& [name, sizes] : tables_) {
+    MeasuredTable table{name.first, name.second, {}, {}, {}};
+    const bool flat =
+        std::all_of(sizes.begin(), sizes.end(), [](const auto& s) { return s.first.second == 0; });
+    for (const auto& [size, value] : sizes) {
+      table.rows.push_back(size.first);
+      if (!flat) table.context.push_back(size.second);
+      table.at.push_back(value);
+    }
+    out.push_back(std::move(table));
+  }
+  return out;
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,73 @@
+// CalibrationTables turns steps that were timed twice, operation by operation and as a whole, into the tables
+// that models/measured_cost.h prices steps with. No CUDA in here.
+
+#ifndef KVTWIN_ENGINE_CUDA_CALIBRATION_TABLES_H_
+#define KVTWIN_ENGINE_CUDA_CALIBRATION_TABLES_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/measured_device.h"
+
+namespace kvtwin::cuda {
+
+// A step of one chunk, or of decodes alone.
+struct TimedStep {
+  // One operation, and where its table has it.
+  struct Part {
+    std::string operation, shape;
+    uint32_t rows = 0, context = 0;
+    Measured time;       // of one, with an event
+    uint32_t count = 0;  // in the step
+    bool kept = true;    // a table wants it
+    bool attention = false;
+  };
+  std::vector<Part> parts;
+  Measured wall;  // of the whole step, without events
+  uint32_t events = 0;
+  bool chunk = false;
+  uint32_t rows = 0;  // tokens of the chunk, or calls that decode
+};
+
+class CalibrationTables {
+ public:
+  // `model` names the tables that are of the model as a whole.
+  CalibrationTables(std::string model, uint32_t layers) : model_(std::move(model)), layers_(layers) {}
+
+  // The first measurement of a size holds.
+  void keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
+            const Measured& value);
+  // REQUIRES: of steps of equally many rows, that of the shortest context comes first.
+  void add(TimedStep step) { steps_.push_back(std::move(step)); }
+  // What a decode step of so many calls takes longer that is started operation by operation, in us.
+  void set_launching(uint32_t calls, double us) { launching_[calls] = us; }
+
+  // Keeps what the steps say. Once.
+  struct Found {
+    double event_us = 0;               // an event adds to an operation
+    std::vector<double> host_percent;  // of steps, what no operation explains
+  };
+  Found take_steps();
+  std::vector<MeasuredTable> tables() const;
+
+ private:
+  struct Base {
+    Measured wall;
+    double attention = 0, host = 0;
+  };
+  Base take_first(const TimedStep& step, double event);
+  void take_further(const TimedStep& step, const Base& base);
+
+  const std::string model_;
+  const double layers_;
+  std::vector<TimedStep> steps_;
+  std::map<uint32_t, double> launching_;
+  std::map<std::pair<std::string, std::string>, std::map<std::pair<uint32_t, uint32_t>, Measured>> tables_;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_CALIBRATION_TABLES_H_
