@@ -27,9 +27,9 @@ __device__ inline float score_of(uint32_t key) {
 template <uint32_t kRanks>
 struct RankSearch {
   alignas(16) uint32_t histogram[kRanks][kDigits];  // zeros before a search, and after it
-  uint32_t prefix[kRanks];              // the bits that are known of the rank's key: 0 before a search
-  uint32_t left[kRanks];   // before a search: the rank, from 1, from the largest; then: among equal prefixes
-  uint32_t equal[kRanks];  // how many have that prefix
+  uint32_t prefix[kRanks];  // the bits that are known of the rank's key: 0 before a search
+  uint32_t left[kRanks];    // before a search: the rank, from 1, from the largest; then: among equal prefixes
+  uint32_t equal[kRanks];   // how many have that prefix
 };
 
 template <uint32_t kRanks>

@@ -14,10 +14,9 @@ void RetrievedCache::choose_tokens(uint32_t layer, const Row& row, const float* 
   std::vector<float> q(uint64_t{llm_.query_heads} * llm_.head_dim);
   projections_[layer - spec_.layers_dense].apply(rope_, row.position, x, q.data());
   if (options_.witness != nullptr) options_.witness->projected(row.id, layer, row.position, q.data());
-  own.tokens =
-      cpu::choose_tokens(spec_, llm_, *own.partial, q.data(), first_candidate() * memory_.page_tokens,
-                         end_candidates(pages_of(row.cell + 1)) * memory_.page_tokens,
-                         shape_.selectable * memory_.page_tokens);
+  own.tokens = cpu::choose_tokens(
+      spec_, llm_, *own.partial, q.data(), first_candidate() * memory_.page_tokens,
+      end_candidates(pages_of(row.cell + 1)) * memory_.page_tokens, shape_.selectable * memory_.page_tokens);
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
     recall_tokens(layer, *row.call, h, own.tokens[h]);
     const uint32_t pages = pages_of(static_cast<uint32_t>(own.tokens[h].size()));  // rounded up

@@ -485,7 +485,7 @@ struct Core::State {
   std::vector<uint32_t> wanted;  // scratch: groups that lack a page
   std::vector<uint32_t> after;   // scratch: cells by group
   std::vector<PageId> spare_pages;
-  uint64_t snapshots_evicted = 0;  // pages, so far
+  uint64_t snapshots_evicted = 0;                     // pages, so far
   std::vector<BitRun> bits, entry_bits;               // of the step being planned, and scratch
   std::vector<PageId> newly_taken, frames, adopting;  // scratch
   std::vector<CellAgeing> ageings;                    // that the next launch tells

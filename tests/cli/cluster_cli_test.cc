@@ -95,7 +95,8 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
       run_kvtwin(folder, {"run", path, "--no-write", "--quiet",
                           "--set=cost.profile=" KVTWIN_SOURCE_DIR "/models/measured/h200.textproto"});
   CHECK(priced.status == 2);
-  CHECK_MESSAGE(priced.said("measured of one kind of GPU, and engines here run on h200 and l40s"), priced.err);
+  CHECK_MESSAGE(priced.said("measured of one kind of GPU, and engines here run on h200 and l40s"),
+                priced.err);
 }
 
 TEST_CASE("cluster: what cannot be is refused by name, with the way out") {
