@@ -81,7 +81,12 @@ TEST_CASE("open loop: copies follow one another in each direction, and a failed 
                               {3, {60 * kUs}, true},
                               {4, {70 * kUs}, false}});
   OpenLoop open(&log, &flat,
-                {.in_overhead_us = 2, .out_overhead_us = 10, .bytes_per_us = 100, .page_bytes = 1000});
+                {.in_overhead_us = 2,
+                 .out_overhead_us = 10,
+                 .in_bytes_per_us = 100,
+                 .out_bytes_per_us = 100,
+                 .both_bytes_per_us = 200,
+                 .page_bytes = 1000});
   const PageId pages[] = {PageId{1}, PageId{2}};
   const auto copy = [&](uint64_t number, int64_t us, Tier from, Tier to) {
     open.saw_command({us * kUs}, StartTransfer{{}, TransferId{number}, {}, from, to, pages, pages});
