@@ -176,6 +176,7 @@ class Metrics : public Observer {
   void ready(Instant now, EngineId engine, const CallReady& event);
   void launched(Instant now, const LaunchStep& step);
   void admit(Instant now, const LaunchStep& step, const PlanEntry& entry);
+  static void drop_launches(Engine& engine, uint64_t step);
   void step_done(const StepDone& done);
   void chunk_done(Engine& engine, StepId step, Instant end, const PlanEntry& entry);
   void arrived(Instant now, EngineId engine, const CallReady& event);

@@ -7,6 +7,14 @@
 
 namespace kvtwin {
 
+// Those whose steps all come before `step`.
+void Metrics::drop_launches(Engine& engine, uint64_t step) {
+  while (!engine.launches.empty() && engine.launches.front().step + engine.launches.front().repeat <= step) {
+    engine.spare.push_back(std::move(engine.launches.front()));
+    engine.launches.pop_front();
+  }
+}
+
 void Metrics::step_done(const StepDone& done) {
   KVT_CHECK(!done.ends.empty());
   Engine& engine = engines_[raw(done.engine)];
@@ -26,10 +34,7 @@ void Metrics::step_done(const StepDone& done) {
   const uint32_t page_tokens = facts_[raw(done.engine)].page_tokens;
   for (size_t i = 0; i < done.ends.size();) {
     const uint64_t step = raw(done.step) + i;
-    if (!engine.launches.empty() && step >= engine.launches.front().step + engine.launches.front().repeat) {
-      engine.spare.push_back(std::move(engine.launches.front()));
-      engine.launches.pop_front();
-    }
+    drop_launches(engine, step);
     KVT_CHECK(!engine.launches.empty());
     Launch& launch = engine.launches.front();
     KVT_CHECK(step >= launch.step);
@@ -74,10 +79,7 @@ void Metrics::step_done(const StepDone& done) {
   in_.spread(begun, done.ends.back(), done.outcome.bytes_in);
   out_.spread(begun, done.ends.back(), done.outcome.bytes_out);
   const uint64_t next = raw(done.step) + done.ends.size();
-  while (!engine.launches.empty() && engine.launches.front().step + engine.launches.front().repeat <= next) {
-    engine.spare.push_back(std::move(engine.launches.front()));
-    engine.launches.pop_front();
-  }
+  drop_launches(engine, next);
   engine.step_running = !engine.launches.empty();
 }
 

@@ -35,6 +35,12 @@ uint64_t staging_bytes(const Scenario& scenario, const LlmSpec& llm, const Polic
 struct Composed;
 void compose_cluster(const Scenario& scenario, Composed* composed, Mistakes* mistakes);
 
+// Pages of the tiers behind the GPU, of one engine; `pages` are the GPU's.
+uint32_t pages_on_host(const Scenario& scenario, uint64_t page_bytes, uint32_t pages, const Composed& out,
+                       Mistakes* mistakes);
+uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Composed& out,
+                       Mistakes* mistakes);
+
 // Pushes the scenario's trace into `sink`. What the user should know goes to *notes, which may be null.
 Result<void> read_trace(const Scenario& scenario, std::vector<std::string>* notes, TraceSink* sink);
 

@@ -230,6 +230,7 @@ class PrefixIndex {
 
   uint32_t make_node();
   void drop_node(uint32_t id);
+  void stand_above(uint32_t upper, uint32_t id);
   void split(uint32_t id, uint32_t pages);
   void append_runs(Cursor cursor, uint64_t units, std::vector<UnitRun>* runs) const;
   void trim_last_page(uint32_t id);

@@ -132,6 +132,21 @@ void PrefixIndex::drop_node(uint32_t id) {
   --nodes_live_;
 }
 
+// `upper` takes the place of `id` among its siblings, and becomes its parent, which `id` is not told yet.
+void PrefixIndex::stand_above(uint32_t upper_id, uint32_t id) {
+  const Node& lower = nodes_[id];
+  Node& upper = nodes_[upper_id];
+  upper.parent = lower.parent;
+  upper.first_child = id;
+  upper.previous_sibling = lower.previous_sibling;
+  upper.next_sibling = lower.next_sibling;
+  if (upper.previous_sibling != 0)
+    nodes_[upper.previous_sibling].next_sibling = upper_id;
+  else
+    nodes_[upper.parent].first_child = upper_id;
+  if (upper.next_sibling != 0) nodes_[upper.next_sibling].previous_sibling = upper_id;
+}
+
 // Cuts a node in two: a new one above takes the first `pages` pages, `id` keeps the rest, its children
 // and its leases (they cover both).
 void PrefixIndex::split(uint32_t id, uint32_t pages) {
@@ -139,8 +154,7 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
   Node& lower = nodes_[id];
   Node& upper = nodes_[upper_id];
   KVT_CHECK(pages > 0 && pages < lower.pages);
-  upper.parent = lower.parent;
-  upper.first_child = id;
+  stand_above(upper_id, id);
   upper.locks = lower.locks;
   upper.pages = pages;
   upper.pages_before = lower.pages_before;
@@ -150,13 +164,6 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
   split_sessions(id, upper_id);
   upper.name_space = lower.name_space;
   upper.hash = lower.hash;
-  upper.previous_sibling = lower.previous_sibling;
-  upper.next_sibling = lower.next_sibling;
-  if (upper.previous_sibling != 0)
-    nodes_[upper.previous_sibling].next_sibling = upper_id;
-  else
-    nodes_[upper.parent].first_child = upper_id;
-  if (upper.next_sibling != 0) nodes_[upper.next_sibling].previous_sibling = upper_id;
 
   std::vector<UnitRun> runs = std::move(lower.runs);
   lower.runs.clear();

@@ -130,8 +130,8 @@ TEST_CASE("retrieval cli: what retrieval and dropping cannot do together is refu
   refused("streaming_llm", {"retrieval=quest"}, "set layout: compact, ragged or page_mask_dead");
   refused("h2o", {"retrieval=quest"}, "choose a scorer that works at chunk or prompt ends");
   refused("freekv",
-          {"scorer=snapkv", "budget=uniform", "budget_options.cells=1024", "layout=compact", "identity=none"},
-          "placement");
+          {"scorer=snapkv", "budget=ada", "budget_options.cells=1024", "layout=ragged", "identity=none"},
+          "set layout: compact");
 }
 
 TEST_CASE("I: reads obey their definitions: raw at least effective, and equal where nothing is dropped") {

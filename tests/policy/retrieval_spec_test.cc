@@ -72,13 +72,27 @@ TEST_CASE("retrieval: what a call holds grows by at most a page per page, and ne
   CHECK(gpu_pages_held(spec, kPage, 1024) == 64 + 32);
 }
 
+struct Refused {
+  void (*change)(CoreConfig*);
+  const char* says;
+  const char* way_out;
+};
+
+void check_refused(const std::vector<Refused>& rows) {
+  REQUIRE(!validate_core_config(freekv_config()).has_value());
+  for (const Refused& row : rows) {
+    CoreConfig config = freekv_config();
+    row.change(&config);
+    const auto wrong = validate_core_config(config);
+    REQUIRE(wrong.has_value());
+    CAPTURE(*wrong);
+    CHECK(wrong->find(row.says) != std::string::npos);
+    CHECK(wrong->find(row.way_out) != std::string::npos);
+  }
+}
+
 TEST_CASE("retrieval: choices that cannot work together are refused with the way out (METHODS 7.5)") {
-  struct Row {
-    void (*change)(CoreConfig*);
-    const char* says;
-    const char* way_out;
-  };
-  const std::vector<Row> rows = {
+  const std::vector<Refused> rows = {
       {[](CoreConfig* c) { c->policies.placement = "gpu", c->pages_host = 0; },
        "keeps none of a running call", "set placement: arena"},
       {[](CoreConfig* c) { c->policies.placement = "host"; }, "keeps none of a running call",
@@ -103,7 +117,14 @@ TEST_CASE("retrieval: choices that cannot work together are refused with the way
          c->policies.retrieval_spec.layers_dense = 0;
        },
        "the layer before it", "use 1 or more"},
-      // What drops cells and what recalls pages (METHODS 7.5): pages of all heads, or an arena per group.
+      {[](CoreConfig* c) { c->policies.retrieval = "freekw"; }, "there is no retrieval \"freekw\"", "freekv"},
+  };
+  check_refused(rows);
+}
+
+// Pages of all heads, or an arena per group.
+TEST_CASE("retrieval: what drops cells beside what recalls pages is refused with the way out (METHODS 7.5)") {
+  const std::vector<Refused> rows = {
       {[](CoreConfig* c) {
          c->policies.scorer = "snapkv", c->policies.budget = "uniform", c->policies.layout = "compact";
          c->policies.budget_spec.cells = 512, c->policies.identity = "none";
@@ -139,18 +160,8 @@ TEST_CASE("retrieval: choices that cannot work together are refused with the way
          c->prefix_cache = true;
        },
        "cannot be reused", "set prefix_cache: false"},
-      {[](CoreConfig* c) { c->policies.retrieval = "freekw"; }, "there is no retrieval \"freekw\"", "freekv"},
   };
-  REQUIRE(!validate_core_config(freekv_config()).has_value());
-  for (const Row& row : rows) {
-    CoreConfig config = freekv_config();
-    row.change(&config);
-    const auto wrong = validate_core_config(config);
-    REQUIRE(wrong.has_value());
-    CAPTURE(*wrong);
-    CHECK(wrong->find(row.says) != std::string::npos);
-    CHECK(wrong->find(row.way_out) != std::string::npos);
-  }
+  check_refused(rows);
 }
 
 TEST_CASE("retrieval: every method's own defaults are accepted") {

@@ -1,0 +1,20 @@
+// What a log says of budgets and layouts.
+
+#ifndef KVTWIN_ENGINE_RECORDER_RETENTION_H_
+#define KVTWIN_ENGINE_RECORDER_RETENTION_H_
+
+#include "engine/policy/budget_spec.h"
+#include "engine/policy/head_groups.h"
+#include "traces/proto/run.pb.h"
+
+namespace kvtwin {
+
+// What is out of range is found when the policies are validated.
+BudgetSpec recorded_budget(const v1::RecordedBudget& in);
+void record_budget(const BudgetSpec& in, v1::RecordedBudget* out);
+LayoutSpec recorded_layout(const v1::RecordedLayout& in);
+void record_layout(const LayoutSpec& in, v1::RecordedLayout* out);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_RECORDER_RETENTION_H_

@@ -1,0 +1,25 @@
+// What a seed draws: engines, clients, a world.
+
+#ifndef KVTWIN_TESTS_SWARM_SWARM_SETTINGS_H_
+#define KVTWIN_TESTS_SWARM_SWARM_SETTINGS_H_
+
+#include <cstdint>
+
+#include "engine/driver.h"
+#include "tests/support/script_backend.h"
+#include "tests/support/script_client.h"
+
+namespace kvtwin::testing {
+
+struct Setting {
+  RunOptions run;
+  ScriptClientOptions client;
+  ScriptWorldOptions world;
+};
+
+// The family is the seed's (swarm.h).
+Setting draw_setting(uint64_t seed);
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_SWARM_SWARM_SETTINGS_H_
