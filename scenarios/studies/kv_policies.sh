@@ -22,6 +22,7 @@ common=(model.name=llama-3.1-8b model.context_window=1048576 hardware.node=h200 
 row() {  # NAME QUALITY SCENARIO SET...: with a prefix cache where the policies can share what they keep, else without
   local name=$1 lost=$2 scenario=$3 json cache=yes
   shift 3
+  [[ " $* " == *" limits.prefix_cache=false "* ]] && cache=no
   json=$(run "$here/../methods/$scenario.textproto" "${common[@]}" limits.prefix_cache=true "$@")
   if [[ $json == refused:* ]]; then
     [[ -n ${explain:-} ]] && echo "$name: $json" >&2
