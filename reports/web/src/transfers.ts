@@ -61,8 +61,15 @@ function points(run: Run, names: string[], value: (read: (name: string) => numbe
   return Array.from({ length: count }, (_, i) => [i * width, value((name) => at(find(run, name), (i + 0.5) * width))]);
 }
 
+// Areas one upon the other. On an axis of categories: of two axes of values ECharts would stack the first, time.
 function area(name: string, colour: string | undefined, stack: string, data: [number, number][]): object {
-  return { name, type: "line", step: "start", stack, showSymbol: false, lineStyle: { width: 0.5 }, color: colour, areaStyle: { opacity: 0.75 }, data };
+  const values = data.map(([, value]) => value);
+  return { name, type: "line", step: "start", stack, showSymbol: false, lineStyle: { width: 0.5 }, color: colour, areaStyle: { opacity: 0.75 }, data: values };
+}
+
+function seconds(run: Run, names: string[]): object {
+  const at = points(run, names, () => 0).map(([second]) => String(Math.round(second * 1e3) / 1e3));
+  return { ...kSeconds, type: "category", boundaryGap: false, data: at };
 }
 
 const kSeconds = { type: "value", name: "s", nameLocation: "middle", nameGap: 28 };
@@ -72,7 +79,7 @@ function overlap(run: Run): EChartsCoreOption {
   const exposed = (read: (name: string) => number) => Math.max(0, read("time_exposed"));
   const hidden = (read: (name: string) => number) => Math.min(read("time_steps"), read("time_hidden"));
   return {
-    xAxis: kSeconds,
+    xAxis: seconds(run, names),
     yAxis: { type: "value", name: "engines" },
     dataZoom: [{ type: "inside" }],
     series: [
@@ -99,7 +106,7 @@ function tiers(run: Run): EChartsCoreOption {
   const names = ["pages_held", "pages_cached", "pages_host", "pages_disk"];
   const labels = ["GPU, needed by calls", "GPU, cached", "host", "disk"];
   return {
-    xAxis: kSeconds,
+    xAxis: seconds(run, names),
     yAxis: { type: "value", name: "pages" },
     dataZoom: [{ type: "inside" }],
     series: names
