@@ -8,6 +8,7 @@
 #include "engine/metrics.h"
 #include "engine/metrics_summary.h"
 #include "scenarios/compose_parts.h"
+#include "scenarios/compose_values.h"
 #include "traces/formats.h"
 #include "traces/make_task.h"
 #include "traces/writer.h"
@@ -174,6 +175,22 @@ tl::expected<Scenario, Mistakes> cell_scenario(const EvaluateRequest& request, c
   // What the user sets has the last word.
   sets.insert(sets.end() - static_cast<ptrdiff_t>(request.sets.size()), more.begin(), more.end());
   return load_scenario(cell.scenario, sets);
+}
+
+Result<size_t> first_world(const EvaluateRequest& request) {
+  TaskTraces traces(&request);
+  const Result<std::vector<Cell>> cells = plan_cells(request, &traces);
+  if (!cells) return tl::unexpected<Mistake>(cells.error());
+  const Result<const TaskTrace*> trace = traces.of(cells->front().row.task);
+  if (!trace) return tl::unexpected<Mistake>(trace.error());
+  for (size_t i = 0; i + 1 < request.worlds.size(); ++i) {
+    const tl::expected<Scenario, Mistakes> scenario =
+        cell_scenario(request, cells->front(), **trace, request.worlds[i]);
+    if (!scenario) continue;
+    const tl::expected<Composed, Mistakes> composed = compose(*scenario);
+    if (composed && (request.worlds[i] != "cuda" || check_cuda_world(*scenario, *composed))) return i;
+  }
+  return request.worlds.size() - 1;
 }
 
 Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityRow* row) {
