@@ -175,7 +175,8 @@ void multi_hop(TaskSession* s) {
 }
 
 // Three tools are called, each result is asked about at once, and later the oldest ones again: those count.
-void old_result(TaskSession* s) {
+// `same`: for the very facts that were asked for then.
+void results(TaskSession* s, bool same) {
   constexpr uint32_t kResults = 3;
   open(s);
   const uint32_t fixed = s->used() + kResults * kFetchTokens;
@@ -185,18 +186,22 @@ void old_result(TaskSession* s) {
   const std::vector<Fact> known = facts(s, each * kResults);
   const Ids tools = s->some(kToolFirst, kTools, kResults);
   std::vector<uint32_t> ends;
+  std::vector<Fact> asked;
   for (uint32_t r = 0; r < kResults; ++r) {
     const std::vector<Fact> own(known.begin() + r * each, known.begin() + (r + 1) * each);
     ends.push_back(fetch(s, tools[r], items(own), document));
-    const Fact& fact = own[s->below(each)];
-    ask(s, kAsk, fact.key, fact.value, ends.back(), false);
+    asked.push_back(own[s->below(each)]);
+    ask(s, kAsk, asked.back().key, asked.back().value, ends.back(), false);
   }
   for (uint32_t i = kResults; i < questions; ++i) {
     const uint32_t r = s->below(kResults - 1);
-    const Fact& fact = known[r * each + s->below(each)];
+    const Fact& fact = same ? asked[r] : known[r * each + s->below(each)];
     ask(s, kAsk, fact.key, fact.value, ends[r]);
   }
 }
+
+void old_result(TaskSession* s) { results(s, false); }
+void asked_again(TaskSession* s) { results(s, true); }
 
 // One document of two halves. All questions but the last are about the one, the last is about the other: what
 // a policy drops because nobody asked for it yet is missing. The last one counts.
@@ -304,6 +309,8 @@ const std::vector<NamedTask>& named_tasks() {
       {"tool_schema", "a tool is called with the parameters of its schema, word for word", tool_schema},
       {"question_first", "the question stands before the document, the answer behind it", question_first},
       {"long_list", "an answer that needs many facts", long_list},
+      {"asked_again", "facts in tool results that were asked for once, asked for again turns later",
+       asked_again, false},
   };
   return kAllTasks;
 }
