@@ -12,7 +12,7 @@
 
 namespace kvtwin {
 
-// Leaves the files of all cells in request.out, computed by processes of `program`, four shards for each: a
+// Leaves the files of all cells in request.out, computed by processes of `program` in shards: a
 // crash costs its shard, and evaluate() finds what is missing. `processes`: how many at once; one number, or
 // one for each of the request's worlds, beside one another: policy sets that the first world computes are the
 // first's, and so on. `told` gets what a process wrote on stderr. Mistakes: as evaluate(); no process can be
