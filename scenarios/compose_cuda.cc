@@ -75,7 +75,7 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   if (Result<void> ok = check_axes(
           scenario, "the CUDA engine",
           {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
-           {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
+           {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
            {"partition", axes.partition(), {"uniform"}},
            {"placement", axes.placement(), {"gpu", "host", "arena"}}});
       !ok)
