@@ -57,6 +57,10 @@ void OrderedStreams::wait(Lane lane, Edge edge, uint32_t layer) {
   if (tests_.watch != nullptr) tests_.watch->waited(static_cast<uint32_t>(lane), number(edge, layer));
 }
 
+void OrderedStreams::hold(cudaStream_t other, Edge edge, uint32_t layer) {
+  must(cudaStreamWaitEvent(other, events_[number(edge, layer)]), "cudaStreamWaitEvent", 0, no_shape);
+}
+
 void OrderedStreams::wait_for_recalls() {
   must(cudaStreamSynchronize(stream(Lane::kRecall)), "recall of pages", 0, no_shape);
   // The host starts what comes later: every stream knows.

@@ -34,6 +34,8 @@ class OrderedStreams {
 
   void record(Edge edge, uint32_t layer, Lane lane);
   void wait(Lane lane, Edge edge, uint32_t layer);
+  // A stream of somebody else's waits. (HappensBefore does not know it.)
+  void hold(cudaStream_t other, Edge edge, uint32_t layer);
   // The host waits for the recall stream.
   void wait_for_recalls();
   // The host has waited for the compute stream, and everything that it waited for.

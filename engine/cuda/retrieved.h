@@ -33,6 +33,7 @@ struct RetrievedOptions {
   RetrievalSpec spec{};
   OrderTests tests{};
   const ModelWeights* weights = nullptr;  // infinigen: with matrices; must outlive the cache
+  bool prefix_cache = false;              // calls may begin with homes of others; host_layout: HND
 };
 
 // Whether a method reads the model's matrices on the host.

@@ -63,6 +63,7 @@ RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
       arena_(options.method != RetrievalMethod::kQuest),
+      prefix_cache_(options.prefix_cache),
       dense_llm_(llm) {
   dense_llm_.layers = spec_.layers_dense;
 }
@@ -73,6 +74,7 @@ Result<OwnedCache> RetrievedCache::make(const KvMemory& memory, const LlmSpec& l
                                         const RetrievedOptions& options) {
   KVT_CHECK(!check_retrieved(options.method, options.spec, llm, memory.page_tokens));
   KVT_CHECK(options.method != RetrievalMethod::kAll && options.spec.layers_dense < llm.layers);
+  KVT_CHECK(!options.prefix_cache || options.spec.host_layout == HostLayout::kHnd);
   std::unique_ptr<RetrievedCache> out(new RetrievedCache(memory, llm, options));
   Result<std::unique_ptr<OrderedStreams>> order = OrderedStreams::make(llm.layers, options.tests);
   if (!order) return tl::unexpected<Mistake>(order.error());
@@ -205,8 +207,14 @@ void RetrievedCache::told(const Command& command) {
   calls_.erase(found);
 }
 
-// Summaries travel with their pages.
+// Summaries travel with their pages; but beside an arena they belong to homes, which stay where they are:
+// what is copied is a prefix, from its home to the GPU, and its copy to the host may still be on its way.
 void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
+  if (arena_) {
+    KVT_CHECK(raw(source) >= memory_.pages_gpu && raw(target) < memory_.pages_gpu);
+    order_->hold(stream, Edge::kOffloaded, 0);
+    return pages_.copy(source, target, stream);
+  }
   pages_.copy(source, target, stream);
   const uint64_t page = choices_.summary_bytes(), layer = choices_.summaries_of_layer_bytes();
   char* const first = reinterpret_cast<char*>(choices_.summaries(0));

@@ -85,6 +85,7 @@ class RetrievedCache final : public KvCache {
 
   // retrieved_lists.cc: what the rows of a step are
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
+  void begin_with(const Adoption& adoption);
   Call& new_call(CallId id);
   void add_entry(const PlanEntry& entry, StepRows* rows);
   void add_dense(const Call& call, const PlanEntry& entry);
@@ -105,7 +106,7 @@ class RetrievedCache final : public KvCache {
   const LlmSpec llm_;
   const RetrievalSpec spec_;
   const cpu::ArenaShape shape_;
-  const bool arena_;
+  const bool arena_, prefix_cache_;
   LlmSpec dense_llm_;  // the layers that choose nothing
   DevicePages pages_, resident_;
   RowAttention attention_, dense_attention_;
