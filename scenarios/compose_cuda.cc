@@ -58,11 +58,6 @@ Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, co
       return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
                      "or --world=sim");
   } else if (method != RetrievalMethod::kAll) {
-    const RetrievalSpec& spec = config.policies.retrieval_spec;
-    if (config.prefix_cache && config.policies.placement == "arena" && spec.host_layout == HostLayout::kNhd)
-      return mistake(scenario.where("policies.retrieval_options.host_layout"),
-                     "prefixes that lie on the host as NHD are not fetched by the CUDA engine",
-                     "host_layout: HND, or limits.prefix_cache: false; or --world=cpu, or --world=sim");
     if (const auto wrong =
             cuda::check_retrieved(method, config.policies.retrieval_spec, llm, config.page_tokens))
       return mistake(scenario.where("policies.retrieval"), "the CUDA engine does not compute it: " + *wrong,

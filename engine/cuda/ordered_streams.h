@@ -1,7 +1,7 @@
 // The streams of a RetrievedCache and the events between them: METHODS 6.4's edges, each in one place.
 //
-// For tests, streams can be delayed at random wherever one could overtake another, an edge can be left out,
-// and HappensBefore can be told of everything.
+// For tests, streams can be delayed at random wherever one could overtake another, and HappensBefore can be
+// told of everything, or of everything but one edge.
 
 #ifndef KVTWIN_ENGINE_CUDA_ORDERED_STREAMS_H_
 #define KVTWIN_ENGINE_CUDA_ORDERED_STREAMS_H_

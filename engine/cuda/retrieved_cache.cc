@@ -74,7 +74,6 @@ Result<OwnedCache> RetrievedCache::make(const KvMemory& memory, const LlmSpec& l
                                         const RetrievedOptions& options) {
   KVT_CHECK(!check_retrieved(options.method, options.spec, llm, memory.page_tokens));
   KVT_CHECK(options.method != RetrievalMethod::kAll && options.spec.layers_dense < llm.layers);
-  KVT_CHECK(!options.prefix_cache || options.spec.host_layout == HostLayout::kHnd);
   std::unique_ptr<RetrievedCache> out(new RetrievedCache(memory, llm, options));
   Result<std::unique_ptr<OrderedStreams>> order = OrderedStreams::make(llm.layers, options.tests);
   if (!order) return tl::unexpected<Mistake>(order.error());
@@ -110,6 +109,14 @@ Result<void> RetrievedCache::allocate() {
     if (auto ok = take(Buffer::make(Buffer::Kind::kDevice, pages_.part_bytes() * kStagedMax,
                                     "pages on their way to the host", fmt::format("{} pages", kStagedMax)),
                        &staging_);
+        !ok)
+      return ok;
+  }
+  if (arena_ && prefix_cache_ && spec_.host_layout == HostLayout::kNhd) {
+    const uint64_t moves = uint64_t{memory_.pages_gpu} * llm_.kv_heads;
+    if (auto ok = take(Buffer::make(Buffer::Kind::kPinned, kFetchHeader + moves * sizeof(RecallMove),
+                                    "lists of prefixes", fmt::format("{} pages", memory_.pages_gpu)),
+                       &fetched_);
         !ok)
       return ok;
   }
@@ -207,14 +214,9 @@ void RetrievedCache::told(const Command& command) {
   calls_.erase(found);
 }
 
-// Summaries travel with their pages; but beside an arena they belong to homes, which stay where they are:
-// what is copied is a prefix, from its home to the GPU, and its copy to the host may still be on its way.
+// Summaries travel with their pages. (Beside an arena they belong to homes, which stay where they are.)
 void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
-  if (arena_) {
-    KVT_CHECK(raw(source) >= memory_.pages_gpu && raw(target) < memory_.pages_gpu);
-    order_->hold(stream, Edge::kOffloaded, 0);
-    return pages_.copy(source, target, stream);
-  }
+  KVT_CHECK(!arena_);
   pages_.copy(source, target, stream);
   const uint64_t page = choices_.summary_bytes(), layer = choices_.summaries_of_layer_bytes();
   char* const first = reinterpret_cast<char*>(choices_.summaries(0));
@@ -224,6 +226,15 @@ void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
                          stream),
          "copy of a page's summary", page, [&] { return fmt::format("page {}", raw(source)); });
   }
+}
+
+// Beside an arena: prefixes, from their homes to the GPU.
+void RetrievedCache::copy_all(std::span<const PageId> source, std::span<const PageId> target,
+                              cudaStream_t stream) {
+  if (!arena_) return KvCache::copy_all(source, target, stream);
+  order_->hold(stream, Edge::kOffloaded, 0);  // they may still be on their way there
+  if (spec_.host_layout == HostLayout::kNhd) return fetch(source, target, stream);
+  for (size_t i = 0; i < source.size(); ++i) pages_.copy(source[i], target[i], stream);
 }
 
 }  // namespace kvtwin::cuda
