@@ -50,13 +50,23 @@ __device__ void find_bins(uint32_t (&counts)[kBins], const uint32_t (&ranks)[kRa
 struct Bracket {
   float low = -INFINITY, high = INFINITY;
 
-  // Keys of listed rows as numbers from 0, so that few bits are left. What is below (NaN) is 0.
-  __device__ uint32_t base() const { return key_of(low == 0 ? -0.0f : low); }
-  __device__ uint32_t near_key(float score) const {
-    const uint32_t key = key_of(score);
-    return key < base() ? 0 : key - base() + 1;
+};
+
+// Keys of listed rows as numbers from 1, so that few bits are left. What is no number ranks as -inf does: as
+// 1 if that is listed, else as 0, behind all.
+struct NearKeys {
+  uint32_t before, top, none;
+
+  __device__ explicit NearKeys(const Bracket& b)
+      : before(key_of(b.low == 0 ? -0.0f : b.low) - 1),
+        top(key_of(b.high == 0 ? 0.0f : b.high) - before),
+        none(b.low == -INFINITY ? 1 : 0) {}
+  __device__ __forceinline__ uint32_t operator()(float score) const {
+    const uint32_t bits = __float_as_uint(score);
+    const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int>(bits) >> 31) | 0x80000000u);
+    return key - before <= top ? key - before : none;  // NaNs have keys beyond both infinities
   }
-  __device__ int bits() const { return bits_of(key_of(high == 0 ? 0.0f : high) - base() + 1); }
+  __device__ int bits() const { return bits_of(top); }
 };
 
 // A sample of the candidates' keys: `mine` of each thread, at own[0], own[kThreads], ...; 0: not a candidate.
@@ -88,8 +98,9 @@ __device__ Bracket bracket_of(const Sample& sample, uint32_t wanted, uint32_t ca
   Bracket out;
   if (size == 0) return out;
   const float all = static_cast<float>(size);
-  const float middle = all * static_cast<float>(wanted) / static_cast<float>(candidates);
-  const float reach = 4.5f * sqrtf(fmaxf(middle * (1 - middle / all), 0)) + 2;
+  const float part = __fdividef(static_cast<float>(wanted), static_cast<float>(candidates));
+  const float middle = all * part, variance = fmaxf(middle * (1 - part), 1e-3f);
+  const float reach = 4.5f * variance * rsqrtf(variance) + 2;
   const float above = middle - reach, below = middle + reach + 1;
   uint32_t ranks[2] = {static_cast<uint32_t>(fmaxf(above, 1)), static_cast<uint32_t>(fminf(below, all))};
   const uint32_t enough = ranks[1] - ranks[0] + size / 16;

@@ -3,9 +3,6 @@
 #include "kernels/select_cells.h"
 #include "kernels/select_choice.cuh"
 
-#ifndef KVT_CTAS
-#define KVT_CTAS 4
-#endif
 namespace kvtwin {
 namespace {
 
@@ -31,39 +28,43 @@ struct QuickChoice : HeadChoice<kThreads> {
   __device__ Sample sample(const Tiles<kWarps>& tiles) const {
     uint32_t* const own = list + threadIdx.x;
     uint32_t mine = 0;
-    const auto put = [&](uint32_t row, float score) {
-      own[mine++ * kThreads] = this->is_forced(row) ? 0 : key_of(score);
+    const auto put = [&](uint32_t row, float score, bool some_forced) {
+      own[mine++ * kThreads] = some_forced && this->is_forced(row) ? 0 : key_of(score);
     };
     if (room.resident) {
       for (uint32_t i = 0; i < tiles.count(); ++i) {
         const float* const tile = tiles.wait(i);
+        const uint32_t first = tiles.number(i) * kTileRows;
+        const bool some_forced = this->has_forced(first, first + kTileRows);
 #pragma unroll
         for (uint32_t k = 0; k < kSampleEach; ++k) {
           const uint32_t n = k * 32 + threadIdx.x % 32, row = n * 8 + (n * 0x9e3779b9u >> 29);
-          if (row < tiles.rows(i)) put(tiles.number(i) * kTileRows + row, tile[row]);
+          if (row < tiles.rows(i)) put(first + row, tile[row], some_forced);
         }
       }
       return {own, mine};
     }
-    uint32_t rows[kSampleEach];
-    float x[kSampleEach];
+    const uint32_t size = room.rounds * kSampleEach * kThreads;
+    for (uint32_t round = 0; round < room.rounds; ++round) {
+      uint32_t rows[kSampleEach];
+      float x[kSampleEach];
 #pragma unroll
-    for (uint32_t k = 0; k < kSampleEach; ++k) {
-      const uint32_t i = k * kThreads + threadIdx.x;
-      rows[k] = static_cast<uint32_t>(((uint64_t{i} << 32 | i * 0x9e3779b9u) * head.rows >> 32) /
-                                      (kSampleEach * kThreads));
-      x[k] = scores[rows[k]];
+      for (uint32_t k = 0; k < kSampleEach; ++k) {
+        const uint32_t i = (round * kSampleEach + k) * kThreads + threadIdx.x;
+        rows[k] = static_cast<uint32_t>(((uint64_t{i} << 32 | i * 0x9e3779b9u) * head.rows >> 32) / size);
+        x[k] = scores[rows[k]];
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < kSampleEach; ++k) put(rows[k], x[k], true);
     }
-#pragma unroll
-    for (uint32_t k = 0; k < kSampleEach; ++k) put(rows[k], x[k]);
     return {own, mine};
   }
 
   // The one read of all scores: bits of what stays, the list of what may, and a histogram of that.
   __device__ void compare(const Bracket& bracket, Tiles<kWarps>& tiles) const {
     const uint32_t lane = threadIdx.x % 32;
-    const int shift = bin_shift(bracket.bits());
-    uint32_t above = 0;
+    const NearKeys near(bracket);
+    uint32_t above = 0, unordered = 0;
     for (uint32_t i = 0; i < tiles.count(); ++i) {
       const float* const tile = tiles.wait(i);
       const Compared bits(tile, bracket);
@@ -71,15 +72,17 @@ struct QuickChoice : HeadChoice<kThreads> {
       const uint32_t must = this->forced_of(word), candidates = this->valid(word) & ~must;
       kept[word] = (bits.above & candidates) | must;
       above += __popc(bits.above & candidates);
-      list_rows(bits.within & candidates, word, tile + lane * 32, bracket, shift);
+      unordered += list_rows(bits.within & candidates, word, tile + lane * 32, near);
       if (!room.resident) tiles.release(i);
     }
     above = __reduce_add_sync(kAllLanes, above);
     if (lane == 0) atomicAdd(&s.above, above);
+    if (unordered > 0) atomicAdd(&s.unordered, unordered);
     __syncthreads();
   }
-  __device__ __forceinline__ void list_rows(uint32_t within, uint32_t word, const float* mine,
-                                            const Bracket& bracket, int shift) const {
+  // How many of them rank behind all others: they are no numbers.
+  __device__ __forceinline__ uint32_t list_rows(uint32_t within, uint32_t word, const float* mine,
+                                                const NearKeys& near) const {
     const uint32_t lane = threadIdx.x % 32, count = __popc(within);
     uint32_t until = count;
 #pragma unroll
@@ -90,17 +93,20 @@ struct QuickChoice : HeadChoice<kThreads> {
     uint32_t at = 0;
     if (lane == 31 && until > 0) at = atomicAdd(&s.listed, until);
     at = __shfl_sync(kAllLanes, at, 31) + until - count;
-    if (at + count > room.list) return;  // told by s.listed
+    if (at + count > room.list) return 0;  // told by s.listed
+    const int shift = bin_shift(near.bits());
+    uint32_t unordered = 0;
     for (; within != 0; within &= within - 1) {
       const uint32_t bit = __ffs(static_cast<int>(within)) - 1;
       const float score = mine[bit];
-      const uint32_t key = bracket.near_key(score);
-      if (key == 0) atomicAdd(&s.unordered, 1);
+      const uint32_t key = near(score);
+      unordered += key == 0;
       atomicAdd(&s.counts[key >> shift], 1);
       list[at] = word * 32 + bit;
       if (!room.resident) listed_scores[at] = score;
       ++at;
     }
+    return unordered;
   }
   __device__ float listed(uint32_t i) const { return room.resident ? ring[list[i]] : listed_scores[i]; }
 
@@ -114,19 +120,20 @@ struct QuickChoice : HeadChoice<kThreads> {
     if (wanted == 0) return;
     const uint32_t ranks[1] = {wanted};
     find_bins<kThreads>(s.counts, ranks, s.sums, s.bin);
+    const NearKeys near(bracket);
     if (s.bin.count[0] > kFew) {
       return this->keep_best(
-          count, wanted, bracket.bits(),
+          count, wanted, near.bits(),
           [&](uint32_t i, uint32_t* key) {
-            *key = bracket.near_key(listed(i));
+            *key = near(listed(i));
             return true;
           },
           [&](uint32_t i) { return list[i]; });
     }
-    const int shift = bin_shift(bracket.bits());
+    const int shift = bin_shift(near.bits());
     const uint32_t bin = s.bin.bin[0];
     for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
-      const uint32_t key = bracket.near_key(listed(i));
+      const uint32_t key = near(listed(i));
       if (key >> shift < bin) continue;
       if (key >> shift > bin) {
         this->keep(list[i]);
@@ -177,10 +184,13 @@ __global__ void __launch_bounds__(kThreads, kCtas)
 // A list has room for what a bracket around the middle rank holds, and the two bins at its ends; and for the
 // sample. Tiles stay where all of that fits beside them.
 template <uint32_t kThreads>
+constexpr uint32_t room_beside(uint32_t ctas) {
+  constexpr uint32_t kAll = 228u << 10, kReserved = 1024;  // shared memory of an SM, and what each CTA costs
+  return (kAll / ctas - kReserved - static_cast<uint32_t>(sizeof(SelectShared<kThreads>))) / 128 * 128;
+}
+template <uint32_t kThreads>
 SelectRoom room_for(uint32_t rows_max, uint32_t ctas) {
   constexpr uint32_t kWarps = kThreads / 32, kSampled = kSampleEach * kThreads;
-  constexpr uint32_t kAll = 228u << 10, kReserved = 1024;  // shared memory of an SM, and what each CTA costs
-  const auto room_beside = [](uint32_t some) { return kAll / some - kReserved - sizeof(SelectShared<kThreads>); };
   const uint32_t tiles = (rows_max + kTileRows - 1) / kTileRows;
   const auto list_for = [&](uint32_t sample) {
     const double part = 4.5 / std::sqrt(sample) + 0.025;
@@ -192,15 +202,17 @@ SelectRoom room_for(uint32_t rows_max, uint32_t ctas) {
   out.slots = (tiles + kWarps - 1) / kWarps;
   out.resident = true, out.ring = tiles * kTileBytes;
   out.list = std::max(list_for(std::min(rows_max, tiles * kTileSample)), kSampled * out.slots);
-  if (out.slots <= kSlotsMax && out.bytes() <= room_beside(ctas)) return out;
+  if (out.slots <= kSlotsMax && out.bytes() <= room_beside<kThreads>(ctas)) return out;
   out.resident = false, out.slots = 1, out.ring = kWarps * kTileBytes;
-  out.list = std::max(list_for(kSampled), kSampled / 2);
+  out.rounds = rows_max > 65536 ? 2 : 1;
+  out.list = std::max(list_for(out.rounds * kSampled), out.rounds * kSampled / 2);
   const auto left = [&](uint32_t some) {
-    const size_t fixed = out.ring + out.words * sizeof(uint32_t), all = room_beside(some);
+    const size_t fixed = out.ring + out.words * sizeof(uint32_t), all = room_beside<kThreads>(some);
     return all > fixed ? static_cast<uint32_t>((all - fixed) / 32 * 4) : 0;
   };
-  if (left(ctas) < std::min(out.list, kSampled)) ctas = 1;  // many rows
+  if (left(ctas) < std::min(out.list, out.rounds * kSampled)) ctas = 1;  // many rows
   out.list = std::min(out.list, left(ctas));
+  if (2 * out.list < out.rounds * kSampled) out.rounds = 1;
   return out;
 }
 
@@ -208,7 +220,8 @@ template <uint32_t kThreads, uint32_t kCtas>
 cudaError_t launch(const SelectArgs& args, cudaStream_t stream) {
   const SelectRoom room = room_for<kThreads>(args.rows_max, kCtas);
   const cudaError_t error = cudaFuncSetAttribute(select_kernel<kThreads, kCtas>,
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize, 218 << 10);
+                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 room_beside<kThreads>(1));
   if (error != cudaSuccess) return error;
   select_kernel<kThreads, kCtas><<<args.count, kThreads, room.bytes(), stream>>>(args, room);
   return cudaGetLastError();
@@ -221,8 +234,8 @@ cudaError_t select_cells(const SelectArgs& args, cudaStream_t stream) {
   if (args.count == 0 || args.rows_max == 0) return cudaSuccess;
   // Short heads: many CTAs an SM, so that some read while others search. Few heads: all of an SM for one.
   constexpr uint32_t kSms = 132;
-  if (args.rows_max <= 12288 && args.count > kSms) return launch<256, KVT_CTAS>(args, stream);
-  if (args.count > kSms) return launch<512, 2>(args, stream);
+  if (args.rows_max <= 12288 && args.count > kSms) return launch<256, 5>(args, stream);
+  if (args.rows_max <= 40960 && args.count > kSms) return launch<512, 2>(args, stream);
   return launch<1024, 1>(args, stream);
 }
 

@@ -15,6 +15,7 @@ struct SelectRoom {
   uint32_t words = 0, list = 0;
   uint32_t slots = 0;  // tiles of a warp
   uint32_t ring = 0;   // bytes
+  uint32_t rounds = 1;  // of a sample of rows that do not stay: kSampleEach a thread each
   bool resident = false;  // all of a head's tiles at once: scores are found there
 
   __host__ __device__ size_t bytes() const {
@@ -79,6 +80,11 @@ struct HeadChoice {
   __device__ bool is_forced(uint32_t row) const {
     bool out = false;
     for (uint32_t i = 0; i < head.forced_count; ++i) out |= row >= forced[i].begin && row < forced[i].end;
+    return out;
+  }
+  __device__ bool has_forced(uint32_t begin, uint32_t end) const {
+    bool out = false;
+    for (uint32_t k = 0; k < head.forced_count; ++k) out |= forced[k].begin < end && forced[k].end > begin;
     return out;
   }
   __device__ uint32_t forced_rows() const {
@@ -180,10 +186,12 @@ struct HeadChoice {
       const uint4 bits = *reinterpret_cast<const uint4*>(kept + w);
       const uint4 at = *reinterpret_cast<const uint4*>(places + w);
       const uint32_t row = w * 32 + lane;
-      if ((bits.x & mine) != 0) out[at.x + __popc(bits.x & below)] = row;
-      if ((bits.y & mine) != 0) out[at.y + __popc(bits.y & below)] = row + 32;
-      if ((bits.z & mine) != 0) out[at.z + __popc(bits.z & below)] = row + 64;
-      if ((bits.w & mine) != 0) out[at.w + __popc(bits.w & below)] = row + 96;
+      const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w}, first_of[4] = {at.x, at.y, at.z, at.w};
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        uint32_t* const to = out + (first_of[i] + __popc(word[i] & below));
+        if ((word[i] & mine) != 0) *to = row + 32 * i;
+      }
     }
   }
 };

@@ -9,10 +9,10 @@
 namespace kvtwin::device {
 
 constexpr uint32_t kTileRows = 1024, kTileBytes = kTileRows * sizeof(float);
-constexpr uint32_t kSlotsMax = 4;      // tiles of a warp that are there at the same time
+constexpr uint32_t kSlotsMax = 4;      // tiles of a warp that are there at the same time: all of them, or one
 constexpr uint32_t kTileSample = 128;  // rows of a tile that a sample has
 
-// A warp's tiles: those with number warp + i * kWarps, in slots in turn.
+// A warp's tiles: those with number warp + i * kWarps, each in a slot of its own or all in one.
 template <uint32_t kWarps>
 class Tiles {
  public:
@@ -38,20 +38,21 @@ class Tiles {
 
   // Its i-th tile, when it has come.
   __device__ const float* wait(uint32_t i) const {
-    barrier_wait(barriers_ + 8 * (i % slots_), i / slots_ % 2);
+    barrier_wait(barriers_ + 8 * slot(i), slots_ == 1 ? i % 2 : 0);
     return place(i);
   }
-  // All lanes have read the i-th tile: the next one may overwrite it.
+  // All lanes have read the i-th tile: the next one may overwrite it. REQUIRES: one slot.
   __device__ void release(uint32_t i) {
     __syncwarp();
-    fill(i + slots_);
+    fill(i + 1);
   }
 
  private:
   static __device__ uint32_t lane() { return threadIdx.x % 32; }
   static __device__ uint32_t warp() { return threadIdx.x / 32; }
+  __device__ uint32_t slot(uint32_t i) const { return slots_ == 1 ? 0 : i; }
   __device__ float* place(uint32_t i) const {
-    return ring_ + (size_t{i % slots_} * kWarps + warp()) * kTileRows;
+    return ring_ + (slot(i) * kWarps + warp()) * kTileRows;
   }
   // What does not lie in pieces of 16 bytes comes by plain loads.
   __device__ void fill(uint32_t i) {
@@ -62,8 +63,8 @@ class Tiles {
     for (uint32_t row = bulk + lane(); row < all; row += 32) to[row] = from[row];
     __syncwarp();
     if (lane() > 0) return;
-    barrier_arrive_expecting(barriers_ + 8 * (i % slots_), bulk * sizeof(float));
-    if (bulk > 0) copy_bulk(shared_address(to), from, bulk * sizeof(float), barriers_ + 8 * (i % slots_));
+    barrier_arrive_expecting(barriers_ + 8 * slot(i), bulk * sizeof(float));
+    if (bulk > 0) copy_bulk(shared_address(to), from, bulk * sizeof(float), barriers_ + 8 * slot(i));
   }
 
   const float* const scores_;
