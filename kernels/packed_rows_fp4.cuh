@@ -2,7 +2,7 @@
 //
 // sm_90 has no conversion from E2M1, and needs none: with the sign at bit 15 and the other three bits at
 // bits 8 to 6 a code is a bf16 of code * 2^-126, subnormals included, which tensor cores multiply exactly.
-// That is 14 integer instructions for the 8 codes that a lane has of a 16 x 16 tile (int4: 5), and what
+// That is 12 integer instructions for the 8 codes that a lane has of a 16 x 16 tile (int4: 5), and what
 // bounds this format.
 //
 // Blocks of 16 channels are the tiles of both products. With g = lane / 4 and t = lane % 4:
@@ -29,12 +29,13 @@ __device__ __forceinline__ uint32_t multiply_bf16(uint32_t a, uint32_t b) {
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   return out;
 }
-// Two codes each that lie in the upper bytes of both halves: in their low and in their high four bits.
+// Two codes each that lie in the lower bytes of both halves: in their low and in their high four bits. A
+// product puts the sign and the other bits each where they belong (another pipe than masks and shifts have).
 __device__ __forceinline__ uint32_t bf16_of_low(uint32_t bytes) {
-  return (bytes << 4 & 0x80008000u) | (bytes >> 2 & 0x01c001c0u);
+  return (bytes & 0x000f000fu) * 0x1040u & 0x81c081c0u;
 }
 __device__ __forceinline__ uint32_t bf16_of_high(uint32_t bytes) {
-  return (bytes & 0x80008000u) | (bytes >> 6 & 0x01c001c0u);
+  return (bytes & 0x00f000f0u) * 0x104u & 0x81c081c0u;
 }
 
 template <int kDim>
