@@ -68,31 +68,77 @@ std::string validation_markdown(const ReportEvidence& evidence) {
   return out + "\n";
 }
 
-std::string quality_markdown(const ReportEvidence& evidence) {
-  const Json all = Json::parse(evidence.json);
-  std::vector<std::string> tasks;
-  std::vector<std::pair<std::string, double>> sets;
-  std::map<std::pair<std::string, double>, std::map<std::string, std::string>> right;
+namespace {
+
+// A policy set with one budget: its tasks' cells, and means over them.
+struct QualitySet {
+  std::string policy;
+  double budget = 0, right = 0, kept = 0, read = 0;
+  std::map<std::string, std::string> cells;
+
+  bool beats(const QualitySet& other) const {
+    return right >= other.right && kept <= other.kept && read <= other.read &&
+           (right > other.right || kept < other.kept || read < other.read);
+  }
+};
+
+std::string share_said(const Json& row) {
+  std::string out = fmt::format("{:.1f} %", 100 * number(row, "accuracy"));
+  if (row.contains("accuracy_low") && row.contains("accuracy_high"))
+    out += fmt::format(" [{:.0f} {:.0f}]", 100 * number(row, "accuracy_low"),
+                       100 * number(row, "accuracy_high"));
+  return out;
+}
+
+std::vector<QualitySet> quality_sets(const Json& all, std::vector<std::string>* tasks) {
+  std::vector<QualitySet> out;
   for (const Json& row : all) {
     if (!text(row, "refused").empty()) continue;
     const std::string task = text(row, "task");
-    const std::pair set{text(row, "policy"), number(row, "budget")};
-    if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(task);
-    if (!right.contains(set)) sets.push_back(set);
-    right[set][task] = fmt::format("{:.1f} %", 100 * number(row, "accuracy"));
-    if (row.contains("accuracy_low") && row.contains("accuracy_high"))
-      right[set][task] += fmt::format(" [{:.0f} {:.0f}]", 100 * number(row, "accuracy_low"),
-                                      100 * number(row, "accuracy_high"));
+    if (std::find(tasks->begin(), tasks->end(), task) == tasks->end()) tasks->push_back(task);
+    auto set = std::find_if(out.begin(), out.end(), [&](const QualitySet& one) {
+      return one.policy == text(row, "policy") && one.budget == number(row, "budget");
+    });
+    if (set == out.end())
+      set = out.insert(out.end(), {text(row, "policy"), number(row, "budget"), 0, 0, 0, {}});
+    set->cells[task] = share_said(row);
+    set->right += number(row, "accuracy");
+    set->kept += number(row, "kv_bytes_mean");
+    set->read += number(row, row.contains("kv_read_bytes_mean") ? "kv_read_bytes_mean" : "kv_bytes_mean");
   }
+  for (QualitySet& set : out) {
+    const auto count = static_cast<double>(set.cells.size());
+    set.right /= count, set.kept /= count, set.read /= count;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string quality_markdown(const ReportEvidence& evidence) {
+  std::vector<std::string> tasks;
+  const std::vector<QualitySet> sets = quality_sets(Json::parse(evidence.json), &tasks);
   std::vector<std::string> names = {"", "cells"};
   names.insert(names.end(), tasks.begin(), tasks.end());
+  names.insert(names.end(), {"KV kept, MB", "KV read a token, MB", "front"});
   std::string out = fmt::format("## Right answers: {}\n\n", evidence.dir) + markdown_head(names);
-  for (const auto& set : sets) {
-    std::vector<std::string> cells = {set.first, set.second > 0 ? fmt::format("{:.0f}", set.second) : "all"};
-    for (const std::string& task : tasks) cells.push_back(right[set][task]);
+  for (const QualitySet& set : sets) {
+    std::vector<std::string> cells = {set.policy, set.budget > 0 ? fmt::format("{:.0f}", set.budget) : "all"};
+    for (const std::string& task : tasks)
+      cells.push_back(set.cells.contains(task) ? set.cells.at(task) : "-");
+    cells.push_back(fmt::format("{:.3f}", set.kept / 1e6));
+    cells.push_back(fmt::format("{:.3f}", set.read / 1e6));
+    // Means over other tasks say nothing of this one.
+    const bool whole = set.cells.size() == tasks.size();
+    const bool beaten = std::any_of(sets.begin(), sets.end(), [&](const QualitySet& other) {
+      return other.cells.size() == tasks.size() && other.beats(set);
+    });
+    cells.push_back(!whole ? "-" : beaten ? "" : "*");
     out += markdown_line(std::move(cells));
   }
-  return out + "\n";
+  return out +
+         "\nfront: asked all tasks, and no other set has as many right answers on average, from no more "
+         "bytes kept and read.\n\n";
 }
 
 }  // namespace kvtwin

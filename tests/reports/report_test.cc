@@ -97,6 +97,39 @@ TEST_CASE("report: heads and evidence are in the page as they were written") {
         std::string::npos);
 }
 
+TEST_CASE("report: right answers beside bytes, and which policy sets no other beats") {
+  Report report = report_of("a");
+  const auto row = [](const char* policy, int budget, const char* task, double accuracy, double kept,
+                      double read) {
+    return nlohmann::json{{"policy", policy},
+                          {"budget", budget},
+                          {"task", task},
+                          {"accuracy", accuracy},
+                          {"accuracy_low", accuracy - 0.1},
+                          {"accuracy_high", accuracy},
+                          {"kv_bytes_mean", kept},
+                          {"kv_read_bytes_mean", read}};
+  };
+  nlohmann::json rows = {row("full", 0, "a", 1.0, 4e6, 4e6),   row("full", 0, "b", 0.9, 2e6, 2e6),
+                         row("best", 64, "a", 0.9, 1e6, 1e6),  row("best", 64, "b", 0.9, 1e6, 1e6),
+                         row("bad", 64, "a", 0.9, 1e6, 1e6),   row("bad", 64, "b", 0.5, 1e6, 1e6),
+                         row("reads", 64, "a", 0.8, 4e6, 5e5), row("reads", 64, "b", 0.8, 4e6, 5e5),
+                         row("half", 64, "a", 1.0, 1e3, 1e3)};
+  rows.push_back({{"policy", "none"}, {"task", "c"}, {"refused", "no"}});
+  report.qualities.push_back({"q", rows.dump()});
+  const std::string text = report_markdown(report);
+  CHECK(text.find("|  | cells | a | b | KV kept, MB | KV read a token, MB | front |") != std::string::npos);
+  CHECK(text.find("| full | all | 100.0 % [90 100] | 90.0 % [80 90] | 3.000 | 3.000 | * |") !=
+        std::string::npos);
+  CHECK(text.find("| best | 64 | 90.0 % [80 90] | 90.0 % [80 90] | 1.000 | 1.000 | * |") !=
+        std::string::npos);
+  CHECK(text.find("| bad | 64 | 90.0 % [80 90] | 50.0 % [40 50] | 1.000 | 1.000 |  |") != std::string::npos);
+  CHECK(text.find("| reads | 64 | 80.0 % [70 80] | 80.0 % [70 80] | 4.000 | 0.500 | * |") !=
+        std::string::npos);
+  CHECK(text.find("| half | 64 | 100.0 % [90 100] | - | 0.001 | 0.001 | - |") != std::string::npos);
+  CHECK(text.find("none") == std::string::npos);
+}
+
 TEST_CASE("report: thinned calls are even, and at most so many") {
   CallsTable calls;
   calls.sessions = {"a"};
