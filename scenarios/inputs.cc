@@ -68,6 +68,12 @@ void add_checkpoint(const std::string& path, std::vector<std::string>* paths) {
   paths->insert(paths->end(), found.begin(), found.end());
 }
 
+// A catalog's name, or that of the file in whatever folder it lies.
+std::string without_folder(const std::string& name) {
+  const fs::path path(name);
+  return path.extension() == ".textproto" ? path.stem().string() : path.filename().string();
+}
+
 }  // namespace
 
 Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read) {
@@ -80,6 +86,12 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   nameless.values.mutable_trace()->clear_path();
   nameless.values.mutable_cost()->clear_profile();
   nameless.values.mutable_simulation()->clear_recorded_run();
+  nameless.values.mutable_cpu()->clear_checkpoint();
+  nameless.values.mutable_cpu()->clear_scorer_weights();
+  nameless.values.mutable_model()->set_name(without_folder(nameless.values.model().name()));
+  nameless.values.mutable_hardware()->set_node(without_folder(nameless.values.hardware().node()));
+  for (v1::EngineKind& kind : *nameless.values.mutable_engines()->mutable_further())
+    kind.set_node(without_folder(kind.node()));
   v1::Policies& policies = *nameless.values.mutable_policies();
   policies.mutable_precision_options()->clear_tag_map();
   policies.mutable_partition_options()->clear_profile();

@@ -173,24 +173,27 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   }
   SUBCASE("of a checkpoint's folder only the checkpoint counts") {
     namespace fs = std::filesystem;
-    const fs::path copy = folder.file("copy");
-    fs::create_directories(copy / "quality");
-    fs::create_directories(copy / "tiny");
     const fs::path source = KVTWIN_SOURCE_DIR;
-    fs::copy(source / "scenarios/quality/full.textproto", copy / "full.textproto");
-    for (const char* name : {"config.json", "model.safetensors"})
-      fs::copy(source / "models/tiny/tasks-6x256" / name, copy / "tiny" / name);
+    for (const std::string name : {"copy", "elsewhere"}) {
+      fs::create_directories(fs::path(folder.file(name)) / "tiny");
+      fs::copy(source / "scenarios/quality/full.textproto", folder.file(name + "/full.textproto"));
+      fs::copy(source / "models/tiny/tasks-6x256.textproto", folder.file(name + "/model.textproto"));
+      for (const std::string part : {"config.json", "model.safetensors"})
+        fs::copy(source / "models/tiny/tasks-6x256" / part, folder.file(name + "/tiny/" + part));
+    }
+    fs::path copy = folder.file("elsewhere");
     const auto inputs = [&](const std::string& out) {
-      const Outcome done =
-          run_kvtwin(folder, {"evaluate", (copy / "full.textproto").string(), "--tasks=needle",
-                              "--questions=2", "--tokens=128",
-                              "--set=model.name=" + (source / "models/tiny/tasks-6x256.textproto").string(),
-                              "--set=cpu.checkpoint=" + (copy / "tiny").string(), "--out=" + folder.file(out),
-                              "--format=csv", "--quiet"});
+      const Outcome done = run_kvtwin(
+          folder, {"evaluate", (copy / "full.textproto").string(), "--tasks=needle", "--questions=2",
+                   "--tokens=128", "--set=model.name=" + (copy / "model.textproto").string(),
+                   "--set=cpu.checkpoint=" + (copy / "tiny").string(), "--out=" + folder.file(out),
+                   "--format=csv", "--quiet"});
       REQUIRE_MESSAGE(done.status == 0, done.err);
       return rows_of(done.out).at("full needle").at("inputs");
     };
     const std::string before = inputs("before");
+    copy = folder.file("copy");
+    CHECK(inputs("there") == before);
     folder.write("copy/tiny/judge_q.safetensors", "learned since");
     CHECK(inputs("after") == before);
     std::ofstream(copy / "tiny/config.json", std::ios::app) << " ";
