@@ -127,6 +127,48 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   CHECK(folder.read("whole/quality.csv") == folder.read("parts/quality.csv"));
   CHECK(folder.read("whole/quality.json") == folder.read("parts/quality.json"));
 
+  SUBCASE("each world has processes of its own") {
+    std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
+    words.insert(words.end(), {"--out=" + folder.file("lanes"), "--world=cuda,cpu", "--jobs=1,2"});
+    const Outcome done = run_kvtwin(folder, words);
+    REQUIRE_MESSAGE(done.status == 0, done.err);
+    const Rows lanes = rows_of(folder.read("lanes/quality.csv")),
+               whole = rows_of(folder.read("whole/quality.csv"));
+    REQUIRE(lanes.size() == whole.size());
+    for (const auto& [cell, row] : lanes) {
+      CAPTURE(cell);
+      CHECK(row.at("answered") == row.at("questions"));
+      // Without a GPU everything is the CPU's.
+      if (row.at("world") == "cpu") CHECK(row.at("samples") == whole.at(cell).at("samples"));
+    }
+  }
+  SUBCASE("and so do processes, a batch, and folders that are collected") {
+    std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
+    words.insert(words.end(), {"--out=" + folder.file("jobs"), "--jobs=3"});
+    REQUIRE(run_kvtwin(folder, words).status == 0);
+    CHECK(folder.read("whole/quality.csv") == folder.read("jobs/quality.csv"));
+    words = evaluate({"full", "knorm"}, cells);
+    words.insert(words.end(), {"--out=" + folder.file("batch"), "--batch=2"});
+    REQUIRE(run_kvtwin(folder, words).status == 0);
+    const Rows whole = rows_of(folder.read("whole/quality.csv")),
+               batch = rows_of(folder.read("batch/quality.csv"));
+    for (const auto& [cell, row] : whole) {
+      CHECK(row.at("samples") == batch.at(cell).at("samples"));
+      CHECK(row.at("inputs") != batch.at(cell).at("inputs"));
+    }
+    words = evaluate({"full"}, cells);
+    words.push_back("--out=" + folder.file("full"));
+    REQUIRE(run_kvtwin(folder, words).status == 0);
+    const Outcome both = run_kvtwin(
+        folder, {"evaluate", "--collect=" + folder.file("full"), "--collect=" + folder.file("jobs"),
+                 "--out=" + folder.file("both"), "--format=csv"});
+    REQUIRE_MESSAGE(both.status == 0, both.err);
+    CHECK(rows_of(both.out) == whole);
+  }
+}
+
+TEST_CASE("kvtwin evaluate: bytes of what is kept") {
+  const Folder folder;
   SUBCASE("bytes are those of all heads, also where heads have pages of their own") {
     const std::vector<std::string> few = {
         "--tasks=needle", "--budgets=32", "--questions=2", "--tokens=128", "--out=" + folder.file("bytes"),
@@ -156,72 +198,36 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
     CHECK(bytes("int2") < bytes("triaxial_newest"));
     CHECK(bytes("triaxial_newest") < bytes("int4"));
   }
-  SUBCASE("each world has processes of its own") {
-    std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
-    words.insert(words.end(), {"--out=" + folder.file("lanes"), "--world=cuda,cpu", "--jobs=1,2"});
-    const Outcome done = run_kvtwin(folder, words);
+}
+
+TEST_CASE("kvtwin evaluate: of a checkpoint's folder only the checkpoint counts, wherever it lies") {
+  const Folder folder;
+  namespace fs = std::filesystem;
+  const fs::path source = KVTWIN_SOURCE_DIR;
+  for (const std::string name : {"copy", "elsewhere"}) {
+    fs::create_directories(fs::path(folder.file(name)) / "tiny");
+    fs::copy(source / "scenarios/quality/full.textproto", folder.file(name + "/full.textproto"));
+    fs::copy(source / "models/tiny/tasks-6x256.textproto", folder.file(name + "/model.textproto"));
+    for (const std::string part : {"config.json", "model.safetensors"})
+      fs::copy(source / "models/tiny/tasks-6x256" / part, folder.file(name + "/tiny/" + part));
+  }
+  fs::path copy = folder.file("elsewhere");
+  const auto inputs = [&](const std::string& out) {
+    const Outcome done =
+        run_kvtwin(folder, {"evaluate", (copy / "full.textproto").string(), "--tasks=needle", "--questions=2",
+                            "--tokens=128", "--set=model.name=" + (copy / "model.textproto").string(),
+                            "--set=cpu.checkpoint=" + (copy / "tiny").string(), "--out=" + folder.file(out),
+                            "--format=csv", "--quiet"});
     REQUIRE_MESSAGE(done.status == 0, done.err);
-    const Rows lanes = rows_of(folder.read("lanes/quality.csv")),
-               whole = rows_of(folder.read("whole/quality.csv"));
-    REQUIRE(lanes.size() == whole.size());
-    for (const auto& [cell, row] : lanes) {
-      CAPTURE(cell);
-      CHECK(row.at("answered") == row.at("questions"));
-      // Without a GPU everything is the CPU's.
-      if (row.at("world") == "cpu") CHECK(row.at("samples") == whole.at(cell).at("samples"));
-    }
-  }
-  SUBCASE("of a checkpoint's folder only the checkpoint counts") {
-    namespace fs = std::filesystem;
-    const fs::path source = KVTWIN_SOURCE_DIR;
-    for (const std::string name : {"copy", "elsewhere"}) {
-      fs::create_directories(fs::path(folder.file(name)) / "tiny");
-      fs::copy(source / "scenarios/quality/full.textproto", folder.file(name + "/full.textproto"));
-      fs::copy(source / "models/tiny/tasks-6x256.textproto", folder.file(name + "/model.textproto"));
-      for (const std::string part : {"config.json", "model.safetensors"})
-        fs::copy(source / "models/tiny/tasks-6x256" / part, folder.file(name + "/tiny/" + part));
-    }
-    fs::path copy = folder.file("elsewhere");
-    const auto inputs = [&](const std::string& out) {
-      const Outcome done = run_kvtwin(
-          folder, {"evaluate", (copy / "full.textproto").string(), "--tasks=needle", "--questions=2",
-                   "--tokens=128", "--set=model.name=" + (copy / "model.textproto").string(),
-                   "--set=cpu.checkpoint=" + (copy / "tiny").string(), "--out=" + folder.file(out),
-                   "--format=csv", "--quiet"});
-      REQUIRE_MESSAGE(done.status == 0, done.err);
-      return rows_of(done.out).at("full needle").at("inputs");
-    };
-    const std::string before = inputs("before");
-    copy = folder.file("copy");
-    CHECK(inputs("there") == before);
-    folder.write("copy/tiny/judge_q.safetensors", "learned since");
-    CHECK(inputs("after") == before);
-    std::ofstream(copy / "tiny/config.json", std::ios::app) << " ";
-    CHECK(inputs("changed") != before);
-  }
-  SUBCASE("and so do processes, a batch, and folders that are collected") {
-    std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
-    words.insert(words.end(), {"--out=" + folder.file("jobs"), "--jobs=3"});
-    REQUIRE(run_kvtwin(folder, words).status == 0);
-    CHECK(folder.read("whole/quality.csv") == folder.read("jobs/quality.csv"));
-    words = evaluate({"full", "knorm"}, cells);
-    words.insert(words.end(), {"--out=" + folder.file("batch"), "--batch=2"});
-    REQUIRE(run_kvtwin(folder, words).status == 0);
-    const Rows whole = rows_of(folder.read("whole/quality.csv")),
-               batch = rows_of(folder.read("batch/quality.csv"));
-    for (const auto& [cell, row] : whole) {
-      CHECK(row.at("samples") == batch.at(cell).at("samples"));
-      CHECK(row.at("inputs") != batch.at(cell).at("inputs"));
-    }
-    words = evaluate({"full"}, cells);
-    words.push_back("--out=" + folder.file("full"));
-    REQUIRE(run_kvtwin(folder, words).status == 0);
-    const Outcome both = run_kvtwin(
-        folder, {"evaluate", "--collect=" + folder.file("full"), "--collect=" + folder.file("jobs"),
-                 "--out=" + folder.file("both"), "--format=csv"});
-    REQUIRE_MESSAGE(both.status == 0, both.err);
-    CHECK(rows_of(both.out) == whole);
-  }
+    return rows_of(done.out).at("full needle").at("inputs");
+  };
+  const std::string before = inputs("before");
+  copy = folder.file("copy");
+  CHECK(inputs("there") == before);
+  folder.write("copy/tiny/judge_q.safetensors", "learned since");
+  CHECK(inputs("after") == before);
+  std::ofstream(copy / "tiny/config.json", std::ios::app) << " ";
+  CHECK(inputs("changed") != before);
 }
 
 TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is a row") {

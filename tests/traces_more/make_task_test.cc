@@ -84,6 +84,7 @@ Ids solve(const Ids& prompt) {
   const Known known = read(prompt);
   size_t user = prompt.size();
   while (prompt[user - 1] != kUser) --user;
+  while (prompt[user] >= kWordFirst) ++user;  // talk
   uint32_t verb = prompt[user];
   size_t what = user + 1;
   if (verb == kEarlier) {
