@@ -2,8 +2,9 @@
 //
 // Keys are the mma's 16 rows, (query head, query row) pairs its 8 columns. A product does not care in which
 // order channels come, as long as both sides agree: so where keys lie apart a lane loads sixteen adjacent
-// bytes of its two keys and has two steps' operands, without shared memory. Floor: 2 * head_dim bytes and 16 bytes a column for
-// each cell (a logit written and read, a sum written and read by who makes scores of it), at 4.69 TB/s.
+// bytes of its two keys and has two steps' operands, without shared memory. Floor: 2 * head_dim bytes and 16
+// bytes a column for each cell (a logit written and read, a sum written and read by who makes scores of it),
+// at 4.69 TB/s.
 
 #include "kernels/cell_heads.cuh"
 #include "kernels/look_parts.cuh"
@@ -80,8 +81,7 @@ class LaneColumns {
       float2 part = part_[c];
 #pragma unroll
       for (uint32_t by = 4; by < 32; by *= 2) {
-        const float2 other = {__shfl_xor_sync(kAllLanes, part.x, by),
-                              __shfl_xor_sync(kAllLanes, part.y, by)};
+        const float2 other = {__shfl_xor_sync(kAllLanes, part.x, by), __shfl_xor_sync(kAllLanes, part.y, by)};
         // The lower lane's first, so that both have the same bits.
         part = (lane & by) == 0 ? joined(part, other) : joined(other, part);
       }
@@ -157,7 +157,8 @@ class KeyBlocks {
   // Starts the copies of this warp's blocks: lane b those of block b.
   __device__ KeyBlocks(const LookArgs& args, const CellHead& head, char* shared, uint64_t* arrived,
                        uint32_t first)
-      : turn_(head.first), at_(shared_address(shared) + threadIdx.x / 32 * kBlocks * kBlockKeys * kRow),
+      : turn_(head.first),
+        at_(shared_address(shared) + threadIdx.x / 32 * kBlocks * kBlockKeys * kRow),
         arrived_(shared_address(arrived)) {
     const uint32_t b = threadIdx.x % 32, begin = first + b * kBlockKeys;
     if (b >= kBlocks || begin >= head.rows) return;
@@ -291,7 +292,6 @@ __global__ void __launch_bounds__(kSumThreads) few_sums_kernel(const __grid_cons
   }
 }
 
-
 template <int kDim>
 cudaError_t launch_logits(const LookArgs& args, cudaStream_t stream) {
   const dim3 grid(tiles_of(args.rows_max, kFewKeys), args.count);
@@ -300,8 +300,8 @@ cudaError_t launch_logits(const LookArgs& args, cudaStream_t stream) {
     return cudaGetLastError();
   }
   constexpr int kBytes = KeyBlocks<kDim>::kBytes;
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      paged_logits_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(paged_logits_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (allowed != cudaSuccess) return allowed;
   paged_logits_kernel<kDim><<<grid, kThreads, kBytes, stream>>>(args);
   return cudaGetLastError();
