@@ -167,7 +167,7 @@ Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const Swee
     of_key.push_back(row.point);
   }
   std::optional<Mistake> environment;
-  Result<void> ran = run_jobs(how.program, jobs, how.at_once, [&](const JobEnd& end) {
+  Result<void> ran = run_jobs(how.program, jobs, {how.at_once}, [&](const JobEnd& end) {
     const std::vector<size_t>& of_key = same[keys[end.job]];
     SweepRow& first = (*rows)[of_key.front()];
     take_end(dir, end.status, &first);
