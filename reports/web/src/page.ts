@@ -158,7 +158,7 @@ export function choose(into: HTMLElement, label: string, options: string[], chan
 
 // 0.0803 -> "8.03 %".
 export function share(value: number | string | undefined): string {
-  return typeof value === "number" && Number.isFinite(value) ? `${number(100 * value, 3)} %` : "–";
+  return typeof value === "number" && Number.isFinite(value) ? `${number(100 * value, 3)}\u00a0%` : "–";
 }
 
 export function number(value: number | string | undefined, digits = 4): string {
