@@ -49,7 +49,7 @@ constexpr char kRun[] = R"(Run one scenario and print what happened.
   --no-write            print only, write nothing
   --quiet               no progress on stderr
 
-The result: run.binpb, calls.csv, requests.jsonl and scenario.resolved.textproto. Same inputs, same bytes,
+The result: run.binpb, calls.csv, tools.csv, requests.jsonl and scenario.resolved.textproto. Same inputs, same bytes,
 unless times were measured (--clock=wall).
 )";
 
