@@ -45,6 +45,11 @@ class CompressedCache final : public KvCache {
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
+  // For who takes a call's cells over: where they are.
+  const cpu::CallCells& cells(CallId call) const { return calls_.at(call).cells; }
+  const cpu::CellShape& shape() const { return shape_; }
+  const CellMemory& memory() const { return cells_; }
+
  private:
   struct Call {
     cpu::CallCells cells;
