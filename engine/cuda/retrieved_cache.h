@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "engine/cpu/arena_call.h"
+#include "engine/cuda/dense_layers.h"
 #include "engine/cuda/device_lists.h"
 #include "engine/cuda/device_pages.h"
 #include "engine/cuda/kv_cache.h"
@@ -113,7 +114,6 @@ class RetrievedCache final : public KvCache {
   void begin_with(const Adoption& adoption);
   Call& new_call(CallId id);
   void add_entry(const PlanEntry& entry, StepRows* rows);
-  void add_dense(const Call& call, const PlanEntry& entry);
   void add_choice(Call* call, uint32_t row, uint32_t cell, StepRows* rows);
   ChoiceRow choice_of(const Call& call, uint32_t pages);
   void deal_recalls();
@@ -137,7 +137,8 @@ class RetrievedCache final : public KvCache {
   const bool arena_, prefix_cache_;
   LlmSpec dense_llm_;  // the layers that choose nothing
   DevicePages pages_, resident_;
-  RowAttention attention_, dense_attention_;
+  RowAttention attention_;
+  DenseLayers dense_;
   RetrievalMemory choices_;
   Buffer staging_;  // a page on its way to the host, NHD
   Buffer fetched_;  // pinned: what prefixes fetch, one list behind the other, round and round
@@ -153,9 +154,6 @@ class RetrievedCache final : public KvCache {
   std::vector<QueryKept> kept_;
   const StepValues* given_ = nullptr;  // what is imposed on it
   std::vector<kernels::HeadRecall> imposed_;
-  StepRows dense_rows_;
-  DeviceRows dense_on_device_;
-  RowsUpload dense_upload_;
   DeviceLists upload_, enter_upload_, kept_upload_;
   Lists at_;
   std::vector<Call*> entering_;

@@ -89,7 +89,8 @@ void RetrievedCache::add_entry(const PlanEntry& entry, StepRows* rows) {
     if ((cell + 1) % page_tokens == 0) sealed_.push_back({page, arena_ ? call.homes.at(number) : page});
   }
   if (arena_) kept_.push_back({first + entry.tokens - 1, call.state});
-  if (spec_.layers_dense > 0) add_dense(call, entry);
+  if (spec_.layers_dense > 0)
+    dense_.add(resident() ? call.resident : call.pages, context, entry.tokens, call.gone);
   if (may_choose && call_retrieves(spec_, page_tokens, end)) {
     KVT_CHECK(entry.tokens == 1);
     return add_choice(&call, first, context, rows);
@@ -97,21 +98,6 @@ void RetrievedCache::add_entry(const PlanEntry& entry, StepRows* rows) {
   const auto table = static_cast<uint32_t>(rows->pages.size());
   rows->pages.insert(rows->pages.end(), call.pages.begin(), call.pages.begin() + pages_of(end));
   attention_.add(first, table, context, entry.tokens, rows);
-}
-
-// The same rows as the layers have it that read everything.
-void RetrievedCache::add_dense(const Call& call, const PlanEntry& entry) {
-  const std::vector<uint32_t>& pages = resident() ? call.resident : call.pages;
-  const uint32_t context = entry.context - call.gone, end = context + entry.tokens;
-  const auto first = static_cast<uint32_t>(dense_rows_.positions.size());
-  for (uint32_t cell = context; cell < end; ++cell) {
-    dense_rows_.positions.push_back(cell + call.gone);
-    dense_rows_.slots.push_back(
-        {pages.at(cell / memory_.page_tokens) * llm_.kv_heads, cell % memory_.page_tokens});
-  }
-  const auto table = static_cast<uint32_t>(dense_rows_.pages.size());
-  dense_rows_.pages.insert(dense_rows_.pages.end(), pages.begin(), pages.begin() + pages_of(end));
-  dense_attention_.add(first, table, context, entry.tokens, &dense_rows_);
 }
 
 // Each KV head has a table of its own: sinks, what is chosen (written on the device, layer by layer), window.
@@ -191,20 +177,10 @@ void RetrievedCache::pack(const std::vector<QueryKept>& kept, DeviceLists* uploa
   at->imposed = upload->add(imposed_);
 }
 
-// All on page 0.
 void RetrievedCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
-  choice_rows_.clear(), lists_.clear(), sealed_.clear(), kept_.clear(), dense_rows_.clear();
-  for (const auto& [own, attention] :
-       {std::pair{rows, &attention_}, std::pair{&dense_rows_, &dense_attention_}}) {
-    if (own == &dense_rows_ && spec_.layers_dense == 0) continue;
-    own->pages.push_back(0);
-    for (uint32_t row = 0; row < size; ++row) {
-      own->positions.push_back(0);
-      own->slots.push_back({0, row % memory_.page_tokens});
-    }
-    attention->add(0, 0, 0, 1, own);
-    if (size > 2) attention->add(1, 0, 0, 2, own);
-  }
+  choice_rows_.clear(), lists_.clear(), sealed_.clear(), kept_.clear(), dense_.clear();
+  attention_.add_warm_up(size, rows);
+  if (spec_.layers_dense > 0) dense_.warm_up(size);
 }
 
 }  // namespace kvtwin::cuda
