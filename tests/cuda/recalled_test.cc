@@ -49,7 +49,7 @@ TEST_CASE("G-2 cuda recalled cells: what is left of prompts is recalled as the C
   for (const auto& row : rows) {
     const std::string name = std::string(row.scorer) + " " + row.budget;
     CAPTURE(name);
-    for (const uint32_t pages : {160u, 70u}) {  // room, and preemptions
+    for (const uint32_t pages : {160u, 44u}) {  // room, and preemptions
       RetrievalSetting setting = setting_of(row.method, row.scorer, row.budget);
       setting.pages_gpu = pages;
       const Compared got = run_both(setting, row.method, kCalls, model());
