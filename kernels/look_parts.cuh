@@ -13,7 +13,7 @@ constexpr uint32_t kLookTileKeys = 128;   // keys of a CTA that has many query r
 constexpr uint32_t kLookTileRows = 16;    // query rows of one mma
 constexpr uint32_t kLookSplitCtas = 528;  // as many CTAs as query rows are dealt out to, where keys are few
 constexpr uint32_t kFewColumns = 8;       // (query head, query row) pairs that one mma takes beside 16 keys
-constexpr uint32_t kFewKeys = 512;        // keys of a CTA that has so few
+constexpr uint32_t kFewKeys = 256;        // keys of a CTA that has so few
 
 __host__ __device__ inline uint32_t tiles_of(uint32_t count, uint32_t each) {
   return (count + each - 1) / each;
@@ -89,6 +89,7 @@ inline bool has_few_columns(const LookArgs& args) {
   return args.queries_max > 0 && args.group * args.queries_max <= kFewColumns;
 }
 // REQUIRES: has_few_columns(args), logits that are not joined.
+cudaError_t few_logits(const LookArgs& args, cudaStream_t stream);  // the first half of it
 cudaError_t look_with_few(const LookArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin::device

@@ -17,9 +17,10 @@ using Access = HappensBefore::Access;
 constexpr const char* kPages = "pages of layer";
 constexpr const char* kSlots = "slots of layer";
 constexpr const char* kHome =
-    "host page by layers";             // by page: what one step recalls and offloads lies apart
-constexpr uint32_t kRecallCtas = 4;    // when nothing else runs
-constexpr uint32_t kRecallWarps = 70;  // beside what follows attention (kernels/README.md)
+    "host page by layers";           // by page: what one step recalls and offloads lies apart
+constexpr uint32_t kRecallCtas = 4;  // when nothing else runs
+// Beside what follows attention: a warp an SM, and stores in bursts (kernels/README.md).
+constexpr uint32_t kRecallWarps = 132, kRecallBurstNs = 25'500;
 constexpr uint32_t kStagedMax = 64;
 
 std::string no_shape() { return {}; }
@@ -142,7 +143,7 @@ void RetrievedCache::recall(uint32_t layer, const RecallMove* moves, const uint3
   }
   order_->touches(lane, Access::kWrite, kSlots, layer, "recall");
   must(recall_pages({host_layer(layer), pages_.layer(layer), moves, count,
-                     beside ? kRecallWarps : kRecallCtas, beside},
+                     beside ? kRecallWarps : kRecallCtas, beside, beside ? kRecallBurstNs : 0},
                     order_->stream(lane)),
        "recall_pages", 0, [&] { return fmt::format("layer {}", layer); });
 }

@@ -34,7 +34,7 @@ Result<void> run_apart(const ValidateRequest& request, const std::string& scenar
   job.errors = fmt::format("{}/{}.errors", request.work, name);
   int status = 0;
   if (auto ok =
-          run_jobs(own_program(), {job}, 1, [&](const JobEnd& end) { return (status = end.status) == 0; });
+          run_jobs(own_program(), {job}, {1}, [&](const JobEnd& end) { return (status = end.status) == 0; });
       !ok)
     return ok;
   if (status == 0) return {};

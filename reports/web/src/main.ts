@@ -1,13 +1,15 @@
 import { BarChart, CustomChart, HeatmapChart, LineChart, ParallelChart, ScatterChart } from "echarts/charts";
 import {
-  DataZoomComponent, GridComponent, LegendComponent, ParallelComponent, TooltipComponent,
-  VisualMapComponent,
+  DataZoomComponent, GridComponent, LegendComponent, ParallelComponent, TitleComponent,
+  TooltipComponent, VisualMapComponent,
 } from "echarts/components";
 import * as echarts from "echarts/core";
 import { CanvasRenderer } from "echarts/renderers";
 
 import { readReport, type Report } from "./data.js";
-import { qualities, validations } from "./evidence.js";
+import { comparison } from "./comparison.js";
+import { qualities } from "./quality.js";
+import { validations } from "./validation.js";
 import { heads } from "./kv.js";
 import { element, section, start } from "./page.js";
 import { attribution, latencies, memory, overRun, overview, unpackAll } from "./runs.js";
@@ -17,7 +19,8 @@ import { transfers } from "./transfers.js";
 
 echarts.use([
   BarChart, CanvasRenderer, CustomChart, DataZoomComponent, GridComponent, HeatmapChart, LegendComponent,
-  LineChart, ParallelChart, ParallelComponent, ScatterChart, TooltipComponent, VisualMapComponent,
+  LineChart, ParallelChart, ParallelComponent, ScatterChart, TitleComponent, TooltipComponent,
+  VisualMapComponent,
 ]);
 
 function provenance(report: Report): void {
@@ -37,8 +40,9 @@ const report = readReport();
 if (report.runs.length > 0) {
   const calls = unpackAll(report.runs);
   overview(report.runs);
+  comparison(report.runs);
   latencies(report.runs, calls);
-  overRun(report.runs);
+  overRun(report.runs, calls);
   transfers(report.runs);
   attribution(report.runs);
   memory(report.runs);
