@@ -225,7 +225,8 @@ void CompressedCache::add_rows(uint32_t kv_head, uint32_t column, Work* work, co
       row.sinks = read.sinks, row.gap = first - read.from;
       row.cells = std::min(read.sinks, position + 1) + (position >= first ? position + 1 - first : 0);
     }
-    (rows.tokens > 1 ? runs_ : others_).push_back(row);
+    // Pages of one token are tables that the dense engine reads with the other kernel: equal bits (G-2).
+    (rows.tokens > 1 && read.listed ? runs_ : others_).push_back(row);
   }
 }
 
