@@ -15,6 +15,7 @@
 #include "models/catalog.h"
 #include "models/cost_factory.h"
 #include "models/measured_device.h"
+#include "models/method_cost.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/compose_values.h"
 #include "scenarios/compression_work.h"
@@ -399,6 +400,26 @@ bool replays_steps(const CoreConfig& config) {
   return !drops(config) && retrieval_method(config.policies.retrieval) == RetrievalMethod::kAll;
 }
 
+// `model` with what calibration says of these policies. Null: nothing, and `model` is as it was; said in a
+// note.
+std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreConfig& config,
+                                       const std::string& profile, Composed* out,
+                                       std::unique_ptr<CostModel>* model) {
+  const PolicySet& set = config.policies;
+  const std::string name = method_name(set.scorer, set.budget, set.layout, set.retrieval);
+  const MeasuredMethod* const method = device.method(name, device.model);
+  if (method == nullptr) {
+    out->notes.push_back(
+        fmt::format("{} was not calibrated in {}: the roofline prices what it adds to steps "
+                    "(kvtwin calibrate methods)",
+                    name, profile));
+    return nullptr;
+  }
+  out->method = *method;
+  return std::make_unique<MethodCost>(*method, out->llm.layers, ring_cells(config), set.retrieval != "all",
+                                      std::move(*model));
+}
+
 std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Mistakes* mistakes) {
   EngineKind& kind = out->kinds[of];
   const v1::Cost& cost = scenario.values.cost();
@@ -436,8 +457,12 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
     take_measured_copies(*measured, out->facts.front().page_bytes, &kind.node);
     if (of == 0) out->node = kind.node;
   }
-  const auto work = compression_work(scenario, out->llm, out->options.engines.front());
+  const CoreConfig& config = out->options.engines.front();
+  const auto work = compression_work(scenario, out->llm, config);
   if (of == 0) out->compression = work;
+  if (spec.measured != nullptr && !spec.graphs) {
+    if (auto priced = with_method(*measured, config, spec.profile, out, &*made)) return priced;
+  }
   if (!work) return std::move(*made);
   return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
 }

@@ -15,6 +15,11 @@
 
 namespace kvtwin {
 
+// Cells of the rings that prompts may run over the end of; 0: the policies keep none.
+inline uint32_t ring_cells(const CoreConfig& config) {
+  return config.policies.layout == "arena" ? config.policies.budget_spec.cells : 0;
+}
+
 // What the scenario chooses, with its numbers; names are not checked here.
 PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mistakes);
 // Into how many pages the set cuts what a page of all heads would hold.

@@ -11,6 +11,7 @@
 
 #ifdef KVTWIN_HAVE_SIMGRID
 
+#include "models/method_cost.h"
 #include "scenarios/compose_outcomes.h"
 #include "scenarios/compose_partition.h"
 #include "scenarios/compose_retrieving.h"
@@ -55,6 +56,15 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   geometry.keeps_prefixes = config.prefix_cache && retrieval_needs_arena(method);
   out.prices.emplace(llm, composed.device, composed.node, scenario.values.engines().tensor_parallel(),
                      geometry);
+  if (composed.method) {
+    const auto us = [&](MethodTerm term) {
+      for (const MeasuredMethod::Term& one : composed.method->terms)
+        if (one.of == name_of(term)) return one.us * config.page_tokens / kMethodPageTokens;
+      return 0.0;
+    };
+    out.prices->set_measured(
+        {us(MethodTerm::kPageNow), us(MethodTerm::kPageNext), us(MethodTerm::kPageBeside)});
+  }
   sim::GraphPricerSpec pricer;
   pricer.graph.method = method;
   pricer.graph.layers = llm.layers;
@@ -234,10 +244,13 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
 #else
 
 #include "engine/base/check.h"
+#include "scenarios/compose_retrieving.h"
 
 namespace kvtwin {
 
 bool can_simulate() { return false; }
+
+Retrieving make_retrieving(const Scenario&, const Composed&) { return {}; }
 
 Result<SimulatedEnd> simulate(const Scenario&, Composed*, Client*, const std::vector<Observer*>&,
                               const std::vector<OutcomeSource*>&) {

@@ -40,7 +40,7 @@ TEST_CASE(
   Flat flat;
   // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
   const Log log = log_of({125, 205, 375}, {});
-  OpenLoop open(&log, &flat, {});
+  OpenLoop open(&log, {.cost = &flat}, {});
   const PlanEntry decode[] = {{CallId{1}, EntryKind::kDecode, false, true, 1, 40}};
   open.saw_command(
       {0},
@@ -80,7 +80,7 @@ TEST_CASE("open loop: copies follow one another in each direction, and a failed 
                               {2, {50 * kUs}, false},
                               {3, {60 * kUs}, true},
                               {4, {70 * kUs}, false}});
-  OpenLoop open(&log, &flat,
+  OpenLoop open(&log, {.cost = &flat},
                 {.in_overhead_us = 2,
                  .out_overhead_us = 10,
                  .in_bytes_per_us = 100,

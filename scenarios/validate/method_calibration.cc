@@ -1,0 +1,104 @@
+#include "scenarios/validate/method_calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "engine/recorder_replay.h"
+#include "models/textproto.h"
+#include "scenarios/compose.h"
+#include "scenarios/compose_retrieving.h"
+#include "scenarios/results.h"
+#include "scenarios/validate/method_fit.h"
+#include "scenarios/validate/open_loop.h"
+#include "scenarios/validate/recordings.h"
+#include "scenarios/validate/run_validation.h"
+
+namespace kvtwin {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first steps of a run use kernels and memory for the first time.
+constexpr size_t kFirstSteps = 2;
+
+std::string stem_of(const std::string& path) { return fs::path(path).stem().string(); }
+
+struct Steps {
+  std::string method, model;
+  std::vector<MethodSample> samples;
+};
+
+Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::string& path) {
+  std::vector<std::string> sets = request.sets;
+  sets.push_back("cost.profile=" + fs::absolute(request.profile).string());
+  const tl::expected<Scenario, Mistakes> scenario = load_scenario(path, sets);
+  if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
+  const std::string name = stem_of(path), folder = fmt::format("{}/{}", request.recordings, name);
+  if (request.record) {
+    const RecordRequest recorded{path, sets, "cuda", 1, folder, request.work, request.progress};
+    if (Result<void> ok = record(recorded, name); !ok) return tl::unexpected<Mistake>(ok.error());
+  }
+  const Result<std::vector<Recording>> recordings = read_recordings(folder);
+  if (!recordings) return tl::unexpected<Mistake>(recordings.error());
+  tl::expected<Composed, Mistakes> composed = compose(*scenario);
+  if (!composed) return tl::unexpected<Mistake>(composed.error().front());
+  const PolicySet& set = composed->options.engines.front().policies;
+  Steps out{method_name(set.scorer, set.budget, set.layout, set.retrieval), composed->llm.name, {}};
+  for (const Recording& recording : *recordings) {
+    const Retrieving retrieving = make_retrieving(*scenario, *composed);
+    OpenLoop open(&recording.log, step_pricing(*composed, retrieving, recording), {});
+    const Result<Replayed> replayed = replay(name, recording.log, {&open});
+    if (!replayed) return tl::unexpected<Mistake>(replayed.error());
+    if (!replayed->same)
+      return mistake(folder, fmt::format("is no run of {} as it is now: {}", path, replayed->difference),
+                     "record it again");
+    const std::vector<PricedStep> steps = open.steps();
+    for (size_t i = kFirstSteps; i < steps.size(); ++i)
+      out.samples.push_back({steps[i].counts, steps[i].measured, steps[i].dense});
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request) {
+  Result<MeasuredDevice> device = load_measured_device(request.profile);
+  if (!device) return tl::unexpected<Mistake>(device.error());
+  std::map<std::pair<std::string, std::string>, std::vector<MethodSample>> by_method;
+  for (const std::string& path : request.scenarios) {
+    Result<Steps> steps = steps_of(request, path);
+    if (!steps) return tl::unexpected<Mistake>(steps.error());
+    std::vector<MethodSample>& all = by_method[{steps->method, steps->model}];
+    all.insert(all.end(), steps->samples.begin(), steps->samples.end());
+  }
+  for (const auto& [key, samples] : by_method) {
+    MeasuredMethod fitted = fit_method(key.first, key.second, samples);
+    const auto same = std::find_if(
+        device->methods.begin(), device->methods.end(),
+        [&](const MeasuredMethod& one) { return one.name == fitted.name && one.model == fitted.model; });
+    if (same != device->methods.end()) {
+      *same = std::move(fitted);
+    } else {
+      device->methods.push_back(std::move(fitted));
+    }
+  }
+  return device;
+}
+
+std::string methods_table(const MeasuredDevice& device) {
+  std::string out = fmt::format("  {:<34}{:>7}  {:>8}{:>8}  us each\n", "method", "steps", "median", "p90");
+  for (const MeasuredMethod& one : device.methods) {
+    std::string terms;
+    for (const MeasuredMethod::Term& term : one.terms)
+      terms += fmt::format("{}{} {:.2f}", terms.empty() ? "" : ", ", term.of, term.us);
+    out += fmt::format("  {:<34}{:>7}  {:>7.2f}%{:>7.2f}%  {}\n", one.name, one.steps, 100 * one.error_median,
+                       100 * one.error_p90, terms);
+  }
+  return out;
+}
+
+}  // namespace kvtwin
