@@ -237,6 +237,8 @@ void Metrics::saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges)
   waiting_.add(here.gauges_at, now, here.gauges.calls_waiting);
   cached_.add(here.gauges_at, now, here.gauges.pages_gpu_cached);
   host_pages_.add(here.gauges_at, now, here.gauges.pages_host_total - here.gauges.pages_host_free);
+  if (here.gauges.pages_disk_total > 0)
+    disk_pages_.add(here.gauges_at, now, here.gauges.pages_disk_total - here.gauges.pages_disk_free);
   here.gauges = gauges;
   here.gauges_at = now;
   if (gauges.calls_running == 0) {
@@ -266,6 +268,7 @@ void Metrics::pages_until(Engine& engine, Instant now) {
   engine.totals.pages_held_ns += Integral{engine.pages_held} * static_cast<uint64_t>(span.ns);
   engine.totals.pages_int2_held_ns += Integral{engine.pages_int2_held} * static_cast<uint64_t>(span.ns);
   pages_series_.add(engine.pages_at, now, engine.pages_held);
+  if (engine.pages_int2_held > 0) int2_pages_.add(engine.pages_at, now, engine.pages_int2_held);
   engine.pages_at = now;
 }
 }  // namespace kvtwin

@@ -161,6 +161,8 @@ class Metrics : public Observer {
   // bytes.
   const Series& pages_cached() const { return cached_; }
   const Series& pages_host() const { return host_pages_; }
+  const Series& pages_disk() const { return disk_pages_; }
+  const Series& pages_int2() const { return int2_pages_; }  // of pages_held(), where there are two formats
   const Series& time_steps() const { return steps_; }
   const Series& time_hidden() const { return hidden_; }
   const Series& time_exposed() const { return exposed_; }
@@ -208,7 +210,7 @@ class Metrics : public Observer {
   std::vector<Rejection> rejections_;
   LogHistogram itl_;
   Series running_, waiting_, pages_series_;
-  Series cached_, host_pages_, steps_, hidden_, exposed_, in_, out_;
+  Series cached_, host_pages_, disk_pages_, int2_pages_, steps_, hidden_, exposed_, in_, out_;
 };
 
 }  // namespace kvtwin

@@ -9,8 +9,10 @@
 namespace kvtwin::device {
 
 // Shared memory of a CTA: [ring of each warp][two parts of each warp][whose they are][barriers].
-template <int kDimension, int kHeadSlots, bool kPage1>
+template <int kDimension, int kHeadSlots, bool kPage1, class PlanOf = DecodePlan>
 struct DecodeGeometry {
+  using Plan = PlanOf;  // says which CTA has a block
+  static constexpr bool kSingle = kPage1;
   static constexpr int kDim = kDimension, kHeads = kHeadSlots;
   // Rows of page size 1 come one by one and may be apart; others are swizzled instead.
   static constexpr int kRow = 2 * kDim + (kPage1 ? 16 : 0);
@@ -119,13 +121,14 @@ struct MergeTarget {
 
 template <class Geometry>
 class Merger {
+  using Plan = typename Geometry::Plan;
   static constexpr int kDim = Geometry::kDim, kHeads = Geometry::kHeads, kWarps = Geometry::kWarps;
   static constexpr uint32_t kNobody = UINT32_MAX;
   static constexpr int kPer = kDim / 32;  // channels of a lane
   static constexpr uint32_t kBatch = 8;   // parts in flight
 
  public:
-  __device__ Merger(const MergeTarget& target, const DecodePlan& plan, char* shared)
+  __device__ Merger(const MergeTarget& target, const Plan& plan, char* shared)
       : target_(target),
         plan_(plan),
         shared_(shared),
@@ -295,7 +298,7 @@ class Merger {
   }
 
   const MergeTarget target_;
-  const DecodePlan& plan_;
+  const Plan& plan_;
   char* const shared_;
   Owner* const owners_;
   const uint32_t warp_, lane_;

@@ -8,7 +8,7 @@ namespace {
 
 using namespace device;
 
-constexpr uint32_t kThreads = 256, kWarps = kThreads / 32;
+constexpr uint32_t kThreads = 256;
 
 uint32_t ctas_of(uint64_t count, uint32_t each) { return static_cast<uint32_t>((count + each - 1) / each); }
 
@@ -89,85 +89,6 @@ __global__ void __launch_bounds__(kThreads)
   out[row] = static_cast<float>(sum / heads);
 }
 
-__device__ float sum_of_warp(float x) {
-  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(kAllLanes, x, by);
-  return x;
-}
-// By a warp.
-__device__ float dot(const float* w, const float* x, uint32_t count) {
-  float sum = 0;
-  for (uint32_t c = threadIdx.x % 32; c < count; c += 32) sum += w[c] * x[c];
-  return sum_of_warp(sum);
-}
-// The hidden row of the CTA, in fp32.
-__device__ void load_hidden(const __nv_bfloat16* row, uint32_t hidden, float* x) {
-  for (uint32_t c = threadIdx.x; c < hidden; c += kThreads) x[c] = __bfloat162float(row[c]);
-  __syncthreads();
-}
-
-constexpr uint32_t kWidth = 16;  // FastKvzipGate::kWidth
-
-// RMSNorm(w x + b) * scale: lane c < 16 has number c, as does lane c + 16.
-__device__ float projected(const float* w, const float* b, const float* scale, const float* x,
-                           uint32_t hidden, float eps) {
-  const uint32_t mine = threadIdx.x % kWidth;
-  float value = 0;
-  for (uint32_t c = 0; c < kWidth; ++c) {
-    const float sum = dot(w + size_t{c} * hidden, x, hidden);
-    if (c == mine) value = sum + (b == nullptr ? 0 : b[c]);
-  }
-  float squares = value * value;
-  for (int by = kWidth / 2; by > 0; by /= 2) squares += __shfl_xor_sync(kAllLanes, squares, by);
-  return value / sqrtf(squares / kWidth + eps) * scale[mine];
-}
-
-// A CTA has one token, a warp one KV head after the other.
-__global__ void __launch_bounds__(kThreads) fastkvzip_kernel(const __grid_constant__ FastKvzipArgs args) {
-  extern __shared__ float x[];
-  const uint32_t row = blockIdx.x, lane = threadIdx.x % 32;
-  load_hidden(args.hidden_rows + size_t{row} * args.hidden, args.hidden, x);
-  for (uint32_t h = threadIdx.x / 32; h < args.heads; h += kWarps) {
-    const float k = projected(args.wk + size_t{h} * kWidth * args.hidden, nullptr, args.k_norm, x,
-                              args.hidden, args.norm_eps);
-    float sum = 0;
-    for (uint32_t g = 0; g < args.group; ++g) {
-      const uint32_t j = h * args.group + g;
-      const float q = projected(args.wq + size_t{j} * kWidth * args.hidden, args.bq + size_t{j} * kWidth,
-                                args.q_norm, x, args.hidden, args.norm_eps);
-      const float z = sum_of_warp(lane < kWidth ? k * q : 0) / 4 + args.bias[j];
-      float others = 0;
-      for (uint32_t t = 0; t < kWidth; ++t) {
-        const float base = args.k_base[(size_t{h} * kWidth + t) * kWidth + lane % kWidth];
-        others += expf(sum_of_warp(lane < kWidth ? base * q : 0) / 4 - z);
-      }
-      sum += 1 / (1 + others);
-    }
-    if (lane == 0) args.out[size_t{row} * args.heads + h] = sum / static_cast<float>(args.group);
-  }
-}
-
-__device__ float activated(uint8_t activation, float x) {
-  if (activation == 0) return x / (1 + expf(-x));
-  if (activation == 1) return fmaxf(x, 0);
-  return 0.5f * x * (1 + erff(x * 0.70710678f));
-}
-
-__global__ void __launch_bounds__(kThreads) trimkv_kernel(const __grid_constant__ TrimKvArgs args) {
-  extern __shared__ float x[];
-  float* const inner = x + args.hidden;
-  const uint32_t row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  load_hidden(args.hidden_rows + size_t{row} * args.hidden, args.hidden, x);
-  for (uint32_t c = warp; c < args.width; c += kWarps) {
-    const float sum = dot(args.w1 + size_t{c} * args.hidden, x, args.hidden) + args.b1[c];
-    if (lane == 0) inner[c] = activated(args.activation, sum);
-  }
-  __syncthreads();
-  for (uint32_t h = warp; h < args.heads; h += kWarps) {
-    const float logit = dot(args.w2 + size_t{h} * args.width, inner, args.width) + args.b2[h];
-    if (lane == 0) args.out[size_t{row} * args.heads + h] = fminf(logit, 0) - log1pf(expf(-fabsf(logit)));
-  }
-}
-
 template <int kDim>
 __global__ void __launch_bounds__(kThreads) read_kernel(const __grid_constant__ ReadCellsArgs args) {
   constexpr uint32_t kChunks = kDim / 8;
@@ -210,18 +131,6 @@ cudaError_t mean_scores(const float* scores, uint64_t stride, uint32_t heads, ui
                         cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
   mean_kernel<<<ctas_of(rows, kThreads), kThreads, 0, stream>>>(scores, stride, heads, rows, out);
-  return cudaGetLastError();
-}
-
-cudaError_t fastkvzip_gates(const FastKvzipArgs& args, cudaStream_t stream) {
-  if (args.rows == 0) return cudaSuccess;
-  fastkvzip_kernel<<<args.rows, kThreads, args.hidden * sizeof(float), stream>>>(args);
-  return cudaGetLastError();
-}
-
-cudaError_t trimkv_gates(const TrimKvArgs& args, cudaStream_t stream) {
-  if (args.rows == 0) return cudaSuccess;
-  trimkv_kernel<<<args.rows, kThreads, (args.hidden + args.width) * sizeof(float), stream>>>(args);
   return cudaGetLastError();
 }
 

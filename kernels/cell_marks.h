@@ -1,9 +1,8 @@
 // Marks: one fp32 number of a cell besides its key and value, in a pool of its own ([blocks][page_tokens]).
-// H2O's accumulators, RaaS's stamps, the gates of FastKVzip and TrimKV; they move with their cells
-// (compact_cells.h) and travel with their pages.
+// H2O's accumulators, RaaS's stamps, the gates of FastKVzip and TrimKV (cell_gates.h); they move with their
+// cells (compact_cells.h) and travel with their pages.
 //
-// Floor: 4 bytes read and 4 written per cell, at 4.69 TB/s; gates: hidden * 2 bytes read per token, and the
-// weights, which stay in L2.
+// Floor: 4 bytes read and 4 written per cell, at 4.69 TB/s.
 
 #ifndef KVTWIN_KERNELS_CELL_MARKS_H_
 #define KVTWIN_KERNELS_CELL_MARKS_H_
@@ -47,28 +46,6 @@ cudaError_t score_marks(const MarkScoreArgs& args, cudaStream_t stream);
 // out[i] = mean over heads of scores[h * stride + i]: one score per token (IntentKV's layouts).
 cudaError_t mean_scores(const float* scores, uint64_t stride, uint32_t heads, uint32_t rows, float* out,
                         cudaStream_t stream);
-
-// ---- gates (score_gate.h), of hidden rows in bf16; out [rows][heads]
-
-struct FastKvzipArgs {
-  const __nv_bfloat16* hidden_rows = nullptr;  // [rows][hidden]
-  uint32_t rows = 0, hidden = 0, heads = 0, group = 1;
-  // Shapes: FastKvzipGate.
-  const float *wq = nullptr, *bq = nullptr, *q_norm = nullptr, *wk = nullptr, *k_norm = nullptr;
-  const float *k_base = nullptr, *bias = nullptr;
-  float norm_eps = 1e-6f;
-  float* out = nullptr;
-};
-cudaError_t fastkvzip_gates(const FastKvzipArgs& args, cudaStream_t stream);
-
-struct TrimKvArgs {
-  const __nv_bfloat16* hidden_rows = nullptr;
-  uint32_t rows = 0, hidden = 0, heads = 0, width = 0;
-  const float *w1 = nullptr, *b1 = nullptr, *w2 = nullptr, *b2 = nullptr;
-  uint8_t activation = 0;  // GateActivation
-  float* out = nullptr;    // log beta
-};
-cudaError_t trimkv_gates(const TrimKvArgs& args, cudaStream_t stream);
 
 // ---- for scorers that run on the host: rows of cells as packed fp32
 

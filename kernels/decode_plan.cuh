@@ -38,7 +38,24 @@ struct DecodePlan {
   }
 };
 
-__host__ __device__ inline WarpShare* shares_of(DecodePlan* plan) {
+// Of pieces that somebody else has cut (decode_pieces.h), a CTA each.
+struct PiecePlan {
+  uint32_t ctas = 0;
+  uint32_t unused = 0;
+  const uint32_t* begins = nullptr;  // [ctas]: the first block of each, in the list of all blocks
+
+  __device__ uint32_t cta_of(uint32_t block) const {
+    uint32_t low = 0, high = ctas;
+    while (high - low > 1) {
+      const uint32_t middle = (low + high) / 2;
+      (begins[middle] <= block ? low : high) = middle;
+    }
+    return low;
+  }
+};
+
+template <class Plan>
+__host__ __device__ inline WarpShare* shares_of(Plan* plan) {
   return reinterpret_cast<WarpShare*>(plan + 1);
 }
 // An empty sequence is one block without tokens: somebody must write its zeros.

@@ -12,7 +12,7 @@ constexpr float kLog2e = 1.4426950408889634f;
 constexpr uint32_t kLookTileKeys = 128;  // keys of a CTA that has many query rows
 constexpr uint32_t kLookTileRows = 16;   // query rows of one mma
 constexpr uint32_t kFewColumns = 8;      // (query head, query row) pairs that one mma takes beside 16 keys
-constexpr uint32_t kFewKeys = 512;       // keys of a CTA that has so few
+constexpr uint32_t kFewKeys = 256;       // keys of a CTA that has so few
 
 __host__ __device__ inline uint32_t tiles_of(uint32_t count, uint32_t each) {
   return (count + each - 1) / each;

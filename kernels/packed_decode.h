@@ -1,4 +1,4 @@
-// Decode attention over packed KV (int2, int4, fp8) and over several formats in one step.
+// Decode attention over packed KV (int2, int4, fp8, fp4, KIVI) and over several formats in one step.
 //
 //   out[q_row + j] = sum_t softmax_t(scale * q[q_row + j] . K[t]) V[t],  t over all parts, j < group
 //
@@ -8,12 +8,15 @@
 // parameter depends on lengths: a plan on the device cuts all parts, laid end to end, into shares by cost,
 // one per warp, and what several shares found of a sequence is merged by log-sum-exp.
 //
-// Two layouts of a page of one KV head, K of all its cells and then V of all its cells:
+// Layouts of a page of one KV head, K of all its cells and then V of all its cells:
 //   kRows  the byte layouts of METHODS 4.3 (pack.h, packed_page.h): int2, int4 with groups of scale_group,
 //          fp8 E4M3 with scale 1. Pages of 16, 32, 64 or 128 cells; int2: a multiple of scale_group.
 //   kFast  records of 128 cells in tensor-core order (pack_fast.h): int2, int4, keys per channel, values per
 //          token. The wide part is bf16 rows in pages of a multiple of 16, swizzled as in attention_decode.h:
 //          cells that do not fill a record yet.
+//   kFp4   fp4 rows (pack_narrow.h), all of them in the wide part. Pages of 16, 32, 64 or 128 cells.
+//   kKivi  int2 rows as in kRows, and bf16 pages as in kFast for cells whose values are exact: the newest
+//          ones (their keys may be packed already, METHODS 4.7: then the page has them as they read back).
 //
 // A part may end inside a page. Keys of int2 rows share scales along tokens, and so do all of kFast: such a
 // group or record must have been packed whole, though only its first cells are read.
@@ -41,7 +44,7 @@ namespace kvtwin {
 
 constexpr uint32_t kPackedParts = 3;
 enum PackedPart : uint32_t { kPartInt2, kPartInt4, kPartWide };
-enum class PackedLayout : uint32_t { kRows, kFast };
+enum class PackedLayout : uint32_t { kRows, kFast, kFp4, kKivi };
 
 struct PackedSequence {
   uint32_t q_row = 0;                  // of its first query head, in q and out
@@ -54,7 +57,7 @@ struct PackedDecodeShape {
   PackedLayout layout = PackedLayout::kFast;
   uint32_t head_dim = 128;                              // 64 or 128
   uint32_t group = 4;                                   // query heads per KV head, 1 to 8
-  uint32_t scale_group = 32;                            // kRows: values that share a scale: 32, 64 or 128
+  uint32_t scale_group = 32;                            // kRows, kKivi: values that share a scale: 32, 64 or 128
   uint32_t page_tokens[kPackedParts] = {128, 128, 16};  // by part; kFast: 128, 128 and any of the four
   uint32_t heads_per_page = 1;                          // page p, column c is block p * heads_per_page + c
   uint32_t sequences = 0;
@@ -76,13 +79,16 @@ struct PackedDecodeArgs {
 };
 
 // K and V of a page of one KV head.
+// kFp4 has no other part than the wide one, kKivi no int4.
 constexpr uint64_t packed_page_bytes(const PackedDecodeShape& s, PackedPart part) {
   const uint32_t bits = part == kPartInt2 ? 2 : 4;
   if (s.layout == PackedLayout::kFast && part != kPartWide) {
     return record_bytes(bits, s.head_dim) + value_record_bytes(bits, s.head_dim);
   }
-  constexpr Format kRowFormats[] = {Format::kInt2, Format::kInt4, Format::kFp8};
-  const Format format = s.layout == PackedLayout::kFast ? Format::kBf16 : kRowFormats[part];
+  const Format wide = s.layout == PackedLayout::kRows  ? Format::kFp8
+                      : s.layout == PackedLayout::kFp4 ? Format::kFp4
+                                                       : Format::kBf16;
+  const Format format = part == kPartInt2 ? Format::kInt2 : part == kPartInt4 ? Format::kInt4 : wide;
   return page_bytes(format, {s.page_tokens[part], s.head_dim, s.scale_group});
 }
 

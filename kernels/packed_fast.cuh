@@ -206,6 +206,7 @@ struct FastFamily {
   static constexpr int kDim = kDimension;
   static constexpr PackedLayout kLayout = PackedLayout::kFast;
   static constexpr uint32_t kScaleGroup = 128;
+  static constexpr uint32_t kParts = 7;
   using Int2 = FastFormat<kDim, 2>;
   using Int4 = FastFormat<kDim, 4>;
   using Wide = Bf16Format<kDim>;

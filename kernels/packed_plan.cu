@@ -77,7 +77,8 @@ bool packed_shape_is_possible(const PackedDecodeShape& s) {
     const uint32_t page = s.page_tokens[part];
     if (page != 16 && page != 32 && page != 64 && page != 128) return false;
     if (fast && part != kPartWide && page != kRecordTokens) return false;
-    if (!fast && part == kPartInt2 && page % s.scale_group != 0) return false;
+    const bool int2 = s.layout == PackedLayout::kRows || s.layout == PackedLayout::kKivi;
+    if (int2 && part == kPartInt2 && page % s.scale_group != 0) return false;
   }
   return true;
 }

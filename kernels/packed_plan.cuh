@@ -22,6 +22,8 @@ constexpr uint32_t kCopyWarps = 4;
 __host__ __device__ constexpr uint32_t block_tokens(PackedLayout layout, uint32_t scale_group,
                                                     uint32_t part) {
   if (layout == PackedLayout::kFast) return part == kPartInt2 ? 128 : part == kPartInt4 ? 64 : 16;
+  if (layout == PackedLayout::kFp4) return 64;
+  if (layout == PackedLayout::kKivi && part == kPartWide) return 16;
   if (part == kPartInt2) return scale_group == 128 ? 128 : 64;
   return part == kPartInt4 ? 64 : 32;
 }
@@ -29,6 +31,8 @@ __host__ __device__ constexpr uint32_t block_tokens(PackedLayout layout, uint32_
 // byte, because it is bound by instructions.
 __host__ __device__ constexpr uint32_t block_cost(PackedLayout layout, uint32_t scale_group, uint32_t part) {
   if (layout == PackedLayout::kFast) return part == kPartInt2 ? 11 : part == kPartInt4 ? 9 : 8;
+  if (layout == PackedLayout::kFp4) return 16;
+  if (layout == PackedLayout::kKivi && part == kPartWide) return 8;
   if (part == kPartInt2) return scale_group == 128 ? 20 : 11;
   return part == kPartInt4 ? 12 : 9;
 }

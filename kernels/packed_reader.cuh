@@ -16,6 +16,7 @@ template <class Geometry>
 class PackedReader {
   using Family = typename Geometry::Family;
   static constexpr uint32_t kPieces = 4;  // pages of a block, at most
+  static constexpr bool kHasInt2 = Family::kParts >> kPartInt2 & 1, kHasInt4 = Family::kParts >> kPartInt4 & 1;
 
  public:
   // `ring`, `full`, `empty`: shared addresses of the warp's slots and their barriers.
@@ -36,9 +37,9 @@ class PackedReader {
     const uint32_t bar = full_ + 8 * slot_, target = ring_ + slot_ * Geometry::kSlot;
     if (at_.tokens == 0) {
       barrier_arrive(bar);
-    } else if (at_.part == kPartInt2) {
+    } else if (kHasInt2 && at_.part == kPartInt2) {
       copy<typename Family::Int2>(target, bar);
-    } else if (at_.part == kPartInt4) {
+    } else if (kHasInt4 && at_.part == kPartInt4) {
       copy<typename Family::Int4>(target, bar);
     } else {
       copy<typename Family::Wide>(target, bar);

@@ -105,6 +105,7 @@ struct RowsFamily {
   static constexpr int kDim = kDimension;
   static constexpr PackedLayout kLayout = PackedLayout::kRows;
   static constexpr uint32_t kScaleGroup = kScaleGroupOf;
+  static constexpr uint32_t kParts = 7;  // bits of the parts that there are
   using Int2 = RowsInt2<kDim, kScaleGroupOf>;
   using Int4 = RowsInt4<kDim, kScaleGroupOf>;
   using Wide = RowsFp8<kDim>;

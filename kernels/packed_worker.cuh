@@ -21,6 +21,7 @@ class PackedWorker {
   using Int4 = typename Family::Int4;
   using Wide = typename Family::Wide;
   static constexpr int kDim = Geometry::kDim;
+  static constexpr bool kHasInt2 = Family::kParts >> kPartInt2 & 1, kHasInt4 = Family::kParts >> kPartInt4 & 1;
 
  public:
   __device__ PackedWorker(const PackedDecodeShape& shape, const PackedDecodeArgs& args, uint32_t ring,
@@ -35,9 +36,9 @@ class PackedWorker {
     for (;;) {
       if (here_.tokens == 0) {
         consume_nothing();
-      } else if (here_.part == kPartInt2) {
+      } else if (kHasInt2 && here_.part == kPartInt2) {
         attend<Int2>();
-      } else if (here_.part == kPartInt4) {
+      } else if (kHasInt4 && here_.part == kPartInt4) {
         attend<Int4>();
       } else {
         attend<Wide>();
@@ -165,9 +166,9 @@ class PackedWorker {
     scale_out<Format>(false);
   }
   __device__ void open_part() {
-    if (here_.part == kPartInt2) {
+    if (kHasInt2 && here_.part == kPartInt2) {
       load_query<Int2>();
-    } else if (here_.part == kPartInt4) {
+    } else if (kHasInt4 && here_.part == kPartInt4) {
       load_query<Int4>();
     } else {
       load_query<Wide>();
@@ -175,9 +176,9 @@ class PackedWorker {
   }
   // Puts the powers of two and the zeros of values where they belong.
   __device__ void close_part() {
-    if (here_.part == kPartInt2) {
+    if (kHasInt2 && here_.part == kPartInt2) {
       scale_out<Int2>(true);
-    } else if (here_.part == kPartInt4) {
+    } else if (kHasInt4 && here_.part == kPartInt4) {
       scale_out<Int4>(true);
     } else {
       scale_out<Wide>(true);

@@ -111,7 +111,22 @@ __global__ void __launch_bounds__(kWarps * 32, 1) recall_kernel(const __grid_con
 
 // The other way: a warp a CTA, no shared memory, sixteen bytes a lane and load. Fits beside a kernel that
 // fills its SMs' shared memory, on as many SMs as there are warps, so that none of them falls behind.
-constexpr uint32_t kInFlight = 8;
+//
+// With a period, all warps hold what they read until the GPU's clock is a multiple of it, and store then:
+// memory changes from reading to writing and back once a period in place of all the time.
+constexpr uint32_t kBurstInFlight = 16, kSteadyInFlight = 8;
+
+__device__ uint64_t gpu_nanoseconds() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");
+  return now;
+}
+__device__ void wait_for_burst(uint32_t period_ns) {
+  const uint64_t until = (gpu_nanoseconds() / period_ns + 1) * period_ns;
+  while (gpu_nanoseconds() < until) __nanosleep(200);
+}
+
+template <uint32_t kInFlight>
 __global__ void __launch_bounds__(32) recall_spread_kernel(const __grid_constant__ RecallArgs args) {
   const uint32_t chunks = args.host.head_dim / 8, of_move = 2 * args.host.page_tokens * chunks;
   const uint32_t per_move = (of_move + 32 * kInFlight - 1) / (32 * kInFlight);
@@ -131,6 +146,7 @@ __global__ void __launch_bounds__(32) recall_spread_kernel(const __grid_constant
                                 : (uint64_t{row} * args.host.kv_heads + move.head) * chunks + at % chunks;
       if (at < of_move) held[k] = __ldcs(page + from);
     }
+    if (args.burst_ns > 0) wait_for_burst(args.burst_ns);
 #pragma unroll
     for (uint32_t k = 0; k < kInFlight; ++k) {
       const uint32_t at = first + 32 * k;
@@ -193,7 +209,8 @@ cudaError_t copy_pieces(const HostPool& host, __nv_bfloat16* pool, std::span<con
 cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream) {
   if (!right(args.host) || args.ctas == 0) return cudaErrorInvalidValue;
   if (args.spread) {
-    recall_spread_kernel<<<args.ctas, 32, 0, stream>>>(args);
+    (args.burst_ns > 0 ? recall_spread_kernel<kBurstInFlight>
+                       : recall_spread_kernel<kSteadyInFlight>)<<<args.ctas, 32, 0, stream>>>(args);
     return cudaGetLastError();
   }
   static const cudaError_t ready =

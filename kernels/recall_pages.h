@@ -57,6 +57,9 @@ struct RecallArgs {
   const uint32_t* count = nullptr;    // on the device
   uint32_t ctas = 4;                  // spread: warps
   bool spread = false;
+  // Spread only: 8 KB a warp are stored together, when the GPU's clock is a multiple of this. What runs
+  // beside it is slowed less, and whoever waits for the recall waits up to so much longer. 0: at once.
+  uint32_t burst_ns = 0;
 };
 cudaError_t recall_pages(const RecallArgs& args, cudaStream_t stream);
 

@@ -1,5 +1,6 @@
 // Scores and marks of what look_at_cells summed.
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cell_heads.cuh"
@@ -22,43 +23,73 @@ __device__ float lanes_mean(const LookArgs& args, uint32_t head, uint32_t row) {
   return sum / static_cast<float>(args.lanes());
 }
 
-// What is pooled over neighbours is found once for all of them: rows of the CTA and `reach` more on each
-// side.
-__global__ void __launch_bounds__(kRowThreads) window_kernel(const __grid_constant__ WindowScoreArgs args) {
+// What a CTA's rows are pooled from: they and `reach` neighbours on each side, of several lanes at a time, so
+// that all their numbers are on their way together.
+struct Staging {
+  uint32_t first, end, reach, stride;
+
+  __device__ Staging(const WindowScoreArgs& args, const LookHead& head, uint32_t begin)
+      : reach(args.pool == LookPool::kNone ? 0 : args.kernel / 2), stride(kRowThreads + args.kernel) {
+    first = begin > reach ? begin - reach : 0;
+    end = min(begin + kRowThreads + reach, head.scored);
+  }
+  // What it gives rows beyond `scored` means nothing.
+  __device__ float pooled(const WindowScoreArgs& args, const float* staged, uint32_t row) const {
+    const bool largest = args.pool == LookPool::kMax;
+    const uint32_t from = row > reach ? row - reach : 0, to = min(row + reach + 1, end);
+    float value = largest ? -INFINITY : 0;
+    for (uint32_t p = from; p < to; ++p)
+      value = largest ? fmaxf(value, staged[p - first]) : value + staged[p - first];
+    return largest || args.pool == LookPool::kNone ? value : value / static_cast<float>(args.kernel);
+  }
+};
+struct LaneReduction {
+  const LookReduce how;
+  float joined = 0;
+
+  __device__ void take(uint32_t g, float next) {
+    joined = g == 0 ? next : how == LookReduce::kMax ? fmaxf(joined, next) : joined + next;
+  }
+  __device__ float result(uint32_t lanes) const {
+    return how == LookReduce::kMean ? joined / static_cast<float>(lanes) : joined;
+  }
+};
+
+__global__ void __launch_bounds__(kRowThreads)
+    window_kernel(const __grid_constant__ WindowScoreArgs args, uint32_t lanes_at_once) {
   extern __shared__ float staged[];
   const LookArgs& look = args.look;
   const LookHead& head = look.heads[blockIdx.y];
-  const uint32_t begin = blockIdx.x * kRowThreads, row = begin + threadIdx.x;
+  const uint32_t begin = blockIdx.x * kRowThreads, row = begin + threadIdx.x, lanes = look.lanes();
   if (begin >= head.cells.rows) return;
-  const bool max_pool = args.pool == LookPool::kMax, max_reduce = args.reduce == LookReduce::kMax;
-  const uint32_t reach = args.pool == LookPool::kNone ? 0 : args.kernel / 2;
-  const uint32_t first = begin > reach ? begin - reach : 0;
-  const uint32_t end = min(begin + kRowThreads + reach, head.scored);
+  const Staging staging(args, head, begin);
   const float each = look.largest ? 1.0f : 1 / static_cast<float>(max(head.queries, 1u));
-  const uint32_t lanes = look.lanes();
-  const auto mean = [&](uint32_t g, uint32_t p) { return sums_of(look, blockIdx.y, g)[p] * each; };
-  const auto reduce = [&](auto value_of) {
-    float joined = value_of(0);
-    for (uint32_t g = 1; g < lanes; ++g) {
-      const float next = value_of(g);
-      joined = max_reduce ? fmaxf(joined, next) : joined + next;
+  LaneReduction reduction{args.reduce};
+  float score;
+  if (args.pool_first) {
+    for (uint32_t from = 0; from < lanes; from += lanes_at_once) {
+      const uint32_t count = min(lanes_at_once, lanes - from);
+      __syncthreads();
+      for (uint32_t p = staging.first + threadIdx.x; p < staging.end; p += kRowThreads) {
+#pragma unroll 4
+        for (uint32_t g = 0; g < count; ++g)
+          staged[g * staging.stride + p - staging.first] = __ldg(sums_of(look, blockIdx.y, from + g) + p) * each;
+      }
+      __syncthreads();
+      for (uint32_t g = 0; g < count; ++g)
+        reduction.take(from + g, staging.pooled(args, staged + g * staging.stride, row));
     }
-    return args.reduce == LookReduce::kMean ? joined / static_cast<float>(lanes) : joined;
-  };
-  // All threads together; what it gives those beyond `scored` means nothing.
-  const auto pooled = [&](auto value_at) {
+    score = reduction.result(lanes);
+  } else {
+    for (uint32_t p = staging.first + threadIdx.x; p < staging.end; p += kRowThreads) {
+      LaneReduction at{args.reduce};
+#pragma unroll 4
+      for (uint32_t g = 0; g < lanes; ++g) at.take(g, __ldg(sums_of(look, blockIdx.y, g) + p) * each);
+      staged[p - staging.first] = at.result(lanes);
+    }
     __syncthreads();
-    for (uint32_t p = first + threadIdx.x; p < end; p += kRowThreads) staged[p - first] = value_at(p);
-    __syncthreads();
-    const uint32_t from = row > reach ? row - reach : 0, to = min(row + reach + 1, end);
-    float value = max_pool ? -INFINITY : 0;
-    for (uint32_t p = from; p < to; ++p)
-      value = max_pool ? fmaxf(value, staged[p - first]) : value + staged[p - first];
-    return max_pool || args.pool == LookPool::kNone ? value : value / static_cast<float>(args.kernel);
-  };
-  const float score =
-      args.pool_first ? reduce([&](uint32_t g) { return pooled([&](uint32_t p) { return mean(g, p); }); })
-                      : pooled([&](uint32_t p) { return reduce([&](uint32_t g) { return mean(g, p); }); });
+    score = staging.pooled(args, staged, row);
+  }
   if (row >= head.cells.rows || (args.probes && (row < args.skip || row >= head.scored))) return;
   args.scores[blockIdx.y * args.stride + row - args.skip] = row >= head.scored ? INFINITY : score;
 }
@@ -123,9 +154,11 @@ bool nothing(const LookArgs& args) { return args.rows_max == 0 || args.count == 
 cudaError_t score_window_cells(const WindowScoreArgs& args, cudaStream_t stream) {
   if (args.kernel % 2 == 0) return cudaErrorInvalidValue;
   if (nothing(args.look)) return cudaSuccess;
-  const size_t staged = (kRowThreads + args.kernel) * sizeof(float);
-  if (staged > (48u << 10)) return cudaErrorInvalidValue;
-  window_kernel<<<row_grid(args.look, args.look.count), kRowThreads, staged, stream>>>(args);
+  constexpr size_t kRoom = 48u << 10;
+  const size_t lane = (kRowThreads + args.kernel) * sizeof(float);
+  if (lane > kRoom) return cudaErrorInvalidValue;
+  const auto lanes = static_cast<uint32_t>(args.pool_first ? std::min<size_t>(kRoom / lane, args.look.lanes()) : 1);
+  window_kernel<<<row_grid(args.look, args.look.count), kRowThreads, lanes * lane, stream>>>(args, lanes);
   return cudaGetLastError();
 }
 

@@ -1,8 +1,7 @@
 #include <algorithm>
 
-#include "kernels/block_sum.cuh"
 #include "kernels/select_cells.h"
-#include "kernels/select_ranks.cuh"
+#include "kernels/select_choice.cuh"
 
 namespace kvtwin {
 namespace {
@@ -10,337 +9,170 @@ namespace {
 using namespace device;
 
 // Of so many candidates all are listed; of more, those in the bracket.
-constexpr uint32_t kListedAtOnce = 2048;
-constexpr uint32_t kUnroll = 16, kHalf = kUnroll / 2;  // words of rows that a warp has on their way
-constexpr uint32_t kSampleEach = 4;                    // rows of the sample, by thread
-constexpr uint32_t kFew = 32;                          // rows whose order is found by comparing all with all
-constexpr uint32_t kRowsMax = 1 << 19;                 // a bit of shared memory a row
+constexpr uint32_t kListedAtOnce = 1024;
+constexpr uint32_t kRowsMax = 1 << 19;  // a bit of shared memory a row
+constexpr uint32_t kSampleEach = kTileSample / 32;
 
-// Shared memory beyond Shared: kept[words], then rows and keys of the list.
-struct Room {
-  uint32_t words = 0, list = 0;
-
-  size_t bytes() const { return sizeof(uint32_t) * (size_t{words} + 2 * list); }
-};
-
+// The quick way: a sample, one read, a list of what may stay.
 template <uint32_t kThreads>
-struct Shared {
-  RankSearch<2> two;
-  RankSearch<1> one;
-  uint64_t few_keys[kFew];  // key, row
-  uint32_t sums[kThreads / 32];
-  uint32_t least, largest, sampled;
-  uint32_t above, listed, few;
-};
+struct QuickChoice : HeadChoice<kThreads> {
+  using Base = HeadChoice<kThreads>;
+  using Base::forced, Base::head, Base::kept, Base::list, Base::listed_scores, Base::ring, Base::room, Base::s,
+      Base::scores, Base::words;
+  static constexpr uint32_t kWarps = Base::kWarps;
 
-// Scores above `high` stay; what is neither above it nor below `low` is listed (NaN is: its rank is -inf's).
-struct Bracket {
-  float low = -INFINITY, high = INFINITY;
+  using Base::Base;
 
-  // Keys of listed rows as numbers from 0: smaller ones take fewer rounds. What is below (NaN) is 0.
-  __device__ uint32_t base() const { return key_of(low == 0 ? -0.0f : low); }
-  __device__ uint32_t near_key(float score) const {
-    const uint32_t key = key_of(score);
-    return key < base() ? 0 : key - base() + 1;
-  }
-  __device__ int bits() const {
-    return 32 - __clz(static_cast<int>(key_of(high == 0 ? 0.0f : high) - base() + 1));
-  }
-};
-
-// The choice of one head, by a CTA.
-template <uint32_t kThreads>
-struct Choice {
-  static constexpr uint32_t kWarps = kThreads / 32, kSample = kThreads * kSampleEach;
-
-  const SelectHead head;
-  const RowRange* const forced;
-  const float* const scores;
-  Shared<kThreads>& s;
-  const Room room;
-  const uint32_t words;
-  uint32_t* const kept;  // a bit a row
-  uint32_t* const list;  // rows; later, where a word's kept rows go
-  uint32_t* const keys;  // theirs
-
-  __device__ Choice(const SelectArgs& args, const Room& space, Shared<kThreads>& shared, uint32_t* memory)
-      : head(args.heads[blockIdx.x]),
-        forced(args.forced + head.forced_first),
-        scores(args.scores + blockIdx.x * args.stride),
-        s(shared),
-        room(space),
-        words((head.rows + 31) / 32),
-        kept(memory),
-        list(memory + space.words),
-        keys(list + space.list) {}
-
-  __device__ uint32_t valid(uint32_t word) const {
-    if (word >= words) return 0;
-    return head.rows - word * 32 >= 32 ? kAllLanes : (1u << head.rows % 32) - 1;
-  }
-  __device__ uint32_t forced_of(uint32_t word) const {
-    uint32_t mask = 0;
-    for (uint32_t i = 0; i < head.forced_count; ++i) {
-      const RowRange range = forced[i];
-      const uint32_t begin = max(range.begin, word * 32), end = min(range.end, word * 32 + 32);
-      if (begin < end) mask |= kAllLanes >> (32 - (end - begin)) << begin % 32;
-    }
-    return mask & valid(word);
-  }
-  __device__ bool is_forced(uint32_t row) const {
-    bool out = false;
-    for (uint32_t i = 0; i < head.forced_count; ++i) out |= row >= forced[i].begin && row < forced[i].end;
-    return out;
-  }
-  __device__ bool has_forced(uint32_t begin, uint32_t end) const {
-    bool out = false;
-    for (uint32_t i = 0; i < head.forced_count; ++i) out |= forced[i].begin < end && forced[i].end > begin;
-    return out;
-  }
-  __device__ uint32_t forced_rows() const {
-    uint32_t sum = 0;
-    for (uint32_t i = 0; i < head.forced_count; ++i)
-      sum += min(forced[i].end, head.rows) - min(forced[i].begin, head.rows);
-    return sum;
-  }
-  __device__ void keep(uint32_t row) const { atomicOr(&kept[row / 32], 1u << row % 32); }
-
-  __device__ void begin() const {
-    clear(s.two, kThreads), clear(s.one, kThreads);
-    if (threadIdx.x == 0) {
-      s.least = kAllLanes, s.largest = s.sampled = s.above = s.listed = s.few = 0;
-      s.two.prefix[0] = s.two.prefix[1] = s.one.prefix[0] = 0;
-    }
-    __syncthreads();
-  }
-
-  __device__ void load(uint32_t first, float (&x)[kUnroll]) const {
+  // Of its own tiles, if they stay: one row of each eight, from a place that differs from one to the next.
+  // Else of so many equal stretches of all rows.
+  __device__ Sample sample(const Tiles<kWarps>& tiles) const {
+    uint32_t* const own = list + threadIdx.x;
+    uint32_t mine = 0;
+    const auto put = [&](uint32_t row, float score, bool some_forced) {
+      own[mine++ * kThreads] = some_forced && this->is_forced(row) ? 0 : key_of(score);
+    };
+    if (room.resident) {
+      for (uint32_t i = 0; i < tiles.count(); ++i) {
+        const float* const tile = tiles.wait(i);
+        const uint32_t first = tiles.number(i) * kTileRows;
+        const bool some_forced = this->has_forced(first, first + kTileRows);
 #pragma unroll
-    for (uint32_t i = 0; i < kUnroll; ++i) {
-      const uint32_t row = (first + i) * 32 + threadIdx.x % 32;
-      x[i] = row < head.rows ? scores[row] : 0;
-    }
-  }
-
-  // Between which scores the one of rank `keep` is, by the ranks of a sample: one row of each of so many
-  // equal stretches. Four and a half times the sample's deviation off: beyond that once in 100,000 heads.
-  __device__ Bracket bracket(uint32_t wanted, uint32_t candidates) const {
-    float x[kSampleEach];
-    uint32_t row[kSampleEach];
-#pragma unroll
-    for (uint32_t k = 0; k < kSampleEach; ++k) {
-      const uint32_t i = k * kThreads + threadIdx.x;
-      row[k] = static_cast<uint32_t>(((uint64_t{i} << 32 | i * 0x9e3779b9u) * head.rows >> 32) / kSample);
-      x[k] = scores[row[k]];
-    }
-    uint32_t least = kAllLanes, largest = 0, taken = 0;
-#pragma unroll
-    for (uint32_t k = 0; k < kSampleEach; ++k) {
-      const uint32_t key = is_forced(row[k]) ? 0 : key_of(x[k]);
-      keys[k * kThreads + threadIdx.x] = key;
-      if (key == 0) continue;
-      least = min(least, key), largest = max(largest, key), ++taken;
-    }
-    least = __reduce_min_sync(kAllLanes, least), largest = __reduce_max_sync(kAllLanes, largest);
-    taken = __reduce_add_sync(kAllLanes, taken);
-    if (threadIdx.x % 32 == 0)
-      atomicMin(&s.least, least), atomicMax(&s.largest, largest), atomicAdd(&s.sampled, taken);
-    __syncthreads();
-    least = s.least, largest = s.largest;
-    Bracket out;
-    if (s.sampled == 0) return out;
-    const auto size = static_cast<float>(s.sampled);
-    const float middle = size * static_cast<float>(wanted) / static_cast<float>(candidates);
-    const float reach = 4.5f * sqrtf(fmaxf(middle * (1 - middle / size), 0)) + 2;
-    const float above = middle - reach, below = middle + reach + 1;
-    if (threadIdx.x == 0) {
-      s.two.left[0] = static_cast<uint32_t>(fmaxf(above, 1));
-      s.two.left[1] = static_cast<uint32_t>(fminf(below, size));
-    }
-    const int bits = 32 - __clz(static_cast<int>((largest - least) | 1));
-    const int rest = find_ranks<kThreads>(s.two, kSample, bits, kSample / 64, [&](uint32_t i, uint32_t* key) {
-      *key = keys[i] - least;
-      return keys[i] != 0;
-    });
-    // From the lowest key that begins as the lower rank's to the highest one that begins as the upper one's.
-    const uint32_t high = least + (s.two.prefix[0] << rest) + ((1u << rest) - 1);
-    if (above >= 1) out.high = score_of(high < least ? kLargestKey : min(high, kLargestKey));
-    if (below <= size) out.low = score_of(least + (s.two.prefix[1] << rest));
-    return out;
-  }
-
-  // The one read of all scores (x: the first ones, which are there): bits of what stays, the list of what
-  // may.
-  __device__ void compare(const Bracket& bracket, float (&x)[kUnroll]) const {
-    uint32_t above = 0;
-    for (uint32_t first = threadIdx.x / 32 * kUnroll; first < words; first += kWarps * kUnroll) {
-      if (first >= kWarps * kUnroll) load(first, x);
-      above += compare_half(bracket, first, x, 0);
-      above += compare_half(bracket, first + kHalf, x, kHalf);
-    }
-    if (threadIdx.x % 32 == 0) atomicAdd(&s.above, above);
-    __syncthreads();
-  }
-  __device__ __forceinline__ uint32_t compare_half(const Bracket& bracket, uint32_t first,
-                                                   const float (&x)[kUnroll], uint32_t from) const {
-    const uint32_t lane = threadIdx.x % 32;
-    const bool plain = (first + kHalf) * 32 <= head.rows && !has_forced(first * 32, (first + kHalf) * 32);
-    uint32_t within[kHalf], above = 0, count = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < kHalf; ++i) {
-      const float score = x[from + i];
-      uint32_t stays = __ballot_sync(kAllLanes, score > bracket.high);
-      within[i] = __ballot_sync(kAllLanes, !(score > bracket.high) && !(score < bracket.low));
-      uint32_t must = 0;
-      if (!plain) {
-        must = forced_of(first + i);
-        const uint32_t candidates = valid(first + i) & ~must;
-        stays &= candidates, within[i] &= candidates;
+        for (uint32_t k = 0; k < kSampleEach; ++k) {
+          const uint32_t n = k * 32 + threadIdx.x % 32, row = n * 8 + (n * 0x9e3779b9u >> 29);
+          if (row < tiles.rows(i)) put(first + row, tile[row], some_forced);
+        }
       }
-      above += __popc(stays), count += __popc(within[i]);
-      if (lane == 0 && first + i < words) kept[first + i] = stays | must;
+      return {own, mine};
+    }
+    const uint32_t size = room.rounds * kSampleEach * kThreads;
+    for (uint32_t round = 0; round < room.rounds; ++round) {
+      uint32_t rows[kSampleEach];
+      float x[kSampleEach];
+#pragma unroll
+      for (uint32_t k = 0; k < kSampleEach; ++k) {
+        const uint32_t i = (round * kSampleEach + k) * kThreads + threadIdx.x;
+        rows[k] = static_cast<uint32_t>(((uint64_t{i} << 32 | i * 0x9e3779b9u) * head.rows >> 32) / size);
+        x[k] = scores[rows[k]];
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < kSampleEach; ++k) put(rows[k], x[k], true);
+    }
+    return {own, mine};
+  }
+
+  // The one read of all scores: bits of what stays, the list of what may, and a histogram of that.
+  __device__ void compare(const Bracket& bracket, Tiles<kWarps>& tiles) const {
+    const uint32_t lane = threadIdx.x % 32;
+    const NearKeys near(bracket);
+    uint32_t above = 0, unordered = 0;
+    for (uint32_t i = 0; i < tiles.count(); ++i) {
+      const float* const tile = tiles.wait(i);
+      const Compared bits(tile, bracket);
+      const uint32_t word = tiles.number(i) * (kTileRows / 32) + lane;
+      const uint32_t must = this->forced_of(word), candidates = this->valid(word) & ~must;
+      kept[word] = (bits.above & candidates) | must;
+      above += __popc(bits.above & candidates);
+      unordered += list_rows(bits.within & candidates, word, tile + lane * 32, near);
+      if (!room.resident) tiles.release(i);
+    }
+    above = __reduce_add_sync(kAllLanes, above);
+    if (lane == 0) atomicAdd(&s.above, above);
+    if (unordered > 0) atomicAdd(&s.unordered, unordered);
+    __syncthreads();
+  }
+  // How many of them rank behind all others: they are no numbers.
+  __device__ __forceinline__ uint32_t list_rows(uint32_t within, uint32_t word, const float* mine,
+                                                const NearKeys& near) const {
+    const uint32_t lane = threadIdx.x % 32, count = __popc(within);
+    uint32_t until = count;
+#pragma unroll
+    for (uint32_t by = 1; by < 32; by *= 2) {
+      const uint32_t other = __shfl_up_sync(kAllLanes, until, by);
+      if (lane >= by) until += other;
     }
     uint32_t at = 0;
-    if (lane == 0 && count > 0) at = atomicAdd(&s.listed, count);
-    at = __shfl_sync(kAllLanes, at, 0);
-    if (at + count > room.list) return above;  // told by s.listed
-#pragma unroll
-    for (uint32_t i = 0; i < kHalf; ++i) {
-      if ((within[i] >> lane & 1) != 0) {
-        const uint32_t place = at + __popc(within[i] & ((1u << lane) - 1));
-        list[place] = (first + i) * 32 + lane, keys[place] = __float_as_uint(x[from + i]);
-      }
-      at += __popc(within[i]);
+    if (lane == 31 && until > 0) at = atomicAdd(&s.listed, until);
+    at = __shfl_sync(kAllLanes, at, 31) + until - count;
+    if (at + count > room.list) return 0;  // told by s.listed
+    const int shift = bin_shift(near.bits());
+    uint32_t unordered = 0;
+    for (; within != 0; within &= within - 1) {
+      const uint32_t bit = __ffs(static_cast<int>(within)) - 1;
+      const float score = mine[bit];
+      const uint32_t key = near(score);
+      unordered += key == 0;
+      atomicAdd(&s.counts[key >> shift], 1);
+      list[at] = word * 32 + bit;
+      if (!room.resident) listed_scores[at] = score;
+      ++at;
     }
-    return above;
+    return unordered;
   }
+  __device__ float listed(uint32_t i) const { return room.resident ? ring[list[i]] : listed_scores[i]; }
 
-  // Of [0, count), the first `wanted` in the total order stay; take(i, &key): whether it counts, with which
-  // key of `bits`; row_at(i).
-  template <typename Take, typename RowAt>
-  __device__ void keep_best(uint32_t count, uint32_t wanted, int bits, const Take& take,
-                            const RowAt& row_at) const {
-    if (threadIdx.x == 0) s.one.left[0] = wanted;
-    const int rest = find_ranks<kThreads>(s.one, count, bits, kFew, take);
-    const uint32_t last = s.one.prefix[0], left = s.one.left[0];
-    const bool ties = s.one.equal[0] > kFew;  // equal keys, too many to compare all: the last rows stay
-    uint32_t from = 0;
-    int row_rest = 0;
-    if (ties) {
-      __syncthreads();
-      if (threadIdx.x == 0) s.one.prefix[0] = 0;
-      row_rest = find_ranks<kThreads>(s.one, count, 20, 1, [&](uint32_t i, uint32_t* row) {
-        uint32_t key;
-        *row = row_at(i);
-        return take(i, &key) && key == last;
-      });
-      from = s.one.prefix[0];
-    }
-    for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
-      uint32_t key;
-      if (!take(i, &key) || key >> rest < last) continue;
-      if (key >> rest > last || (ties && row_at(i) >> row_rest >= from)) {
-        keep(row_at(i));
-      } else if (!ties) {
-        s.few_keys[atomicAdd(&s.few, 1)] = uint64_t{key} << 32 | row_at(i);
-      }
-    }
-    __syncthreads();
-    if (threadIdx.x < kFew) keep_few(left);
-    __syncthreads();
-  }
-  // One warp.
-  __device__ void keep_few(uint32_t left) const {
-    const uint32_t lane = threadIdx.x, few = s.few;
-    const uint64_t mine = lane < few ? s.few_keys[lane] : 0;
-    uint32_t better = 0;
-    for (uint32_t i = 0; i < few; ++i) better += __shfl_sync(kAllLanes, mine, static_cast<int>(i)) > mine;
-    if (lane < few && better < left) keep(static_cast<uint32_t>(mine));
-  }
-
+  // Of the list the best `wanted`: bins above that rank's, and of its own those that order says.
   __device__ void keep_listed(const Bracket& bracket, uint32_t count, uint32_t wanted, uint32_t* nan) const {
-    uint32_t no_numbers = 0;
-    for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
-      const float score = __uint_as_float(keys[i]);
-      no_numbers += isnan(score);
-      keys[i] = bracket.near_key(score);
+    if (nan != nullptr) {
+      uint32_t no_numbers = 0;
+      for (uint32_t i = threadIdx.x; i < count; i += kThreads) no_numbers += isnan(listed(i));
+      if (no_numbers > 0) atomicAdd(nan, no_numbers);
     }
-    if (no_numbers > 0 && nan != nullptr) atomicAdd(nan, no_numbers);
     if (wanted == 0) return;
-    keep_best(
-        count, wanted, bracket.bits(),
-        [&](uint32_t i, uint32_t* key) {
-          *key = keys[i];
-          return true;
-        },
-        [&](uint32_t i) { return list[i]; });
-  }
-
-  // Without a list, for scores that no sample tells much of: rows are read from L2 in every round.
-  __device__ void keep_unlisted(uint32_t wanted) const {
-    for (uint32_t w = threadIdx.x; w < words; w += kThreads) kept[w] = forced_of(w);
-    __syncthreads();
-    keep_best(
-        head.rows, wanted, 32,
-        [&](uint32_t row, uint32_t* key) {
-          *key = key_of(scores[row]) - kLeastKey;
-          return !is_forced(row);
-        },
-        [](uint32_t row) { return row; });
-  }
-  __device__ void count_nan(uint32_t* nan) const {
-    if (nan == nullptr) return;
-    uint32_t sum = 0;
-    for (uint32_t row = threadIdx.x; row < head.rows; row += kThreads)
-      sum += isnan(scores[row]) && !is_forced(row);
-    if (sum > 0) atomicAdd(nan, sum);
-  }
-
-  // Bits become rows, in ascending order.
-  __device__ void write(uint32_t* out) const {
-    const uint32_t each = (words + kThreads - 1) / kThreads;
-    const uint32_t first = min(threadIdx.x * each, words), end = min(first + each, words);
-    uint32_t own = 0, all;
-    for (uint32_t w = first; w < end; ++w) own += __popc(kept[w]);
-    uint32_t before = sum_before<kWarps>(own, s.sums, &all);
-    for (uint32_t w = first; w < end; ++w) {
-      list[w] = before;
-      before += __popc(kept[w]);
+    const uint32_t ranks[1] = {wanted};
+    find_bins<kThreads>(s.counts, ranks, s.sums, s.bin);
+    const NearKeys near(bracket);
+    if (s.bin.count[0] > kFew) {
+      return this->keep_best(
+          count, wanted, near.bits(),
+          [&](uint32_t i, uint32_t* key) {
+            *key = near(listed(i));
+            return true;
+          },
+          [&](uint32_t i) { return list[i]; });
+    }
+    const int shift = bin_shift(near.bits());
+    const uint32_t bin = s.bin.bin[0];
+    for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
+      const uint32_t key = near(listed(i));
+      if (key >> shift < bin) continue;
+      if (key >> shift > bin) {
+        this->keep(list[i]);
+      } else {
+        s.few_keys[atomicAdd(&s.few, 1)] = uint64_t{key} << 32 | list[i];
+      }
     }
     __syncthreads();
-    const uint32_t lane = threadIdx.x % 32, below = (1u << lane) - 1;
-#pragma unroll 4
-    for (uint32_t w = threadIdx.x / 32; w < words; w += kWarps) {
-      const uint32_t bits = kept[w];
-      if ((bits >> lane & 1) != 0) out[list[w] + __popc(bits & below)] = w * 32 + lane;
-    }
+    if (threadIdx.x < kFew) this->keep_few(s.bin.left[0]);
+    __syncthreads();
   }
 };
 
 template <uint32_t kThreads, uint32_t kCtas>
 __global__ void __launch_bounds__(kThreads, kCtas)
-    select_kernel(const __grid_constant__ SelectArgs args, const __grid_constant__ Room room) {
-  extern __shared__ uint32_t memory[];
-  __shared__ Shared<kThreads> s;
-  const Choice<kThreads> choice(args, room, s, memory);
+    select_kernel(const __grid_constant__ SelectArgs args, const __grid_constant__ SelectRoom room) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ SelectShared<kThreads> s;
+  const QuickChoice<kThreads> choice(args, room, s, memory);
   const SelectHead& head = choice.head;
   if (head.rows == 0) return;
   const uint32_t candidates = head.rows - choice.forced_rows();
   if (head.keep == 0 || head.keep >= candidates) {
-    for (uint32_t w = threadIdx.x; w < choice.words; w += kThreads)
+    for (uint32_t w = threadIdx.x; w < (choice.words + 3) / 4 * 4; w += kThreads)
       choice.kept[w] = head.keep == 0 ? choice.forced_of(w) : choice.valid(w);
     choice.count_nan(args.nan);
     __syncthreads();
     return choice.write(args.kept + head.kept);
   }
-  float x[kUnroll];
-  choice.load(threadIdx.x / 32 * kUnroll, x);
+  Tiles<kThreads / 32> tiles(choice.scores, head.rows, choice.ring, s.barriers[threadIdx.x / 32], room.slots);
   choice.begin();
   Bracket bracket;
-  if (candidates > kListedAtOnce) bracket = choice.bracket(head.keep, candidates);
-  choice.compare(bracket, x);
+  if (candidates > kListedAtOnce) {
+    bracket = bracket_of<kThreads>(choice.sample(tiles), head.keep, candidates, s.counts, s.sums, s.sample);
+    __syncthreads();  // the sample lies where the list will
+  }
+  choice.compare(bracket, tiles);
   const uint32_t above = s.above, listed = s.listed;
-  if (listed <= room.list && above <= head.keep && head.keep - above <= listed) {
+  if (listed <= room.list && above <= head.keep && head.keep - above <= listed - s.unordered) {
     choice.keep_listed(bracket, listed, head.keep - above, args.nan);
   } else {
     choice.count_nan(args.nan);
@@ -349,23 +181,47 @@ __global__ void __launch_bounds__(kThreads, kCtas)
   choice.write(args.kept + head.kept);
 }
 
-// A list has room for what a bracket around the middle rank holds, and the two digits at its ends; and for
-// the words of all rows.
-Room room_for(uint32_t rows_max, uint32_t sample) {
-  Room out;
-  out.words = (rows_max + 31) / 32;
-  const double part = 4.5 / std::sqrt(sample) + 1.0 / 16;
-  const auto bracket = static_cast<uint32_t>(1.1 * part * rows_max);
-  const auto most = static_cast<uint32_t>(((200u << 10) - 4 * size_t{out.words}) / 8);
-  out.list = std::min(std::max({bracket, sample, std::min(rows_max, kListedAtOnce)}), most);
+// A list has room for what a bracket around the middle rank holds, and the two bins at its ends; and for the
+// sample. Tiles stay where all of that fits beside them.
+template <uint32_t kThreads>
+constexpr uint32_t room_beside(uint32_t ctas) {
+  constexpr uint32_t kAll = 228u << 10, kReserved = 1024;  // shared memory of an SM, and what each CTA costs
+  return (kAll / ctas - kReserved - static_cast<uint32_t>(sizeof(SelectShared<kThreads>))) / 128 * 128;
+}
+template <uint32_t kThreads>
+SelectRoom room_for(uint32_t rows_max, uint32_t ctas) {
+  constexpr uint32_t kWarps = kThreads / 32, kSampled = kSampleEach * kThreads;
+  const uint32_t tiles = (rows_max + kTileRows - 1) / kTileRows;
+  const auto list_for = [&](uint32_t sample) {
+    const double part = 4.5 / std::sqrt(sample) + 0.025;
+    const auto bracket = static_cast<uint32_t>(1.1 * part * rows_max);
+    return std::max({bracket, std::min(rows_max, kListedAtOnce), 256u}) / 4 * 4;
+  };
+  SelectRoom out;
+  out.words = tiles * (kTileRows / 32);
+  out.slots = (tiles + kWarps - 1) / kWarps;
+  out.resident = true, out.ring = tiles * kTileBytes;
+  out.list = std::max(list_for(std::min(rows_max, tiles * kTileSample)), kSampled * out.slots);
+  if (out.slots <= kSlotsMax && out.bytes() <= room_beside<kThreads>(ctas)) return out;
+  out.resident = false, out.slots = 1, out.ring = kWarps * kTileBytes;
+  out.rounds = rows_max > 65536 ? 2 : 1;
+  out.list = std::max(list_for(out.rounds * kSampled), out.rounds * kSampled / 2);
+  const auto left = [&](uint32_t some) {
+    const size_t fixed = out.ring + out.words * sizeof(uint32_t), all = room_beside<kThreads>(some);
+    return all > fixed ? static_cast<uint32_t>((all - fixed) / 32 * 4) : 0;
+  };
+  if (left(ctas) < std::min(out.list, out.rounds * kSampled)) ctas = 1;  // many rows
+  out.list = std::min(out.list, left(ctas));
+  if (2 * out.list < out.rounds * kSampled) out.rounds = 1;
   return out;
 }
 
 template <uint32_t kThreads, uint32_t kCtas>
 cudaError_t launch(const SelectArgs& args, cudaStream_t stream) {
-  const Room room = room_for(args.rows_max, kThreads * kSampleEach);
+  const SelectRoom room = room_for<kThreads>(args.rows_max, kCtas);
   const cudaError_t error = cudaFuncSetAttribute(select_kernel<kThreads, kCtas>,
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize, 200 << 10);
+                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 room_beside<kThreads>(1));
   if (error != cudaSuccess) return error;
   select_kernel<kThreads, kCtas><<<args.count, kThreads, room.bytes(), stream>>>(args, room);
   return cudaGetLastError();
@@ -379,7 +235,7 @@ cudaError_t select_cells(const SelectArgs& args, cudaStream_t stream) {
   // Short heads: many CTAs an SM, so that some read while others search. Few heads: all of an SM for one.
   constexpr uint32_t kSms = 132;
   if (args.rows_max <= 12288 && args.count > kSms) return launch<256, 5>(args, stream);
-  if (args.count > kSms) return launch<512, 2>(args, stream);
+  if (args.rows_max <= 40960 && args.count > kSms) return launch<512, 2>(args, stream);
   return launch<1024, 1>(args, stream);
 }
 

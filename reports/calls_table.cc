@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
+
+#include "reports/csv_records.h"
 
 namespace kvtwin {
 namespace {
@@ -16,49 +17,15 @@ constexpr std::array<std::string_view, 10> kColumns = {
     "reused_tokens", "ready_ns", "admitted_ns", "first_token_ns", "finished_ns"};
 enum Column { kSession, kReplica, kEnd, kPrompt, kOutput, kReused, kReady, kAdmitted, kFirst, kFinished };
 
-// RFC 4180: one record from the front of *rest; false at the end of the text.
-bool take_record(std::string_view* rest, std::vector<std::string>* cells) {
-  cells->clear();
-  if (rest->empty()) return false;
-  cells->emplace_back();
-  bool quoted = false;
-  size_t at = 0;
-  for (; at < rest->size(); ++at) {
-    const char c = (*rest)[at];
-    if (quoted) {
-      if (c != '"') {
-        cells->back().push_back(c);
-      } else if (at + 1 < rest->size() && (*rest)[at + 1] == '"') {
-        cells->back().push_back('"');
-        ++at;
-      } else {
-        quoted = false;
-      }
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == ',') {
-      cells->emplace_back();
-    } else if (c == '\n') {
-      ++at;
-      break;
-    } else if (c != '\r') {
-      cells->back().push_back(c);
-    }
-  }
-  rest->remove_prefix(at);
-  return true;
-}
-
-bool whole(const std::string& text, int64_t* value) {
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return failed == std::errc{} && end == text.data() + text.size();
-}
-
 float seconds(int64_t from_ns, int64_t to_ns) {
   return static_cast<float>(static_cast<double>(to_ns - from_ns) / 1e9);
 }
 
 }  // namespace
+
+std::string session_name(const std::string& session, const std::string& replica) {
+  return replica == "0" ? session : session + "/" + replica;
+}
 
 Result<CallsTable> read_calls(std::string_view csv, const std::string& where) {
   std::vector<std::string> cells;
@@ -72,6 +39,8 @@ Result<CallsTable> read_calls(std::string_view csv, const std::string& where) {
     places[c] = static_cast<size_t>(found - cells.begin());
   }
   const size_t width = cells.size();
+  // Measured runs, and those of earlier versions, know of no agents.
+  const auto agent_at = static_cast<size_t>(std::find(cells.begin(), cells.end(), "agent") - cells.begin());
   CallsTable out;
   std::map<std::string, uint32_t> sessions;
   for (uint64_t line = 2; take_record(&csv, &cells); ++line) {
@@ -86,8 +55,11 @@ Result<CallsTable> read_calls(std::string_view csv, const std::string& where) {
       if (!whole(cells[places[c]], &values[c]) || values[c] < 0)
         return wrong(fmt::format("{} is \"{}\", no whole number", kColumns[c], cells[places[c]]));
     }
-    std::string name = cells[places[kSession]];
-    if (cells[places[kReplica]] != "0") name += "/" + cells[places[kReplica]];
+    int64_t agent = 0;
+    if (agent_at < width && (!whole(cells[agent_at], &agent) || agent < 0))
+      return wrong(fmt::format("agent is \"{}\", no whole number", cells[agent_at]));
+    if (agent_at < width) out.agent.push_back(static_cast<uint32_t>(agent));
+    const std::string name = session_name(cells[places[kSession]], cells[places[kReplica]]);
     const auto session = sessions.emplace(name, static_cast<uint32_t>(sessions.size()));
     if (session.second) out.sessions.push_back(name);
     out.session.push_back(session.first->second);
@@ -116,6 +88,7 @@ CallsTable CallsTable::thinned(size_t most) const {
     out.output.push_back(output[i]);
     out.reused.push_back(reused[i]);
     out.session.push_back(session[i]);
+    if (!agent.empty()) out.agent.push_back(agent[i]);
   }
   return out;
 }

@@ -16,6 +16,7 @@ struct CallsTable {
   std::vector<double> ready_s;
   std::vector<float> queue_s, ttft_s, e2e_s;  // from ready
   std::vector<uint32_t> prompt, output, reused;
+  std::vector<uint32_t> agent;        // of its session: 0 the first; empty where the file does not say
   std::vector<uint32_t> session;      // index of `sessions`
   std::vector<std::string> sessions;  // in order of their first call
 
@@ -23,6 +24,9 @@ struct CallsTable {
   // Every k-th call, so that at most `most` are left; sessions stay.
   CallsTable thinned(size_t most) const;
 };
+
+// "coding-000004" of the first replica, "coding-000004/1" of the next.
+std::string session_name(const std::string& session, const std::string& replica);
 
 // `where` is for messages.
 Result<CallsTable> read_calls(std::string_view csv, const std::string& where);

@@ -48,6 +48,18 @@ Json calls_json(const CallsTable& all) {
   out["output"] = column(calls.output);
   out["reused"] = column(calls.reused);
   out["session"] = column(calls.session);
+  if (!calls.agent.empty()) out["agent"] = column(calls.agent);
+  return out;
+}
+
+Json tools_json(const ToolsTable& tools) {
+  Json out;
+  out["count"] = tools.count();
+  out["released_s"] = column(tools.released_s);
+  out["taken_s"] = column(tools.taken_s);
+  out["agent"] = column(tools.agent);
+  out["inner"] = column(tools.inner);
+  out["session"] = column(tools.session);
   return out;
 }
 
@@ -76,6 +88,7 @@ Json run_json(const ReportRun& run) {
   if (!run.heads.empty()) out["heads"] = Json::parse(run.heads);
   if (!run.timeline.empty()) out["timeline"] = Json::parse(run.timeline);
   out["calls"] = calls_json(run.calls);
+  if (run.tools.count() > 0) out["tools"] = tools_json(run.tools);
   out["sessions"] = run.calls.sessions;
   return out;
 }

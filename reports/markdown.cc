@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "reports/markdown_tables.h"
 #include "reports/report.h"
 
 namespace kvtwin {
@@ -35,21 +35,6 @@ std::string cell(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-std::string line(const std::vector<std::string>& cells) {
-  std::string out = "|";
-  for (std::string text : cells) {
-    std::replace(text.begin(), text.end(), '|', '/');  // it would end the cell
-    out += fmt::format(" {} |", text);
-  }
-  return out + "\n";
-}
-
-std::string head(const std::vector<std::string>& cells) {
-  std::vector<std::string> rule(cells.size(), "---:");
-  rule[0] = "---";
-  return line(cells) + line(rule);
-}
-
 std::string runs_text(const std::vector<ReportRun>& runs) {
   std::vector<Json> records;
   std::vector<std::string> names = {""};
@@ -57,7 +42,7 @@ std::string runs_text(const std::vector<ReportRun>& runs) {
     records.push_back(Json::parse(run.summary));
     names.push_back(runs.size() > 1 ? run.dir : run.result.scenario());
   }
-  std::string out = "## Runs\n\n" + head(names);
+  std::string out = "## Runs\n\n" + markdown_head(names);
   for (const Row& row : kRows) {
     std::vector<std::string> cells = {row.label};
     for (const Json& record : records) {
@@ -66,7 +51,7 @@ std::string runs_text(const std::vector<ReportRun>& runs) {
           record.contains(row.key) && !(record.value("world", "") == "measured" && record[row.key] == 0);
       cells.push_back(said ? cell(record[row.key]) : "");
     }
-    out += line(cells);
+    out += markdown_line(cells);
   }
   for (const ReportRun& run : runs) {
     for (const std::string& note : run.result.notes()) out += fmt::format("\n{}: {}\n", run.dir, note);
@@ -78,12 +63,13 @@ std::string sweep_text(const ReportSweep& sweep) {
   constexpr const char* kMetrics[] = {"output_tokens_per_s", "ttft_p99_ms", "tpot_p95_ms", "preemptions"};
   std::vector<std::string> names = sweep.axes;
   names.insert(names.end(), std::begin(kMetrics), std::end(kMetrics));
-  std::string out = fmt::format("## {} points of {}\n\n", sweep.points.size(), sweep.dir) + head(names);
+  std::string out =
+      fmt::format("## {} points of {}\n\n", sweep.points.size(), sweep.dir) + markdown_head(names);
   for (const ReportSweep::Point& point : sweep.points) {
     std::vector<std::string> cells = point.values;
     const Json metrics = Json::parse(point.metrics);
     for (const char* name : kMetrics) cells.push_back(metrics.contains(name) ? cell(metrics[name]) : "");
-    out += line(cells);
+    out += markdown_line(cells);
   }
   return out + "\n";
 }
@@ -94,6 +80,8 @@ std::string report_markdown(const Report& report) {
   std::string out = "# kvtwin report\n\n";
   if (!report.runs.empty()) out += runs_text(report.runs);
   for (const ReportSweep& sweep : report.sweeps) out += sweep_text(sweep);
+  for (const ReportEvidence& one : report.validations) out += validation_markdown(one);
+  for (const ReportEvidence& one : report.qualities) out += quality_markdown(one);
   return out + fmt::format("`{}`\n", report.command);
 }
 

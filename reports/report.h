@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "reports/calls_table.h"
+#include "reports/tools_table.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {
@@ -21,6 +22,7 @@ struct ReportRun {
   v1::RunResult result;
   std::string summary;  // a flat JSON object: the result as programs read it
   CallsTable calls;
+  ToolsTable tools;   // none: the trace has none
   std::string heads;  // heads.json, a JSON object; "": all heads hold the same
   // Of timeline.json: a JSON object with names and spans [engine, row, name, from s, to s, pages]; row 0
   // steps, 1 host to gpu, 2 gpu to host. "": none was written.

@@ -58,10 +58,6 @@ Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, co
       return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
                      "or --world=sim");
   } else if (method != RetrievalMethod::kAll) {
-    if (config.prefix_cache && config.policies.placement == "arena")
-      return mistake(scenario.where("limits.prefix_cache"),
-                     "prefixes of calls with an arena are not kept by the CUDA engine",
-                     "limits.prefix_cache: false; or --world=cpu, or --world=sim");
     if (const auto wrong =
             cuda::check_retrieved(method, config.policies.retrieval_spec, llm, config.page_tokens))
       return mistake(scenario.where("policies.retrieval"), "the CUDA engine does not compute it: " + *wrong,
@@ -75,7 +71,7 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
   if (Result<void> ok = check_axes(
           scenario, "the CUDA engine",
           {{"precision", axes.precision(), {"bf16", "fp8", "int4", "fp4", "kivi_int2", "triaxial"}},
-           {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "freekv"}},
+           {"retrieval", axes.retrieval(), {"all", "quest", "arkvale", "shadowkv", "infinigen", "freekv"}},
            {"partition", axes.partition(), {"uniform"}},
            {"placement", axes.placement(), {"gpu", "host", "arena"}}});
       !ok)
@@ -127,9 +123,11 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
   if (packs) return make_packed(config, memory, &weights->llm());
   if (!drops(config))
-    return cuda::make_retrieved(
-        {.method = method, .spec = config.policies.retrieval_spec, .weights = weights}, memory,
-        weights->llm());
+    return cuda::make_retrieved({.method = method,
+                                 .spec = config.policies.retrieval_spec,
+                                 .weights = weights,
+                                 .prefix_cache = config.prefix_cache && config.policies.placement == "arena"},
+                                memory, weights->llm());
   cuda::CompressedOptions options;
   options.config = {.core = config,
                     .score = score_spec(scenario.values),

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <utility>
 
 #include "models/textproto.h"
+#include "scenarios/report_evidence.h"
 #include "scenarios/results.h"
 #include "scenarios/summary.h"
 #ifdef KVTWIN_HAVE_SQLITE
@@ -21,10 +21,10 @@ namespace {
 
 // calls.csv of the largest traces is some tens of megabytes.
 constexpr size_t kCallsBytesMax = size_t{1} << 30;
-constexpr size_t kEvidenceBytesMax = size_t{1} << 26;
+constexpr size_t kHeadsBytesMax = size_t{1} << 26;
 
 Result<std::string> read_heads(const std::string& path) {
-  Result<std::string> text = read_text_file(path, kEvidenceBytesMax);
+  Result<std::string> text = read_text_file(path, kHeadsBytesMax);
   if (!text) return text;
   const auto json = nlohmann::json::parse(*text, nullptr, false);
   const auto number = [&](const char* name) {
@@ -95,6 +95,13 @@ Result<ReportRun> read_run(const std::string& dir) {
     if (!timeline) return tl::unexpected<Mistake>(timeline.error());
     out.timeline = std::move(*timeline);
   }
+  if (fs::exists(fs::path(dir) / "tools.csv", ignored)) {
+    const Result<std::string> tools = read_text_file(dir + "/tools.csv", kCallsBytesMax);
+    if (!tools) return tl::unexpected<Mistake>(tools.error());
+    Result<ToolsTable> table = read_tools(*tools, dir + "/tools.csv", out.calls, kReportCallsMax);
+    if (!table) return tl::unexpected<Mistake>(table.error());
+    out.tools = std::move(*table);
+  }
   if (!fs::exists(fs::path(dir) / "heads.json", ignored)) return out;
   Result<std::string> heads = read_heads(dir + "/heads.json");
   if (!heads) return tl::unexpected<Mistake>(heads.error());
@@ -118,29 +125,6 @@ Result<ReportSweep> read_sweep(const std::string& dir) {
 #endif
 }
 
-// validation.json is an object with scenarios, quality.json a list of rows: what the page draws of them.
-Result<ReportEvidence> read_evidence(const std::string& dir, const char* file) {
-  const std::string path = dir + "/" + file;
-  Result<std::string> text = read_text_file(path, kEvidenceBytesMax);
-  if (!text) return tl::unexpected<Mistake>(text.error());
-  const auto json = nlohmann::json::parse(*text, nullptr, false);
-  const auto all_have = [](const nlohmann::json& rows, std::initializer_list<const char*> names) {
-    return rows.is_array() && std::all_of(rows.begin(), rows.end(), [&](const nlohmann::json& row) {
-             return std::all_of(names.begin(), names.end(),
-                                [&](const char* name) { return row.is_object() && row.contains(name); });
-           });
-  };
-  const bool good = std::string_view(file) == "quality.json"
-                        ? all_have(json, {"policy", "budget", "task", "accuracy", "kv_bytes_mean"})
-                        : json.is_object() && json.contains("scenarios") &&
-                              all_have(json["scenarios"], {"scenario", "open_loop", "figures"});
-  if (!good)
-    return mistake(path, "is none as this version of kvtwin writes it",
-                   std::string_view(file) == "quality.json" ? "kvtwin evaluate --out makes it"
-                                                            : "kvtwin validate --out makes it");
-  return ReportEvidence{dir, std::move(*text)};
-}
-
 }  // namespace
 
 Result<Report> read_report(const std::vector<std::string>& dirs, const std::string& command) {
@@ -160,17 +144,19 @@ Result<Report> read_report(const std::vector<std::string>& dirs, const std::stri
     } else {
       found = false;
     }
-    for (const auto& [file, list] :
-         {std::pair{"validation.json", &out.validations}, std::pair{"quality.json", &out.qualities}}) {
-      if (!fs::exists(fs::path(dir) / file, ignored)) continue;
-      Result<ReportEvidence> evidence = read_evidence(dir, file);
+    for (const auto& [kind, list] :
+         {std::pair{EvidenceKind::kValidation, &out.validations}, {EvidenceKind::kQuality, &out.qualities}}) {
+      const std::string file = evidence_file(dir, kind);
+      if (file.empty()) continue;
+      Result<ReportEvidence> evidence = read_evidence(file, kind);
       if (!evidence) return tl::unexpected<Mistake>(evidence.error());
       list->push_back(std::move(*evidence));
       found = true;
     }
     if (!found)
-      return mistake(dir, "holds no run (run.binpb), sweep (index.sqlite), validation.json or quality.json",
-                     "a folder that kvtwin run, sweep, validate or evaluate made with --out");
+      return mistake(
+          dir, "holds no run (run.binpb), sweep (index.sqlite), validation.json, quality.json or quality.csv",
+          "a folder that kvtwin run, sweep, validate or evaluate made with --out, or such a file");
   }
   return out;
 }

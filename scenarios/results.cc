@@ -80,6 +80,8 @@ void fill_moved(const Metrics& metrics, v1::RunResult* out) {
   const std::tuple<const char*, const char*, const Series&> all[] = {
       {"pages_cached", "pages", metrics.pages_cached()},
       {"pages_host", "pages", metrics.pages_host()},
+      {"pages_disk", "pages", metrics.pages_disk()},
+      {"pages_int2", "pages", metrics.pages_int2()},
       {"time_steps", "engines", metrics.time_steps()},
       {"time_hidden", "engines", metrics.time_hidden()},
       {"time_exposed", "engines", metrics.time_exposed()},
@@ -312,7 +314,7 @@ std::string calls_csv(const Composed& composed, const Metrics& metrics) {
       "again_"
       "tokens,"
       "recomputed_tokens,ready_ns,queued_ns,admitted_ns,first_token_ns,finished_ns,queue_ns,transfer_ns,"
-      "prefill_ns,recompute_ns,decode_ns,host_ns\n";
+      "prefill_ns,recompute_ns,decode_ns,host_ns,agent\n";
   for (size_t id = 0; id < metrics.calls().size(); ++id) {
     const CallRecord& call = metrics.calls()[id];
     if (!call.known) continue;
@@ -323,7 +325,23 @@ std::string calls_csv(const Composed& composed, const Metrics& metrics) {
                    call.reused_again_tokens, call.recomputed_tokens, call.ready.ns, instant(call.queued),
                    instant(call.admitted), instant(call.first_token), instant(call.finished));
     for (const Duration share : call.time) fmt::format_to(std::back_inserter(out), ",{}", share.ns);
-    out += '\n';
+    fmt::format_to(std::back_inserter(out), ",{}\n", info.agent);
+  }
+  return out;
+}
+
+std::string tools_csv(const Composed& composed) {
+  const std::vector<ReplayTool>& tools = composed.client->tools();
+  if (tools.empty()) return {};
+  const ReplayTable& table = composed.client->table();
+  std::string out = "session,replica,node,agent,kind,released_ns,finished_ns\n";
+  for (const ReplayTool& tool : tools) {
+    const size_t sessions = table.sessions.size();
+    const TableSession& session = table.sessions[tool.instance % sessions];
+    const TableNode& node = table.nodes[session.node_first + tool.node];
+    fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{}\n", csv_cell(session.id),
+                   tool.instance / sessions, tool.node, node.agent,
+                   node.kind == NodeKind::kTool ? "tool" : "agent", tool.released.ns, tool.finished.ns);
   }
   return out;
 }

@@ -32,6 +32,10 @@ v1::RunResult make_result(const Scenario& scenario, const Composed& composed, co
 // One row per call, by call: time points, counts and the attribution of its time, in ns.
 std::string calls_csv(const Composed& composed, const Metrics& metrics);
 
+// One row per tool or opaque agent, in order of release: what a session did between its calls. "" if there was
+// none.
+std::string tools_csv(const Composed& composed);
+
 // One object per finished call, in the order of the trace, with the field names and seconds that vLLM's
 // request logs have: what `kvtwin compare` reads on both sides.
 std::string requests_jsonl(const Composed& composed, const Metrics& metrics);

@@ -87,6 +87,13 @@ struct ReplayCallInfo {
   std::string_view session_id;
 };
 
+// A tool, or an opaque agent, as long as it took here.
+struct ReplayTool {
+  uint32_t instance = 0;  // replica x sessions + index in the file
+  uint32_t node = 0;      // in the session
+  Instant released{}, finished{};
+};
+
 class ReplayClient final : public Client {
  public:
   // REQUIRES: what ReplayBuilder::build() checks. options.mode is not kAuto.
@@ -108,6 +115,8 @@ class ReplayClient final : public Client {
   // Calls sent so far have the ids [0, calls()).
   uint32_t calls() const { return static_cast<uint32_t>(calls_.size()); }
   ReplayCallInfo call_info(CallId call) const;
+  // In order of release; none in the open loops, where they take no time.
+  const std::vector<ReplayTool>& tools() const { return tools_; }
 
  private:
   enum class Phase : uint8_t { kWaiting, kDue, kRunning, kOver };
@@ -174,6 +183,7 @@ class ReplayClient final : public Client {
   std::vector<uint32_t> free_slots_;
   std::vector<uint32_t> slot_of_;  // by instance
   std::vector<SentCall> calls_;    // by CallId
+  std::vector<ReplayTool> tools_;
   std::vector<uint32_t> doomed_;
   std::vector<UnitRun> runs_;  // of the answer at hand
   std::vector<uint32_t> run_counts_;

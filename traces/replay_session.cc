@@ -58,6 +58,7 @@ void ReplayClient::release(const Due& due, ClientEvents* events) {
   if (options_.mode == ReplayMode::kClosedLoop) {
     duration = scaled(node.wait_ns, options_.tool_scale);
     report_.wait_ns.add(node.wait_provenance, static_cast<uint64_t>(duration));
+    tools_.push_back({due.instance, due.node, Instant{due.at}, Instant{later(due.at, duration)}});
   }
   push({later(due.at, duration), due.instance, due.node, DueKind::kComplete});
 }

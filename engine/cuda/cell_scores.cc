@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/cuda/cuda_check.h"
+#include "kernels/cell_marks.h"
 #include "kernels/score_keys_cuda.h"
 #include "kernels/small_floats.h"
 
@@ -52,37 +53,16 @@ LookReduce reduce_of(kernels::Reduce reduce) {
 }  // namespace
 
 Result<CellScores> CellScores::make(const Config& config, const LlmSpec* llm, const CellMemory* memory,
-                                    const cpu::ScorerWeights& weights) {
+                                    const cpu::ScorerWeights& weights, uint32_t rows) {
   CellScores out;
   out.config_ = config;
   out.llm_ = llm;
   out.memory_ = memory;
-  if (Result<void> ok = out.upload(weights); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (!out.marks_are_gates()) return out;
+  Result<CellGates> gates = CellGates::make(weights, *llm, rows);
+  if (!gates) return tl::unexpected<Mistake>(gates.error());
+  out.gates_ = std::move(*gates);
   return out;
-}
-
-// Gates, layer by layer, one field behind the other.
-Result<void> CellScores::upload(const cpu::ScorerWeights& weights) {
-  std::vector<float> all;
-  const auto add = [&](const std::vector<float>& field) {
-    weights_at_.back().push_back(all.size());
-    all.insert(all.end(), field.begin(), field.end());
-  };
-  for (const kernels::FastKvzipWeights& w : weights.fastkvzip) {
-    weights_at_.emplace_back();
-    for (const auto* field : {&w.wq, &w.bq, &w.q_norm, &w.wk, &w.k_norm, &w.k_base, &w.bias}) add(*field);
-  }
-  for (const kernels::TrimKvWeights& w : weights.trimkv) {
-    weights_at_.emplace_back();
-    for (const auto* field : {&w.w1, &w.b1, &w.w2, &w.b2}) add(*field);
-    trim_width_.push_back(w.width);
-  }
-  Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, all.size() * sizeof(float), "weights of gates",
-                                     fmt::format("{} layers", weights_at_.size()));
-  if (!made) return tl::unexpected<Mistake>(made.error());
-  weights_ = std::move(*made);
-  return check(cudaMemcpy(weights_.as<float>(), all.data(), weights_.bytes(), cudaMemcpyHostToDevice),
-               "copy of weights of gates", "", weights_.bytes());
 }
 
 bool CellScores::has_marks() const {
@@ -242,33 +222,16 @@ void CellScores::captured(const cpu::StepRows& rows, State* state) const {
   state->side = 1 - state->side;
 }
 
-void CellScores::mark_cells(uint32_t layer, const LayerRows& tensors, uint32_t rows, const AppendSlot* slots,
-                            const uint32_t* positions, cudaStream_t stream) {
+void CellScores::mark_cells(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, Matmul* matmul,
+                            cudaStream_t stream) {
   if (!has_marks()) return;
   NewMarksArgs args;
-  args.slots = slots, args.marks = memory_->marks();
-  args.rows = rows, args.kv_heads = llm_->kv_heads;
+  args.slots = rows.slots, args.marks = memory_->marks();
+  args.rows = rows.rows, args.kv_heads = llm_->kv_heads;
   args.page_tokens = memory_->cells(nullptr, false).page_tokens;
-  if (config_.spec.kind == ScorerKind::kRaas) args.positions = positions;
-  if (marks_are_gates()) {
-    args.values = gates_.as<float>();
-    const std::vector<uint64_t>& at = weights_at_[layer];
-    const auto field = [&](size_t i) { return weights_.as<float>() + at[i]; };
-    if (config_.spec.kind == ScorerKind::kFastKvzip) {
-      FastKvzipArgs gate{tensors.hidden, rows, llm_->hidden, llm_->kv_heads,
-                         llm_->query_heads / llm_->kv_heads};
-      gate.wq = field(0), gate.bq = field(1), gate.q_norm = field(2), gate.wk = field(3);
-      gate.k_norm = field(4), gate.k_base = field(5), gate.bias = field(6);
-      gate.out = gates_.as<float>();
-      started(fastkvzip_gates(gate, stream), "fastkvzip_gates", llm_->kv_heads, rows);
-    } else {
-      TrimKvArgs gate{tensors.hidden, rows, llm_->hidden, llm_->kv_heads, trim_width_[layer]};
-      gate.w1 = field(0), gate.b1 = field(1), gate.w2 = field(2), gate.b2 = field(3);
-      gate.out = gates_.as<float>();
-      started(trimkv_gates(gate, stream), "trimkv_gates", llm_->kv_heads, rows);
-    }
-  }
-  started(write_marks(args, stream), "write_marks", llm_->kv_heads, rows);
+  if (config_.spec.kind == ScorerKind::kRaas) args.positions = rows.positions;
+  if (marks_are_gates()) args.values = gates_.of(layer, tensors.hidden, rows, matmul, stream);
+  started(write_marks(args, stream), "write_marks", llm_->kv_heads, rows.rows);
 }
 
 bool CellScores::observes(const cpu::StepRows& rows) const {
@@ -373,11 +336,6 @@ void CellScores::reserve_look(const LookArgs& look) {
   grow(&sums_, Buffer::Kind::kDevice, uint64_t{look.count} * look.lanes() * look.stride * sizeof(float),
        "sums of attention");
   grow(&look_workspace_, Buffer::Kind::kDevice, look_workspace_bytes(look), "attention of scorers");
-}
-
-void CellScores::reserve_rows(uint32_t rows) {
-  if (marks_are_gates())
-    grow(&gates_, Buffer::Kind::kDevice, uint64_t{rows} * llm_->kv_heads * sizeof(float), "gates");
 }
 
 }  // namespace kvtwin::cuda

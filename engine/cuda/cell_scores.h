@@ -14,6 +14,7 @@
 
 #include "engine/cpu/ranking.h"
 #include "engine/cpu/scorer_weights.h"
+#include "engine/cuda/cell_gates.h"
 #include "engine/cuda/cell_memory.h"
 #include "engine/cuda/kv_cache.h"
 #include "engine/cuda/rank_batch.h"
@@ -38,9 +39,9 @@ class CellScores {
     uint32_t span_rows = 0;  // IntentKV: last rows of a prompt that stand for the query span
   };
 
-  // All must outlive it. Wrong: no room for weights.
+  // All must outlive it. `rows`: of one step, at most. Wrong: no room for weights.
   static Result<CellScores> make(const Config& config, const LlmSpec* llm, const CellMemory* memory,
-                                 const cpu::ScorerWeights& weights);
+                                 const cpu::ScorerWeights& weights, uint32_t rows);
 
   bool has_marks() const;
   bool looks() const;  // at the queries that were captured
@@ -53,9 +54,9 @@ class CellScores {
   void begin_rows(const cpu::StepRows& rows, State* state);
   // How many of the last query rows are kept while rows such as these are computed.
   uint32_t rows_kept(const cpu::StepRows& rows) const;
-  // Marks of the step's cells, whose slots are [rows][kv_heads].
-  void mark_cells(uint32_t layer, const LayerRows& tensors, uint32_t rows, const AppendSlot* slots,
-                  const uint32_t* positions, cudaStream_t stream);
+  // Marks of the step's cells, whose slots are rows.slots [rows][kv_heads].
+  void mark_cells(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, Matmul* matmul,
+                  cudaStream_t stream);
   // Each entry's query rows look at the cells they see: `looks` by (work, head), their sums become marks.
   // Accumulators: all at once; stamps: heads of one entry at time `now`.
   void observe_marks(LookArgs look, uint32_t now, cudaStream_t stream);
@@ -86,18 +87,13 @@ class CellScores {
   // Before the step's first launch that needs them: room for so many.
   void reserve_scores(uint32_t heads, uint64_t stride);
   void reserve_look(const LookArgs& look);
-  void reserve_rows(uint32_t rows);
 
  private:
-  Result<void> upload(const cpu::ScorerWeights& weights);
-
   Config config_;
   const LlmSpec* llm_ = nullptr;
   const CellMemory* memory_ = nullptr;
-  Buffer weights_;
-  std::vector<std::vector<uint64_t>> weights_at_;  // by layer, in the order of gate fields; in floats
-  std::vector<uint32_t> trim_width_;
-  Buffer scores_, sums_, look_workspace_, gates_, keydiff_;
+  CellGates gates_;
+  Buffer scores_, sums_, look_workspace_, keydiff_;
 };
 
 }  // namespace kvtwin::cuda

@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/cuda/cuda_check.h"
+#include "engine/cuda/cuda_forward.h"
 #include "engine/policy/budget_groups.h"
 #include "engine/policy/registry.h"
 #include "engine/policy/retention.h"
@@ -64,7 +65,7 @@ Result<void> CompressedCache::allocate() {
   const uint32_t window = core.policies.budget_spec.window;
   const CellScores::Config scorer{options_.config.score, axes.scorer->moment(),
                                   window > 0 ? window : kSpanRows};
-  Result<CellScores> scores = CellScores::make(scorer, &llm_, &cells_, weights_);
+  Result<CellScores> scores = CellScores::make(scorer, &llm_, &cells_, weights_, memory_.rows_max);
   if (!scores) return tl::unexpected<Mistake>(scores.error());
   scores_ = std::make_unique<CellScores>(std::move(*scores));
   if (scores_->on_host()) {
@@ -72,7 +73,6 @@ Result<void> CompressedCache::allocate() {
                                          model_, &weights_, &shape_);
   }
   budget_ = std::make_unique<cpu::CellBudget>(core.policies, memory_.page_tokens, &shape_.groups);
-  scores_->reserve_rows(memory_.rows_max);
   grow(&nan_, Buffer::Kind::kDevice, sizeof(uint32_t), "counts");
   const std::vector<float> inverse = rope_frequencies(llm_).inverse;
   grow(&inv_freq_, Buffer::Kind::kDevice, inverse.size() * sizeof(float), "rotations");
@@ -188,7 +188,8 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   move(at_.copies, lists.copies);
   on.timer->begin(Operation::kAppend, layer);
   attention_.append(tensors, mine, cells_.pool(), on.stream);
-  scores_->mark_cells(layer, tensors, rows.rows, mine.slots, mine.positions, on.stream);
+  if (scores_->has_marks()) on.timer->begin(Operation::kScore, layer);
+  scores_->mark_cells(layer, tensors, mine, access_.forward->matmul(), on.stream);
   attention_.attend(layer, tensors, mine, cells_.pool(), on.stream, on.timer);
   on.timer->begin(Operation::kScore, layer);
   if (probing_.has_value()) return score_probes(layer, tensors, on);

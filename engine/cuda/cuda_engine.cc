@@ -215,8 +215,7 @@ void CudaEngine::Parts::start(const StartTransfer& transfer) {
     must(cudaEventCreate(&copy.end), "cudaEventCreate", 0, no_shape);
     must(cudaEventRecord(copy.begin, stream), "cudaEventRecord", 0, no_shape);
   }
-  for (size_t i = 0; i < transfer.source.size(); ++i)
-    cache->copy(transfer.source[i], transfer.target[i], stream);
+  cache->copy_all(transfer.source, transfer.target, stream);
   if (!beside) return;
   must(cudaEventRecord(copy.end, stream), "cudaEventRecord", 0, no_shape);
   copies[transfer.transfer] = copy;

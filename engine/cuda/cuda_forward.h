@@ -34,6 +34,9 @@ class CudaForward {
   // null, rows as they enter the first layer, [rows.padded_rows][hidden] on the host.
   void pass(const DeviceRows& rows, const float* values, LayerAttention* attention, const StepStream& on);
 
+  // For those that have products of their own, on the same stream: its workspace is shared.
+  Matmul* matmul() { return matmul_.get(); }
+
   // Of the last run, on the device.
   const float* logits() const { return logits_.as<float>(); }  // [samples][vocab]
   // [samples], in pinned memory: the host may read them once the step has ended.

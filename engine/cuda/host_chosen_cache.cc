@@ -33,9 +33,12 @@ HostChosenCache::HostChosenCache(const KvMemory& memory, const LlmSpec& llm, con
       method_(options.method),
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
+      prefix_cache_(options.prefix_cache),
       rope_(rope_frequencies(llm)),
       dense_llm_(llm),
-      summaries_(llm, uint64_t{memory.pages_gpu} + memory.pages_host) {
+      summaries_(llm, uint64_t{memory.pages_gpu} + memory.pages_host),
+      prefix_rows_(memory.page_tokens, uint64_t{llm.query_heads} * llm.head_dim,
+                   uint64_t{llm.kv_heads} * llm.head_dim) {
   dense_llm_.layers = spec_.layers_dense;
   if (shadow()) return;
   KVT_CHECK(options.weights != nullptr);
@@ -117,7 +120,7 @@ void HostChosenCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
     for (const PlanEntry& entry : launch.entries) {
       if (entry.first) calls_[entry.call] = new_call();
     }
-    KVT_CHECK(launch.adoptions.empty());
+    for (const Adoption& adoption : launch.adoptions) begin_with(adoption);
   }
   for (const PageGrant& grant : launch.grants) {
     if (grant.offset != offset) continue;
@@ -129,10 +132,35 @@ void HostChosenCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
       continue;
     }
     call.homes.push_back(page);
+    prefix_rows_.forget(page);
     if (spec_.layers_dense == 0) continue;
     const uint32_t number = page - memory_.pages_gpu;
     if (memory_.poison) resident_.poison(PageId{number}, stream);
     call.resident.push_back(whole(number));
+  }
+}
+
+// As RetrievedCache; and factors of the prefix are made of its rows again, in the same order.
+void HostChosenCache::begin_with(const Adoption& adoption) {
+  KVT_CHECK(prefix_cache_ && adoption.pages.size() % 2 == 0);
+  Call& call = calls_.at(adoption.call);
+  const size_t count = adoption.pages.size() / 2;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t home = raw(adoption.pages[i]), page = raw(adoption.pages[count + i]);
+    KVT_CHECK(home >= memory_.pages_gpu && page < memory_.pages_gpu);
+    call.homes.push_back(home);
+    call.pages.push_back({page, 0, memory_.page_tokens});
+    if (spec_.layers_dense > 0) call.resident.push_back({home - memory_.pages_gpu, 0, memory_.page_tokens});
+  }
+  for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
+    cpu::ArenaLayer& layer = call.layers[l];
+    for (const uint32_t home : call.homes) {
+      for (uint32_t slot = 0; slot < memory_.page_tokens; ++slot) {
+        const auto [query, key] = prefix_rows_.get(l, home, slot);
+        if (layer.shadow != nullptr) layer.shadow->add(key);
+        if (layer.partial != nullptr) layer.partial->add(query, key);
+      }
+    }
   }
 }
 

@@ -23,6 +23,7 @@
 #include "engine/cpu/arena_call.h"
 #include "engine/cpu/head_choice.h"
 #include "engine/cpu/page_summaries.h"
+#include "engine/cpu/prefix_rows.h"
 #include "engine/cpu/query_projection.h"
 #include "engine/cuda/device_lists.h"
 #include "engine/cuda/device_pages.h"
@@ -70,6 +71,7 @@ class HostChosenCache final : public KvCache {
   // host_chosen_cache.cc: pages, rows, and what a layer starts
   Call new_call() const;
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
+  void begin_with(const Adoption& adoption);
   void add_entry(const PlanEntry& entry, StepRows* rows);
   void add_dense(const Call& call, const PlanEntry& entry);
   void add_arena(const Call& call, uint32_t row, uint32_t position, StepRows* rows);
@@ -98,11 +100,13 @@ class HostChosenCache final : public KvCache {
   const RetrievalMethod method_;
   const RetrievalSpec spec_;
   const cpu::ArenaShape shape_;
+  const bool prefix_cache_;
   const RopeFrequencies rope_;
   LlmSpec dense_llm_;  // the layers that choose nothing
   DevicePages pages_, resident_;
   RowAttention attention_, dense_attention_;
   cpu::PageSummaries summaries_;                   // of homes
+  cpu::PrefixRows prefix_rows_;                    // likewise, for who begins with them
   std::vector<cpu::QueryProjection> projections_;  // InfiniGen: of the layers that choose
   std::map<CallId, Call> calls_;
   Buffer keys_;              // of the step's rows, [rows][kv_heads][head_dim]

@@ -41,11 +41,16 @@ void HostChosenCache::keep_rows(uint32_t layer) {
   for (size_t r = 0; r < rows_.size(); ++r) {
     cpu::ArenaLayer& own = rows_[r].call->layers[layer];
     const float* const k = row_keys_.data() + r * kv_width;
-    if (own.partial != nullptr) own.partial->add(queries_.data() + r * width, k);
-    if (own.shadow == nullptr) continue;
+    const float* const q = own.partial != nullptr ? queries_.data() + r * width : nullptr;
     key.assign(k, k + kv_width);
-    turn_back(rope_, rows_[r].position, llm_.kv_heads, llm_.head_dim, key.data());
-    own.shadow->add(key.data());
+    if (own.partial != nullptr) own.partial->add(q, k);
+    if (own.shadow != nullptr) {
+      turn_back(rope_, rows_[r].position, llm_.kv_heads, llm_.head_dim, key.data());
+      own.shadow->add(key.data());
+    }
+    if (!prefix_cache_) continue;
+    const uint32_t home = rows_[r].call->homes.at(rows_[r].position / memory_.page_tokens);
+    prefix_rows_.put(layer, home, rows_[r].position % memory_.page_tokens, q, key.data());
   }
 }
 

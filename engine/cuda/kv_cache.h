@@ -75,6 +75,10 @@ class KvCache : public LayerAttention {
   virtual void told(const Command& command) = 0;
   // Starts the copy of a page between tiers, or within one.
   virtual void copy(PageId source, PageId target, cudaStream_t stream) = 0;
+  // Of several, target by target.
+  virtual void copy_all(std::span<const PageId> source, std::span<const PageId> target, cudaStream_t stream) {
+    for (size_t i = 0; i < source.size(); ++i) copy(source[i], target[i], stream);
+  }
   // Lists of `size` rows that read and write what nobody has yet: for kernels that are slow the first time.
   virtual void warm_up(uint32_t size, const StepStream& on, StepRows* rows) = 0;
 };

@@ -1,7 +1,7 @@
 // The streams of a RetrievedCache and the events between them: METHODS 6.4's edges, each in one place.
 //
-// For tests, streams can be delayed at random wherever one could overtake another, an edge can be left out,
-// and HappensBefore can be told of everything.
+// For tests, streams can be delayed at random wherever one could overtake another, and HappensBefore can be
+// told of everything, or of everything but one edge.
 
 #ifndef KVTWIN_ENGINE_CUDA_ORDERED_STREAMS_H_
 #define KVTWIN_ENGINE_CUDA_ORDERED_STREAMS_H_
@@ -34,6 +34,8 @@ class OrderedStreams {
 
   void record(Edge edge, uint32_t layer, Lane lane);
   void wait(Lane lane, Edge edge, uint32_t layer);
+  // A stream of somebody else's waits. (HappensBefore does not know it.)
+  void hold(cudaStream_t other, Edge edge, uint32_t layer);
   // The host waits for the recall stream.
   void wait_for_recalls();
   // The host has waited for the compute stream, and everything that it waited for.

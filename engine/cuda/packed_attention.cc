@@ -19,12 +19,12 @@ uint64_t counter_bytes(size_t sequences) { return sequences * kDecodeGroupMax * 
 std::optional<PackedPart> PackedAttention::part_of(Format format) {
   if (format == Format::kInt2) return kPartInt2;
   if (format == Format::kInt4) return kPartInt4;
-  if (format == Format::kFp8) return kPartWide;
+  if (format == Format::kFp8 || format == Format::kFp4) return kPartWide;
   return std::nullopt;
 }
 
 Result<PackedAttention> PackedAttention::make(const LlmSpec& llm, std::span<const PackedPages> pools,
-                                              uint32_t rows, uint32_t pages) {
+                                              uint32_t rows, uint32_t pages, bool staged) {
   PackedAttention out;
   int sms = 0;
   if (Result<void> ok = check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0),
@@ -32,7 +32,7 @@ Result<PackedAttention> PackedAttention::make(const LlmSpec& llm, std::span<cons
       !ok)
     return tl::unexpected<Mistake>(ok.error());
   PackedDecodeShape shape;
-  shape.layout = PackedLayout::kRows;
+  shape.layout = staged ? PackedLayout::kKivi : PackedLayout::kRows;
   shape.head_dim = llm.head_dim, shape.group = llm.query_heads / llm.kv_heads;
   shape.heads_per_page = llm.kv_heads, shape.ctas = static_cast<uint32_t>(sms);
   for (uint32_t& page : shape.page_tokens) page = 128;  // of parts that nobody has
@@ -40,8 +40,10 @@ Result<PackedAttention> PackedAttention::make(const LlmSpec& llm, std::span<cons
     const std::optional<PackedPart> part = part_of(pool.format);
     if (!part) return out;
     shape.page_tokens[*part] = pool.shape.page_tokens;
-    if (pool.format != Format::kFp8) shape.scale_group = pool.shape.group;
+    if (*part != kPartWide) shape.scale_group = pool.shape.group;
+    if (pool.format == Format::kFp4) shape.layout = PackedLayout::kFp4;
   }
+  if (staged) shape.page_tokens[kPartWide] = kStagedPage;
   if (!packed_shape_is_possible(shape)) return out;
   shape.sequences = rows * llm.kv_heads;
   const struct {
@@ -60,7 +62,7 @@ Result<PackedAttention> PackedAttention::make(const LlmSpec& llm, std::span<cons
     *row.buffer = std::move(*made);
   }
   out.upload_.reserve(uint64_t{shape.sequences} * sizeof(PackedSequence) +
-                      (uint64_t{pages} + 2 * rows) * sizeof(uint32_t) + 1024);
+                      (uint64_t{pages} + (staged ? 32 : 2) * rows) * sizeof(uint32_t) + 1024);
   out.lists_at_ = out.upload_.base();
   out.shape_ = shape;
   out.scale_ = 1 / std::sqrt(static_cast<float>(llm.head_dim));
@@ -114,11 +116,12 @@ void PackedAttention::plan(const StepStream& on) {
 }
 
 void PackedAttention::attend(uint32_t layer, const LayerRows& tensors, std::span<const PackedPages> pools,
-                             const StepStream& on) {
+                             const StepStream& on, const void* staged) {
   if (sequences_.empty()) return;
   on.timer->begin(Operation::kDecodeAttention, layer);
   PackedDecodeArgs call = args();
   for (const PackedPages& pool : pools) call.pool[*part_of(pool.format)] = pool.pages.packed_layer(layer);
+  if (staged != nullptr) call.pool[kPartWide] = staged;
   call.q = tensors.q, call.out = tensors.out;
   PackedDecodeShape now = shape_;
   now.sequences = static_cast<uint32_t>(sequences_.size());

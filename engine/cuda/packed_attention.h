@@ -1,5 +1,5 @@
 // PackedAttention: decoded rows that read packed pages as they are (kernels/packed_decode.h), without
-// unpacking them: fp8, int4, and int2 beside int4.
+// unpacking them: fp8, int4, fp4, int2 beside int4, and KIVI's int2 beside staged cells (staged_cells.h).
 
 #ifndef KVTWIN_ENGINE_CUDA_PACKED_ATTENTION_H_
 #define KVTWIN_ENGINE_CUDA_PACKED_ATTENTION_H_
@@ -24,9 +24,10 @@ class PackedAttention {
 
   PackedAttention() = default;
   // For the formats of `pools` (one geometry), steps of at most `rows` rows that read about `pages` pages.
+  // `staged`: int2 pages, and staged ones in the wide part.
   // Takes nothing if the kernel does not take them: then ready() is false. Wrong: no room.
   static Result<PackedAttention> make(const LlmSpec& llm, std::span<const PackedPages> pools, uint32_t rows,
-                                      uint32_t pages);
+                                      uint32_t pages, bool staged = false);
   bool ready() const { return shape_.sequences > 0; }
 
   void clear();
@@ -42,8 +43,9 @@ class PackedAttention {
   // As StagedCells::repeats(), of plan() and attend(): every row has been added.
   bool repeats() const { return upload_.base() == lists_at_; }
   void plan(const StepStream& on);
+  // `staged`: the staged pages, if some rows read them.
   void attend(uint32_t layer, const LayerRows& tensors, std::span<const PackedPages> pools,
-              const StepStream& on);
+              const StepStream& on, const void* staged = nullptr);
 
  private:
   PackedDecodeArgs args() const;

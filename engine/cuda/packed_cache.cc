@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -46,9 +47,10 @@ Result<OwnedCache> PackedCache::make(const PackedOptions& options, const KvMemor
   out->staged_.spans().resize(1);
   if (out->kivi()) {
     out->exact_ = ExactCells(*llm, options.residual_tokens);
-  } else if (options.fused) {
+  }
+  if (options.fused) {
     Result<PackedAttention> fused =
-        PackedAttention::make(*llm, {&out->pool_, 1}, memory.rows_max, memory.pages_gpu);
+        PackedAttention::make(*llm, {&out->pool_, 1}, memory.rows_max, memory.pages_gpu, out->kivi());
     if (!fused) return tl::unexpected<Mistake>(fused.error());
     out->fused_ = std::move(*fused);
   }
@@ -104,7 +106,8 @@ void PackedCache::add_entry(const PlanEntry& entry, uint32_t row, StepRows* rows
   const bool decode = entry.kind == EntryKind::kDecode;
   const uint32_t context = entry.context, end = context + entry.tokens;
   KVT_CHECK(end <= uint64_t{call.pages.size()} * memory_.page_tokens);
-  if (decode && fused_.ready()) return add_fused(call, entry, row, rows);
+  if (decode && fused_.ready())
+    return kivi() ? add_fused_kivi(entry, row, &call, rows) : add_fused(call, entry, row, rows);
   const uint32_t base = staged_.open(end);
   StagedCells::add_rows(llm_, base + context, context, entry.tokens, rows);
   staged_.add_reads(base, row, context, entry.tokens, rows);
@@ -127,11 +130,34 @@ void PackedCache::add_fused(const Call& call, const PlanEntry& entry, uint32_t r
 
 // What the step packs, and what was exact before it, is read as it is.
 void PackedCache::add_kivi(const PlanEntry& entry, uint32_t base, Call* call) {
-  const uint32_t residual = options_.residual_tokens, end = entry.context + entry.tokens;
   span_pages(*call, 0, call->keys_packed, base, kKeySide, false);
   span_pages(*call, 0, call->values_packed, base, kValueSide, false);
   span_ring(*call, call->keys_packed, entry.context, base, kKeySide, false);
   span_ring(*call, call->values_packed, entry.context, base, kValueSide, false);
+  pack_kivi(entry, base, call);
+}
+
+// Cells whose values are packed are read as they lie; the others are staged from their first one on.
+void PackedCache::add_fused_kivi(const PlanEntry& entry, uint32_t row, Call* call, StepRows* rows) {
+  KVT_CHECK(entry.tokens == 1 && call->values_packed <= call->keys_packed);
+  const uint32_t first = call->values_packed, staged = entry.context + 1 - first;
+  const uint32_t page = memory_.page_tokens, at = staged_.open(staged);
+  const uint32_t base = at - first;  // of cell 0, which is not staged: below 0 wraps around, and back
+  StagedCells::add_rows(llm_, base + entry.context, entry.context, 1, rows);
+  span_pages(*call, first, call->keys_packed, base, kKeySide, false);
+  span_ring(*call, call->keys_packed, entry.context, base, kKeySide, false);
+  span_ring(*call, first, entry.context, base, kValueSide, false);
+  std::vector<uint32_t> pages(div_ceil(staged, kStagedPage));
+  std::iota(pages.begin(), pages.end(), at / kStagedPage);
+  const PackedAttention::Part parts[] = {
+      {kPartInt2, {call->pages.data(), div_ceil(first, page)}, first}, {kPartWide, pages, staged}};
+  fused_.add(row, parts);
+  rows->decode_cells += entry.context + 1;
+  pack_kivi(entry, base, call);
+}
+
+void PackedCache::pack_kivi(const PlanEntry& entry, uint32_t base, Call* call) {
+  const uint32_t residual = options_.residual_tokens, end = entry.context + entry.tokens;
   const uint32_t keys = call->keys_packed + (end - call->keys_packed) / residual * residual;
   const uint32_t values = std::max(call->values_packed, end > residual ? end - residual : 0);
   span_pages(*call, call->keys_packed, keys, base, kKeySide, true);
@@ -186,7 +212,7 @@ void PackedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceR
                          const StepStream& on) {
   staged_.stage(layer, tensors, rows, {&pool_, 1}, kivi() ? &exact_ : nullptr, on);
   staged_.attend(layer, tensors, rows, on);
-  fused_.attend(layer, tensors, {&pool_, 1}, on);
+  fused_.attend(layer, tensors, {&pool_, 1}, on, kivi() ? staged_.pages() : nullptr);
   if (kivi()) staged_.keep(layer, exact_, on.stream);
 }
 

@@ -4,7 +4,8 @@
 //
 //   * a decoded row is packed and then reads packed pages, if a kernel does that (packed_attention.h);
 //   * all other rows read what is staged (staged_cells.h): history unpacked, a chunk's own rows as they are;
-//   * KIVI's exact cells are a ring of residual_tokens for each call, by position.
+//   * KIVI's exact cells are a ring of residual_tokens for each call, by position. A decoded row reads them,
+//     and those whose keys alone are packed, from what is staged: at most twice as many cells.
 //
 // In a step everything is packed before anything is unpacked, so who adopts what another call of the step
 // fills finds it. A call's own cells that were exact when the step began are staged from the ring, whether or
@@ -55,6 +56,9 @@ class PackedCache final : public KvCache {
   void add_entry(const PlanEntry& entry, uint32_t row, StepRows* rows);
   void add_fused(const Call& call, const PlanEntry& entry, uint32_t row, StepRows* rows);
   void add_kivi(const PlanEntry& entry, uint32_t base, Call* call);
+  void add_fused_kivi(const PlanEntry& entry, uint32_t row, Call* call, StepRows* rows);
+  // What a step of KIVI's packs and keeps of cells that are staged from `base` on.
+  void pack_kivi(const PlanEntry& entry, uint32_t base, Call* call);
   // Cells [from, to) of a call, which are staged from `base` on: spans between its pages and there.
   void span_pages(const Call& call, uint32_t from, uint32_t to, uint32_t base, uint32_t sides, bool packs);
   // The same of its ring.

@@ -15,7 +15,7 @@ std::string no_shape() { return {}; }
 Buffer grown(uint64_t bytes, const char* what) {
   Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what, "of calls that choose pages");
   if (!made) fail(made.error().text());
-  // Lists that are read too early (tests leave edges out) name blocks that exist.
+  // A list that is read too early, by mistake, names blocks that exist.
   must(cudaMemset(made->as<void>(), 0, bytes), "cudaMemset", bytes, no_shape);
   return std::move(*made);
 }

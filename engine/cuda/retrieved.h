@@ -24,7 +24,7 @@ enum class Edge : uint32_t { kAttended, kRecalled, kSealed, kOffloaded, kNone };
 // For tests of the order between streams.
 struct OrderTests {
   uint64_t delays = 0;             // not 0: streams are late at random, drawn from this
-  Edge left_out = Edge::kNone;     // never waited for
+  Edge left_out = Edge::kNone;     // `watch` is not told that it is waited for
   HappensBefore* watch = nullptr;  // is told of everything
 };
 
@@ -33,6 +33,7 @@ struct RetrievedOptions {
   RetrievalSpec spec{};
   OrderTests tests{};
   const ModelWeights* weights = nullptr;  // infinigen: with matrices; must outlive the cache
+  bool prefix_cache = false;              // calls may begin with homes of others
 };
 
 // Whether a method reads the model's matrices on the host.

@@ -19,7 +19,8 @@ constexpr const char* kSlots = "slots of layer";
 constexpr const char* kHome =
     "host page by layers";             // by page: what one step recalls and offloads lies apart
 constexpr uint32_t kRecallCtas = 4;    // when nothing else runs
-constexpr uint32_t kRecallWarps = 70;  // beside what follows attention (kernels/README.md)
+// Beside what follows attention: a warp an SM, and stores in bursts (kernels/README.md).
+constexpr uint32_t kRecallWarps = 132, kRecallBurstNs = 25'500;
 constexpr uint32_t kStagedMax = 64;
 
 std::string no_shape() { return {}; }
@@ -145,7 +146,7 @@ void RetrievedCache::recall(uint32_t layer, const RecallMove* moves, const uint3
   }
   order_->touches(lane, Access::kWrite, kSlots, layer, "recall");
   must(recall_pages({host_layer(layer), pages_.layer(layer), moves, count,
-                     beside ? kRecallWarps : kRecallCtas, beside},
+                     beside ? kRecallWarps : kRecallCtas, beside, beside ? kRecallBurstNs : 0},
                     order_->stream(lane)),
        "recall_pages", 0, [&] { return fmt::format("layer {}", layer); });
 }
@@ -197,6 +198,33 @@ void RetrievedCache::fill_slots(uint32_t layer, cudaStream_t stream) {
   must(score_pages(choices_.shape(), args, stream), "score_pages", 0, shape);
   must(choose_pages(choices_.shape(), args, stream), "choose_pages", 0, shape);
   recall(layer, args.before, &args.counts->before, false);
+}
+
+// From the host's layout to the GPU's: a recall of all heads of whole pages. The kernel reads its list where
+// the host has written it.
+void RetrievedCache::fetch(std::span<const PageId> homes, std::span<const PageId> pages,
+                           cudaStream_t stream) {
+  const uint64_t moves = homes.size() * uint64_t{llm_.kv_heads};
+  const uint64_t bytes = div_ceil(kFetchHeader + moves * sizeof(RecallMove), kFetchHeader) * kFetchHeader;
+  if (fetched_at_ + bytes > fetched_.bytes()) {
+    must(cudaDeviceSynchronize(), "prefixes that were fetched before", 0, no_shape);
+    fetched_at_ = 0;
+  }
+  KVT_CHECK(bytes <= fetched_.bytes());
+  auto* const count = fetched_.as<uint32_t>(fetched_at_);
+  auto* const list = fetched_.as<RecallMove>(fetched_at_ + kFetchHeader);
+  fetched_at_ += bytes;
+  *count = static_cast<uint32_t>(moves);
+  for (uint64_t i = 0; i < moves; ++i) {
+    const uint64_t page = i / llm_.kv_heads;
+    const auto head = static_cast<uint32_t>(i % llm_.kv_heads);
+    list[i] = {raw(homes[page]) - memory_.pages_gpu, head, raw(pages[page]) * llm_.kv_heads + head};
+  }
+  for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) {
+    must(recall_pages({host_layer(layer), pages_.layer(layer), list, count, kRecallCtas, false}, stream),
+         "recall_pages", 0,
+         [&] { return fmt::format("{} pages of a prefix, layer {}", homes.size(), layer); });
+  }
 }
 
 }  // namespace kvtwin::cuda

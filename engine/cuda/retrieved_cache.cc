@@ -63,6 +63,7 @@ RetrievedCache::RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const
       spec_(options.spec),
       shape_(spec_, memory.page_tokens),
       arena_(options.method != RetrievalMethod::kQuest),
+      prefix_cache_(options.prefix_cache),
       dense_llm_(llm) {
   dense_llm_.layers = spec_.layers_dense;
 }
@@ -108,6 +109,14 @@ Result<void> RetrievedCache::allocate() {
     if (auto ok = take(Buffer::make(Buffer::Kind::kDevice, pages_.part_bytes() * kStagedMax,
                                     "pages on their way to the host", fmt::format("{} pages", kStagedMax)),
                        &staging_);
+        !ok)
+      return ok;
+  }
+  if (arena_ && prefix_cache_ && spec_.host_layout == HostLayout::kNhd) {
+    const uint64_t moves = uint64_t{memory_.pages_gpu} * llm_.kv_heads;
+    if (auto ok = take(Buffer::make(Buffer::Kind::kPinned, kFetchHeader + moves * sizeof(RecallMove),
+                                    "lists of prefixes", fmt::format("{} pages", memory_.pages_gpu)),
+                       &fetched_);
         !ok)
       return ok;
   }
@@ -205,8 +214,9 @@ void RetrievedCache::told(const Command& command) {
   calls_.erase(found);
 }
 
-// Summaries travel with their pages.
+// Summaries travel with their pages. (Beside an arena they belong to homes, which stay where they are.)
 void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
+  KVT_CHECK(!arena_);
   pages_.copy(source, target, stream);
   const uint64_t page = choices_.summary_bytes(), layer = choices_.summaries_of_layer_bytes();
   char* const first = reinterpret_cast<char*>(choices_.summaries(0));
@@ -216,6 +226,15 @@ void RetrievedCache::copy(PageId source, PageId target, cudaStream_t stream) {
                          stream),
          "copy of a page's summary", page, [&] { return fmt::format("page {}", raw(source)); });
   }
+}
+
+// Beside an arena: prefixes, from their homes to the GPU.
+void RetrievedCache::copy_all(std::span<const PageId> source, std::span<const PageId> target,
+                              cudaStream_t stream) {
+  if (!arena_) return KvCache::copy_all(source, target, stream);
+  order_->hold(stream, Edge::kOffloaded, 0);  // they may still be on their way there
+  if (spec_.host_layout == HostLayout::kNhd) return fetch(source, target, stream);
+  for (size_t i = 0; i < source.size(); ++i) pages_.copy(source[i], target[i], stream);
 }
 
 }  // namespace kvtwin::cuda

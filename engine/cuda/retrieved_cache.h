@@ -48,6 +48,7 @@ class RetrievedCache final : public KvCache {
            const StepStream& on, StepValues* values) override;
   void told(const Command& command) override;
   void copy(PageId source, PageId target, cudaStream_t stream) override;
+  void copy_all(std::span<const PageId> source, std::span<const PageId> target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
  private:
@@ -61,6 +62,7 @@ class RetrievedCache final : public KvCache {
     bool filled = false;  // its slots were filled when its prompt was complete
     bool chosen = false;  // a step has chosen pages
   };
+  static constexpr uint64_t kFetchHeader = 16;  // bytes before a list of fetched_: how many moves follow
   // A page that the step at hand fills up.
   struct Sealed {
     uint32_t page = 0, owner = 0;
@@ -85,6 +87,7 @@ class RetrievedCache final : public KvCache {
 
   // retrieved_lists.cc: what the rows of a step are
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
+  void begin_with(const Adoption& adoption);
   Call& new_call(CallId id);
   void add_entry(const PlanEntry& entry, StepRows* rows);
   void add_dense(const Call& call, const PlanEntry& entry);
@@ -100,17 +103,20 @@ class RetrievedCache final : public KvCache {
   void recall(uint32_t layer, const RecallMove* moves, const uint32_t* count, bool beside);
   void enter_arenas(cudaStream_t stream);
   void fill_slots(uint32_t layer, cudaStream_t stream);
+  void fetch(std::span<const PageId> homes, std::span<const PageId> pages, cudaStream_t stream);
 
   const KvMemory memory_;
   const LlmSpec llm_;
   const RetrievalSpec spec_;
   const cpu::ArenaShape shape_;
-  const bool arena_;
+  const bool arena_, prefix_cache_;
   LlmSpec dense_llm_;  // the layers that choose nothing
   DevicePages pages_, resident_;
   RowAttention attention_, dense_attention_;
   RetrievalMemory choices_;
   Buffer staging_;  // a page on its way to the host, NHD
+  Buffer fetched_;  // pinned: what prefixes fetch, one list behind the other, round and round
+  uint64_t fetched_at_ = 0;
   std::unique_ptr<OrderedStreams> order_;
   std::map<CallId, Call> calls_;
   std::vector<uint32_t> free_states_;

@@ -32,7 +32,10 @@ void RetrievedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaS
       if (entry.first) new_call(entry.call);
     }
     for (const Adoption& adoption : launch.adoptions) {
-      KVT_CHECK(!arena_);
+      if (arena_) {
+        begin_with(adoption);
+        continue;
+      }
       for (const PageId page : adoption.pages) calls_.at(adoption.call).pages.push_back(raw(page));
     }
   }
@@ -51,6 +54,21 @@ void RetrievedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaS
     const uint32_t number = page - memory_.pages_gpu;
     if (memory_.poison) resident_.poison(PageId{number}, stream);
     call.resident.push_back(number);
+  }
+}
+
+// Homes of a prefix, and GPU pages to which their content has been copied. What dense layers have is where it
+// was.
+void RetrievedCache::begin_with(const Adoption& adoption) {
+  KVT_CHECK(prefix_cache_ && adoption.pages.size() % 2 == 0);
+  Call& call = calls_.at(adoption.call);
+  const size_t count = adoption.pages.size() / 2;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t home = raw(adoption.pages[i]), page = raw(adoption.pages[count + i]);
+    KVT_CHECK(home >= memory_.pages_gpu && page < memory_.pages_gpu);
+    call.homes.push_back(home);
+    call.pages.push_back(page);
+    if (resident()) call.resident.push_back(home - memory_.pages_gpu);
   }
 }
 

@@ -82,6 +82,8 @@ class StagedCells {
   void stage(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
              std::span<const PackedPages> pools, const ExactCells* exact, const StepStream& on);
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows, const StepStream& on);
+  // Pages of kStagedPage cells, for who reads them otherwise.
+  const void* pages() const { return pool(); }
   void keep(uint32_t layer, const ExactCells& exact, cudaStream_t stream);
 
   // Between one pool and staged cells, outside of steps: what was opened since clear(), for which pages are

@@ -19,7 +19,7 @@ constexpr uint32_t kKvHeads = 8, kGroup = 4, kDim = 128;
 constexpr size_t kPoolBytes = size_t{3} << 30;
 
 // What 16-bit word `at` of a page is.
-enum class Word { kCodes, kScale, kZero, kBytes, kNumber };
+enum class Word { kCodes, kScale, kZero, kBytes, kNumber, kPowers };
 
 __device__ Word word_of_group(uint32_t at, uint32_t codes, uint32_t count) {
   return at < codes ? Word::kCodes : at < codes + 2 * count ? Word::kScale : Word::kZero;
@@ -31,7 +31,11 @@ __device__ Word word_of(const PackedDecodeShape& s, uint32_t part, uint32_t at) 
     const uint32_t codes = kRecordTokens * kDim * bits / 8, keys = codes + 4 * kDim;
     return at < keys ? word_of_group(at, codes, kDim) : word_of_group(at - keys, codes, kRecordTokens);
   }
-  if (part == kPartWide) return Word::kBytes;
+  if (s.layout == PackedLayout::kFp4) {
+    const uint32_t row = kDim / 2 + kDim / kFp4Block;
+    return at % row < kDim / 2 ? Word::kCodes : Word::kPowers;
+  }
+  if (part == kPartWide) return s.layout == PackedLayout::kKivi ? Word::kNumber : Word::kBytes;
   const uint32_t groups = kDim / s.scale_group, row = kDim * bits / 8 + 4 * groups;
   const uint32_t channel = s.scale_group / 4, group = kDim * (channel + 4);
   const uint32_t keys = part == kPartInt2 ? page / s.scale_group * group : page * row;
@@ -52,6 +56,8 @@ __global__ void fill(const __grid_constant__ PackedDecodeShape shape, uint32_t p
       data[i] = random;
     } else if (word == Word::kBytes) {
       data[i] = random & 0xbfbf;  // at most 1.875
+    } else if (word == Word::kPowers) {
+      data[i] = 0x7878 + (random & 0x0303);  // 2^-7 to 2^-4
     } else if (word == Word::kNumber) {
       data[i] = __bfloat16_as_ushort(__float2bfloat16(2 * unit - 1));
     } else {
@@ -63,6 +69,9 @@ __global__ void fill(const __grid_constant__ PackedDecodeShape shape, uint32_t p
 struct Case {
   PackedDecodeShape shape;
   uint32_t quarters[kPackedParts];  // of a call's cells, by part
+  uint32_t exact = 0;               // besides, in the wide part
+
+  bool has(uint32_t part) const { return quarters[part] > 0 || (part == kPartWide && exact > 0); }
 };
 
 struct Pools {
@@ -72,7 +81,7 @@ struct Pools {
   Pools() { KVT_CUDA(cudaStreamCreate(&stream)); }
   void fill_for(const Case& c) {
     for (uint32_t i = 0; i < kPackedParts; ++i) {
-      if (c.quarters[i] == 0) continue;
+      if (!c.has(i)) continue;
       const uint64_t bytes = packed_page_bytes(c.shape, static_cast<PackedPart>(i));
       if (part[i].get() == nullptr) part[i] = DeviceArray<uint8_t>(kPoolBytes);
       fill<<<1056, 256>>>(c.shape, i, static_cast<uint32_t>(bytes),
@@ -115,7 +124,7 @@ void decode(benchmark::State& state, Case c, Lengths lengths) {
     PackedSequence row{i * kGroup, 0, {}, {}};
     const uint32_t mine = lengths == Lengths::kUniform ? tokens : tokens * (i % 2 ? 9 : 1) / 10 / 512 * 512;
     for (uint32_t part = 0; part < kPackedParts; ++part) {
-      row.tokens[part] = mine / 4 * c.quarters[part];
+      row.tokens[part] = mine / 4 * c.quarters[part] + (part == kPartWide ? c.exact : 0);
       row.table[part] = pages[part];
       pages[part] += (row.tokens[part] + shape.page_tokens[part] - 1) / shape.page_tokens[part];
       bytes += static_cast<double>(row.tokens[part]) / shape.page_tokens[part] *
@@ -129,7 +138,7 @@ void decode(benchmark::State& state, Case c, Lengths lengths) {
   for (uint32_t part = 0; part < kPackedParts; ++part) {
     const size_t there = kPoolBytes / packed_page_bytes(shape, static_cast<PackedPart>(part));
     if (size_t{pages[part]} * sets > there) return state.SkipWithError("the pool is too small");
-    std::vector<uint32_t> order(c.quarters[part] == 0 ? 0 : there);
+    std::vector<uint32_t> order(c.has(part) ? there : 0);
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937(1));
     part_begin.push_back(static_cast<uint32_t>(numbers.size()));
@@ -207,6 +216,11 @@ BENCHMARK_CAPTURE(decode, rows64_int4, Case{rows_of(64, 64), {0, 4, 0}}, Lengths
 BENCHMARK_CAPTURE(decode, rows64_int2, Case{rows_of(64, 64), {4, 0, 0}}, Lengths::kUniform)->Apply(large);
 BENCHMARK_CAPTURE(decode, rows128_int4, Case{rows_of(128, 128), {0, 4, 0}}, Lengths::kUniform)->Apply(large);
 BENCHMARK_CAPTURE(decode, rows128_int2, Case{rows_of(128, 128), {4, 0, 0}}, Lengths::kUniform)->Apply(large);
+// KIVI: besides, half of the time's mean of cells whose values are exact (128 to 255).
+const PackedDecodeShape kFp4{PackedLayout::kFp4, kDim, kGroup, 32, {32, 128, 32}, 1, 0, 132};
+const PackedDecodeShape kKivi{PackedLayout::kKivi, kDim, kGroup, 32, {32, 128, 32}, 1, 0, 132};
+BENCHMARK_CAPTURE(decode, fp4, Case{kFp4, {0, 0, 4}}, Lengths::kUniform)->Apply(all_shapes);
+BENCHMARK_CAPTURE(decode, kivi, Case{kKivi, {4, 0, 0}, 192}, Lengths::kUniform)->Apply(all_shapes);
 BENCHMARK_CAPTURE(decode, rows_fp8, Case{rows_of(32, 32), {0, 0, 4}}, Lengths::kUniform)->Apply(all_shapes);
 
 }  // namespace

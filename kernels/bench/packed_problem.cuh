@@ -21,7 +21,8 @@ using PartTokens = std::array<uint32_t, kPackedParts>;
 inline Format format_of(const PackedDecodeShape& s, uint32_t part) {
   if (part == kPartInt2) return Format::kInt2;
   if (part == kPartInt4) return Format::kInt4;
-  return s.layout == PackedLayout::kFast ? Format::kBf16 : Format::kFp8;
+  if (s.layout == PackedLayout::kFp4) return Format::kFp4;
+  return s.layout == PackedLayout::kRows ? Format::kFp8 : Format::kBf16;
 }
 
 // One page of one head: its bytes, of which the first `cells` cells count, and those cells read back.
@@ -83,8 +84,8 @@ inline PackedProblemPage make_page(const PackedDecodeShape& s, uint32_t part, ui
                                    std::span<const float> k, std::span<const float> v) {
   const Format format = format_of(s, part);
   const PageShape shape{s.page_tokens[part], s.head_dim, s.scale_group};
-  if (s.layout == PackedLayout::kRows) return make_row_page(format, shape, cells, k, v);
-  if (part == kPartWide) return make_bf16_page(shape.page_tokens, s.head_dim, cells, k, v);
+  if (format == Format::kBf16) return make_bf16_page(shape.page_tokens, s.head_dim, cells, k, v);
+  if (s.layout != PackedLayout::kFast) return make_row_page(format, shape, cells, k, v);
   return make_fast_page(part == kPartInt2 ? 2 : 4, s.head_dim, cells, k, v);
 }
 

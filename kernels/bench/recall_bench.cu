@@ -60,10 +60,11 @@ struct Recall {
   }
   double bytes() const { return kUnit * static_cast<double>(moves.size()); }
 
-  void start(Way way, HostPageLayout layout, uint32_t ctas) const {
+  void start(Way way, HostPageLayout layout, uint32_t ctas, uint32_t burst_ns = 0) const {
     const HostPool host{pinned, uint64_t{kKvHeads} * 2 * kPage * kDim, layout, kPage, kKvHeads, kDim};
     if (way != Way::kCopyEngine) {
-      KVT_CUDA(recall_pages({host, pool.get(), list.get(), count.get(), ctas, way == Way::kSpread}, stream));
+      KVT_CUDA(recall_pages({host, pool.get(), list.get(), count.get(), ctas, way == Way::kSpread, burst_ns},
+                            stream));
     } else {
       KVT_CUDA(copy_recalled(host, pool.get(), moves, stream));
     }
@@ -181,22 +182,23 @@ double decode_alone() {
   return seconds;
 }
 
-// range: CTAs (spread: warps) of the recall, SMs that decode leaves out, MB of the recall.
+// range: CTAs (spread: warps) of the recall, SMs that decode leaves out, MB of the recall, ns between bursts.
 void beside(benchmark::State& state, Way way) {
   const auto ctas = static_cast<uint32_t>(state.range(0)), left_out = static_cast<uint32_t>(state.range(1));
+  const auto burst_ns = static_cast<uint32_t>(state.range(3));
   const double one = decode_alone();
   const Decodes decodes(kSms - left_out);
   const Recall recall(static_cast<uint32_t>(state.range(2)) << 6);  // 64 units of 16 KB a MB
   const Event begin, end;
   std::vector<double> each, seconds;
   bool within = true;
-  recall.start(way, HostPageLayout::kHnd, ctas);  // loading a kernel waits for those that run
+  recall.start(way, HostPageLayout::kHnd, ctas, burst_ns);  // loading a kernel waits for those that run
   KVT_CUDA(cudaDeviceSynchronize());
   for (auto _ : state) {
     decodes.run([&] {
       KVT_CUDA(cudaStreamWaitEvent(recall.stream, decodes.marks[2].event));
       begin.record(recall.stream);
-      recall.start(way, HostPageLayout::kHnd, ctas);
+      recall.start(way, HostPageLayout::kHnd, ctas, burst_ns);
       end.record(recall.stream);
     });
     KVT_CUDA(cudaDeviceSynchronize());
@@ -274,23 +276,26 @@ BENCHMARK_CAPTURE(alone, copies_hnd, Way::kCopyEngine, HostPageLayout::kHnd)->Ap
 BENCHMARK_CAPTURE(alone, copies_nhd, Way::kCopyEngine, HostPageLayout::kNhd)->Apply(engine_alone);
 BENCHMARK(left_out)->Arg(0)->Arg(1)->Arg(2)->Arg(4)->Apply(times);
 BENCHMARK_CAPTURE(beside, kernel, Way::kKernel)
-    ->Args({2, 2, 384})
-    ->Args({4, 4, 512})
-    ->Args({6, 6, 768})
-    ->Args({8, 8, 768})
+    ->Args({2, 2, 384, 0})
+    ->Args({4, 4, 512, 0})
+    ->Args({6, 6, 768, 0})
+    ->Args({8, 8, 768, 0})
     ->Apply(times);
 BENCHMARK_CAPTURE(beside, spread, Way::kSpread)
-    ->Args({40, 0, 256})
-    ->Args({50, 0, 384})
-    ->Args({70, 0, 512})
-    ->Args({80, 0, 512})
-    ->Args({99, 0, 512})
-    ->Args({132, 0, 512})
-    ->Args({99, 4, 512})
-    ->Args({112, 4, 512})
-    ->Args({132, 4, 512})
+    ->Args({40, 0, 256, 0})
+    ->Args({50, 0, 384, 0})
+    ->Args({70, 0, 512, 0})
+    ->Args({80, 0, 512, 0})
+    ->Args({99, 0, 512, 0})
+    ->Args({132, 0, 512, 0})
+    ->Args({99, 4, 512, 0})
+    ->Args({112, 4, 512, 0})
+    ->Args({132, 4, 512, 0})
+    ->Args({132, 0, 512, 25'500})
+    ->Args({132, 0, 512, 26'500})
+    ->Args({132, 0, 512, 27'000})
     ->Apply(times);
-BENCHMARK_CAPTURE(beside, copies, Way::kCopyEngine)->Args({0, 0, 128})->Apply(times);
+BENCHMARK_CAPTURE(beside, copies, Way::kCopyEngine)->Args({0, 0, 128, 0})->Apply(times);
 BENCHMARK_CAPTURE(stage, hnd, HostPageLayout::kHnd)->Apply(times);
 BENCHMARK_CAPTURE(stage, nhd, HostPageLayout::kNhd)->Apply(times);
 

@@ -1,10 +1,13 @@
 // Opens a report in headless Chromium as its reader would (file://, no network) and checks it:
 //   node look.mjs REPORT.html [--light=PNG] [--dark=PNG] [--section=ID] [--sections=ID,...] [--plots=TEXT,...]
-//     [--ready-ms-max=N]
-// Prints what it saw as JSON; exit status 1 if a console error, a failed request or an empty plot was seen, or a
-// section of --sections or a plot of --plots (a part of its name) was not.
+//     [--stacks=TEXT,...] [--ready-ms-max=N]
+// Prints what it saw as JSON; exit status 1 if a console error, a failed request or an empty plot was seen, a
+// section of --sections or a plot of --plots (a part of its name) was not, a stack of areas or bars is drawn elsewhere
+// than at the sum of its values, or a plot of --stacks has none; or the arrow keys show nothing.
 import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
+
+import { stacksOf } from "./look_stacks.mjs";
 
 const [file, ...options] = process.argv.slice(2);
 const option = (name) => options.find((word) => word.startsWith(`--${name}=`))?.slice(name.length + 3);
@@ -68,9 +71,29 @@ for (const scheme of ["light", "dark"]) {
   for (const name of (option("plots") ?? "").split(",").filter(Boolean)) {
     if (!plots.some(({ label }) => label.includes(name))) problems.push(`${scheme}: no plot "${name}"`);
   }
+  const stacks = await page.evaluate(stacksOf);
+  seen.stack_tops = stacks.reduce((sum, one) => sum + one.checked, 0);
+  for (const { wrong } of stacks) if (wrong) problems.push(`${scheme}: ${wrong}`);
+  for (const name of (option("stacks") ?? "").split(",").filter(Boolean)) {
+    if (!stacks.some(({ label, checked }) => label.includes(name) && checked > 0)) problems.push(`${scheme}: no stack in a plot "${name}"`);
+  }
   // By keyboard alone: the first stops are the skip link, the button and the sections.
   await page.keyboard.press("Tab");
   seen.first_stop = await page.evaluate(() => document.activeElement?.textContent);
+  if (seen.first_stop !== "Skip to the results") problems.push(`${scheme}: the first stop of Tab is "${seen.first_stop}"`);
+  // Arrow keys show values, as a pointer does.
+  const shown = await page.evaluate(async () => {
+    const box = [...document.querySelectorAll(".plot")][0];
+    if (!box) return "no plot";
+    box.scrollIntoView();
+    box.focus();
+    for (let i = 0; i < 3; ++i) box.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+    await new Promise((done) => setTimeout(done, 200));
+    return [...box.children].map((part) => part.innerText ?? "").join("").trim();
+  });
+  if (shown === "") problems.push(`${scheme}: the arrow keys show nothing in the first plot`);
+  await page.keyboard.press("Escape");
+  await page.evaluate(() => window.scrollTo(0, 0));
   const picture = option(scheme);
   const section = option("section");
   if (picture && section) await page.locator(`#${section}`).screenshot({ path: picture });

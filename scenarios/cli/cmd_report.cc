@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scenarios/cli/cli.h"
@@ -36,8 +37,14 @@ int make_report(const ReportArguments& arguments) {
   const std::string text = markdown ? report_markdown(*report) : report_html(*report);
   if (Result<void> ok = write_files(dir, {{out.filename().string(), text}}); !ok)
     return complain(ok.error(), kExitEnvironment);
-  fmt::print("{}: {} runs, {} sweeps, {:.2f} MB\n", arguments.out, report->runs.size(), report->sweeps.size(),
-             static_cast<double>(text.size()) / 1e6);
+  std::string of;
+  for (const auto& [count, what] : {std::pair{report->runs.size(), "run"},
+                                    {report->sweeps.size(), "sweep"},
+                                    {report->validations.size(), "validation"},
+                                    {report->qualities.size(), "evaluation"}}) {
+    if (count > 0) of += fmt::format("{} {}{}, ", count, what, count == 1 ? "" : "s");
+  }
+  fmt::print("{}: {}{:.2f} MB\n", arguments.out, of, static_cast<double>(text.size()) / 1e6);
   return kExitDone;
 }
 

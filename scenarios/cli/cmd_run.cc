@@ -73,6 +73,8 @@ std::vector<RunFile> files_of(const v1::RunResult& result, const Composed& compo
   std::vector<RunFile> files;
   files.push_back({"scenario.resolved.textproto", result.scenario_text()});
   files.push_back({"calls.csv", calls_csv(composed, metrics)});
+  if (std::string tools = tools_csv(composed); !tools.empty())
+    files.push_back({"tools.csv", std::move(tools)});
   if (std::string heads = heads_json(composed.options.engines.front().policies); !heads.empty())
     files.push_back({"heads.json", std::move(heads)});
   files.push_back({"requests.jsonl", requests_jsonl(composed, metrics)});

@@ -236,7 +236,7 @@ constexpr char kReport[] = R"(Runs and sweeps as one page that needs nothing els
   kvtwin report out/run-3f0c out/run-77ab --out=report.html
 
   DIR                   folders of kvtwin run, sweep, import, validate or evaluate; several runs are shown side
-                        by side
+                        by side. A validation.json or quality.csv may stand for its folder
   --out=FILE            .html: a page with plots, to be opened from disk; .md: tables, for a pull request
 )";
 

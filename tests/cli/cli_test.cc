@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -257,6 +258,10 @@ TEST_CASE("cli: a report takes validations and qualities, and names what is none
   const std::string data = KVTWIN_SOURCE_DIR "/tests/reports/data";
   const Outcome good = tool(scratch, fmt::format("report {} --out=r.md", data));
   CHECK_MESSAGE(good.status == 0, good.err);
+  CHECK(good.out.find("1 validation, 1 evaluation") != std::string::npos);
+  const std::string page = scratch.read("r.md");
+  CHECK(page.find("| snapkv | 64 |") != std::string::npos);
+  CHECK(page.find("replayed alike") != std::string::npos);
   std::filesystem::create_directory(scratch.file("bad"));
   const auto said = [&](const char* file, const char* text) {
     scratch.write(std::string("bad/") + file, text);
@@ -271,6 +276,44 @@ TEST_CASE("cli: a report takes validations and qualities, and names what is none
   CHECK(said("validation.json", "{\"scenarios\":[1]}").find("kvtwin validate --out makes it") !=
         std::string::npos);
   CHECK(said("other.json", "{}").find("holds no run (run.binpb)") != std::string::npos);
+  CHECK(said("quality.csv", "policy,task\n").find("bad/quality.csv:1: has no column budget") !=
+        std::string::npos);
+  const std::string head = "policy,budget,task,refused,accuracy,kv_bytes_mean\n";
+  CHECK(said("quality.csv", (head + "full,0,a,,high,1\n").c_str())
+            .find(":2: accuracy is \"high\", no number") != std::string::npos);
+  scratch.write("mine.csv", head + "full,0,a,,0.75,1e6\nquest,0,a,\"cannot, by far\",,\n");
+  const Outcome csv = tool(scratch, "report mine.csv --out=q.md");
+  CHECK_MESSAGE(csv.status == 0, csv.err);
+  CHECK(scratch.read("q.md").find("| full | all | 75.0 % |") != std::string::npos);
+}
+
+TEST_CASE("cli: a run writes what its sessions' tools took, between the calls that wait for them") {
+  const Folder scratch;
+  const Outcome outcome =
+      tool(scratch, fmt::format("run {} --quiet --set=replay.sessions_max=2 --out=run", kSample));
+  REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+  // The first session's first call, its tool, and the call that answers it: nodes 0, 1 and 2.
+  const std::string calls = scratch.read("run/calls.csv"), tools = scratch.read("run/tools.csv");
+  const auto cells_of = [](const std::string& csv, const std::string& session, size_t column,
+                           const char* node) {
+    std::istringstream in(csv);
+    for (std::string row; std::getline(in, row);) {
+      std::vector<std::string> cells;
+      std::istringstream line(row);
+      for (std::string cell; std::getline(line, cell, ',');) cells.push_back(cell);
+      const size_t at = cells.size() > 10 ? 1 : 0;  // calls.csv begins with the call
+      if (cells[at] == session && cells[at + 2] == node) return cells;
+    }
+    return std::vector<std::string>(column + 1);
+  };
+  const auto first = cells_of(calls, "coding-000000", 23, "0"),
+             tool = cells_of(tools, "coding-000000", 6, "1"),
+             next = cells_of(calls, "coding-000000", 23, "2");
+  CHECK(first[16] == tool[5]);  // ended: released
+  CHECK(tool[4] == "tool");
+  CHECK(std::stoll(tool[6]) <= std::stoll(next[12]));  // finished: ready
+  CHECK(std::stoll(tool[6]) > std::stoll(tool[5]));
+  CHECK(next[23] == "0");  // the first agent
 }
 
 TEST_CASE("cli: an imported run stands beside ours in a report, and is compared with") {

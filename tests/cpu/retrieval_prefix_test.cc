@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include "engine/base/prng.h"
 #include "tests/cpu/retrieval_run.h"
 #include "tests/cpu/tiny_models.h"
 
@@ -17,28 +16,6 @@ constexpr const char* kNames[] = {"freekv", "arkvale", "shadowkv", "infinigen"};
 constexpr RetrievalMethod kMethods[] = {RetrievalMethod::kFreekv, RetrievalMethod::kArkvale,
                                         RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen};
 constexpr uint32_t kPage = 8;
-
-// Sessions of some turns that begin with the same four pages; each turn's prompt is the one before, what was
-// said, and something new. Turns of one session follow one another; sessions overlap.
-std::vector<RetrievalCall> turns(uint32_t sessions, uint32_t turns_each, uint64_t seed) {
-  Prng prng(draw({seed, 7}));
-  std::vector<RetrievalCall> out;
-  for (uint32_t turn = 0; turn < turns_each; ++turn) {
-    for (uint32_t s = 0; s < sessions; ++s) {
-      const uint32_t before =
-          turn == 0 ? 64 : out[out.size() - sessions].prompt + out[out.size() - sessions].output;
-      RetrievalCall call;
-      call.at_ns = int64_t{turn} * 40'000 + int64_t{s} * 900;
-      call.prompt = before + static_cast<uint32_t>(prng.range(1, 40));
-      call.output = static_cast<uint32_t>(prng.range(1, 30));
-      call.session = s;
-      const uint32_t units = (call.prompt + call.output) / kPage;
-      call.identity = {{1, 0, 4}, {2 + s, 4, units - 4}};
-      out.push_back(call);
-    }
-  }
-  return out;
-}
 
 RetrievalSetting setting_of(size_t method) {
   RetrievalSetting out;
@@ -58,7 +35,7 @@ LlmSpec model(size_t index) {
 }  // namespace
 
 TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample what they do without") {
-  const std::vector<RetrievalCall> calls = turns(3, 3, 1);
+  const std::vector<RetrievalCall> calls = turns_of_sessions(kPage, 3, 3, 1);
   for (size_t method = 0; method < 4; ++method) {
     for (const size_t index : {size_t{0}, size_t{1}}) {  // GQA 4:1, MHA
       CAPTURE(kNames[method]);
@@ -83,7 +60,8 @@ TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample 
 }
 
 TEST_CASE("X-5 retrieval: with identity session nobody begins with another session's pages") {
-  const std::vector<RetrievalCall> calls = turns(4, 1, 2);  // one turn each: they share with others alone
+  const std::vector<RetrievalCall> calls =
+      turns_of_sessions(kPage, 4, 1, 2);  // one turn each: they share with others alone
   const LlmSpec llm = model(0);
   const ModelWeights weights = ModelWeights::random(llm, 4);
   RetrievalSetting setting = setting_of(0);
@@ -98,7 +76,7 @@ TEST_CASE("X-5 retrieval: with identity session nobody begins with another sessi
 }
 
 TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit behind a prefix too") {
-  const std::vector<RetrievalCall> calls = turns(2, 3, 3);
+  const std::vector<RetrievalCall> calls = turns_of_sessions(kPage, 2, 3, 3);
   const LlmSpec llm = model(2);
   const ModelWeights weights = ModelWeights::random(llm, 5);
   RetrievalSetting setting = setting_of(0);
@@ -119,7 +97,7 @@ TEST_CASE("F-7 X-8 X-9 retrieval: copies, chunks, company and little memory chan
     const size_t method = seed % 4;
     const LlmSpec llm = model(seed % 3);
     const ModelWeights weights = ModelWeights::random(llm, seed);
-    const std::vector<RetrievalCall> calls = turns(3, 3, seed);
+    const std::vector<RetrievalCall> calls = turns_of_sessions(kPage, 3, 3, seed);
     RetrievalSetting setting = setting_of(method);
     setting.seed = seed;
     const RetrievalOutcome expected = run_retrieval(setting, weights, calls);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/prng.h"
 #include "engine/cpu/cpu_backend.h"
 #include "engine/cpu/paged_cache.h"
 #include "engine/cpu/recalled_cells.h"
@@ -148,6 +149,27 @@ RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeigh
   check_replays(recorder.finish(end), end.digest);
   out.recalled = engine.recalled();
   out.digest = end.digest;
+  return out;
+}
+
+std::vector<RetrievalCall> turns_of_sessions(uint32_t page_tokens, uint32_t sessions, uint32_t turns_each,
+                                             uint64_t seed) {
+  Prng prng(draw({seed, 7}));
+  std::vector<RetrievalCall> out;
+  for (uint32_t turn = 0; turn < turns_each; ++turn) {
+    for (uint32_t s = 0; s < sessions; ++s) {
+      const uint32_t before =
+          turn == 0 ? 8 * page_tokens : out[out.size() - sessions].prompt + out[out.size() - sessions].output;
+      RetrievalCall call;
+      call.at_ns = int64_t{turn} * 40'000 + int64_t{s} * 900;
+      call.prompt = before + static_cast<uint32_t>(prng.range(1, 40));
+      call.output = static_cast<uint32_t>(prng.range(1, 30));
+      call.session = s;
+      const uint32_t units = (call.prompt + call.output) / page_tokens;
+      call.identity = {{1, 0, 4}, {2 + s, 4, units - 4}};
+      out.push_back(call);
+    }
+  }
   return out;
 }
 

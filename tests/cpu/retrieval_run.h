@@ -82,6 +82,11 @@ struct RetrievalOutcome {
 RetrievalOutcome run_retrieval(const RetrievalSetting& setting, const ModelWeights& weights,
                                const std::vector<RetrievalCall>& calls);
 
+// Sessions of some turns that begin with the same four pages; each turn's prompt is the one before, what was
+// said, and something new. Turns of one session follow one another; sessions overlap.
+std::vector<RetrievalCall> turns_of_sessions(uint32_t page_tokens, uint32_t sessions, uint32_t turns_each,
+                                             uint64_t seed);
+
 // The policy's side of `setting`; `llm`: whose heads have cells of their own.
 CoreConfig core_of(const RetrievalSetting& setting, const LlmSpec* llm = nullptr);
 

@@ -157,7 +157,7 @@ TEST_CASE("cuda: decodes that read packed pages agree with those that read them 
   for (const LlmSpec& llm : {models()[0], models()[1]}) {
     const Prepared p(llm);
     const GivenTokens tokens = tokens_of(llm);
-    for (const Kind& kind : {kKinds[0], kKinds[1]}) {
+    for (const Kind& kind : kKinds) {
       auto fused = gpu_steps(p, tokens, kind, 5), staged = gpu_steps(p, tokens, kind, 5, false);
       const auto got = drive(&fused), expected = drive(&staged);
       CAPTURE(std::string(format_name(kind.format)));
@@ -171,7 +171,8 @@ TEST_CASE("cuda: packed decodes replayed as graphs are those started one by one,
   for (const LlmSpec& llm : {models()[0], models()[1]}) {
     const Prepared p(llm);
     const GivenTokens tokens = tokens_of(llm);
-    for (const Kind& kind : {kKinds[0], kKinds[1]}) {
+    for (const Kind& kind : kKinds) {
+      if (kind.residual > 0) continue;  // what it stages is another list in every step
       CAPTURE(std::string(format_name(kind.format)));
       auto graphs = gpu_steps(p, tokens, kind, 5), none = gpu_steps(p, tokens, kind, 5, true, 0);
       CHECK(drive(&graphs) == drive(&none));

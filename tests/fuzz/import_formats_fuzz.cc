@@ -2,15 +2,11 @@
 // from 0), the second the options:
 //   bit 7 infer_sessions, 6 jitter, 5..4 sharing, 3 the file is called .tar, 2 guess the format, 1..0
 //   exporter
-#include <unistd.h>
-
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "tests/support/temp_directory.h"
 #include "traces/check.h"
 #include "traces/formats.h"
 #include "traces/weka.h"
@@ -57,11 +53,7 @@ struct Small : TraceSink {
 };
 
 const std::string& directory() {
-  static const std::string made = [] {
-    std::string name = (std::filesystem::temp_directory_path() / "kvtwin_fuzz_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) std::abort();
-    return name;
-  }();
+  static const std::string made = kvtwin::testing::make_temp_directory("fuzz").string();
   return made;
 }
 

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "kernels/attention_rows.h"
+#include "kernels/cell_gates.h"
 #include "kernels/cell_marks.h"
 #include "kernels/compact_cells.h"
 #include "kernels/gate_weights.h"
@@ -212,39 +213,60 @@ TEST_CASE("compact_cells: kept rows move in place, with their marks, and nothing
   }
 }
 
-TEST_CASE("1.7 1.8 gates and marks on the device are those of the definition") {
+// What the matrix product gives: bf16 in, sums exact here. [rows][kGateParts][outputs]
+Floats gate_products(const Floats& x, uint32_t rows, const Floats& weights, uint32_t hidden) {
+  Bf16s parts(kGateParts * weights.size());
+  split_gate_weights(weights.data(), weights.size(), parts.data());
+  const Floats wide = widened(parts);
+  const size_t outputs = wide.size() / hidden;
+  Floats out(rows * outputs);
+  for (size_t i = 0; i < out.size(); ++i) {
+    double sum = 0;
+    for (uint32_t c = 0; c < hidden; ++c)
+      sum += double{x[i / outputs * hidden + c]} * double{wide[i % outputs * hidden + c]};
+    out[i] = static_cast<float>(sum);
+  }
+  return out;
+}
+
+TEST_CASE("1.7 1.8 gates on the device are those of the definition") {
   std::mt19937_64 random(12);
-  const uint32_t rows = 45, hidden = 256, heads = 3, group = 4;
-  const Bf16s numbers = normal_bf16(&random, size_t{rows} * hidden, 1);
-  const Floats x = widened(numbers);
-  const DeviceArray<__nv_bfloat16> x_on(numbers);
-  const kernels::HeadsView view{x.data(), 1, rows, hidden, 0, hidden, {}};
-  const DeviceArray<float> out(size_t{rows} * heads);
-  const auto check = [&](const Floats& expected) {  // [heads][rows]
-    const Floats got = out.read();
-    for (uint32_t h = 0; h < heads; ++h) {
-      for (uint32_t row = 0; row < rows; ++row) {
-        const float e = expected[h * rows + row];
-        CHECK(std::abs(got[row * heads + h] - e) <= 1e-4f * std::abs(e) + 1e-7f);
+  for (const auto& [rows, heads, group] : {std::tuple{45u, 3u, 4u}, {1u, 1u, 1u}, {130u, 8u, 7u}}) {
+    const uint32_t hidden = 256;
+    const Floats x = widened(normal_bf16(&random, size_t{rows} * hidden, 1));
+    const kernels::HeadsView view{x.data(), 1, rows, hidden, 0, hidden, {}};
+    const DeviceArray<float> out(Floats(size_t{rows} * heads + 1, NAN));
+    const auto check = [&](const Floats& expected) {  // [heads][rows]
+      const Floats got = out.read();
+      for (uint32_t h = 0; h < heads; ++h) {
+        for (uint32_t row = 0; row < rows; ++row) {
+          const float e = expected[h * rows + row];
+          CHECK(std::abs(got[row * heads + h] - e) <= 1e-4f * std::abs(e) + 1e-7f);
+        }
       }
-    }
-  };
-  Floats expected(size_t{heads} * rows);
-  const kernels::FastKvzipWeights fast = kernels::seeded_fastkvzip(heads, group, hidden, 5);
-  kernels::score_fastkvzip(fast.gate(), view, kernels::packed_scores(expected, heads, rows));
-  const DeviceArray<float> wq(fast.wq), bq(fast.bq), qn(fast.q_norm), wk(fast.wk), kn(fast.k_norm),
-      base(fast.k_base), bias(fast.bias);
-  KVT_CUDA(fastkvzip_gates({x_on.get(), rows, hidden, heads, group, wq.get(), bq.get(), qn.get(), wk.get(),
-                            kn.get(), base.get(), bias.get(), fast.gate().norm_eps, out.get()},
-                           nullptr));
-  check(expected);
-  const kernels::TrimKvWeights trim = kernels::seeded_trimkv(heads, hidden, 64, 6);
-  kernels::trimkv_log_beta(trim.gate(), view, kernels::packed_scores(expected, heads, rows));
-  const DeviceArray<float> w1(trim.w1), b1(trim.b1), w2(trim.w2), b2(trim.b2);
-  KVT_CUDA(trimkv_gates({x_on.get(), rows, hidden, heads, trim.width, w1.get(), b1.get(), w2.get(), b2.get(),
-                         static_cast<uint8_t>(trim.gate().activation), out.get()},
-                        nullptr));
-  check(expected);
+      CHECK(std::isnan(got.back()));
+    };
+    Floats expected(size_t{heads} * rows);
+    const kernels::FastKvzipWeights fast = kernels::seeded_fastkvzip(heads, group, hidden, 5);
+    kernels::score_fastkvzip(fast.gate(), view, kernels::packed_scores(expected, heads, rows));
+    Floats both = fast.wq;
+    both.insert(both.end(), fast.wk.begin(), fast.wk.end());
+    const DeviceArray<float> products(gate_products(x, rows, both, hidden));
+    const DeviceArray<float> bq(fast.bq), qn(fast.q_norm), kn(fast.k_norm), base(fast.k_base),
+        bias(fast.bias);
+    KVT_CUDA(fastkvzip_gates({products.get(), rows, heads, group, bq.get(), qn.get(), kn.get(), base.get(),
+                              bias.get(), fast.gate().norm_eps, out.get()},
+                             nullptr));
+    check(expected);
+    const kernels::TrimKvWeights trim = kernels::seeded_trimkv(heads, hidden, 64, 6);
+    kernels::trimkv_log_beta(trim.gate(), view, kernels::packed_scores(expected, heads, rows));
+    const DeviceArray<float> inner(gate_products(x, rows, trim.w1, hidden));
+    const DeviceArray<float> b1(trim.b1), w2(trim.w2), b2(trim.b2);
+    KVT_CUDA(trimkv_gates({inner.get(), rows, heads, trim.width, b1.get(), w2.get(), b2.get(),
+                           static_cast<uint8_t>(trim.gate().activation), out.get()},
+                          nullptr));
+    check(expected);
+  }
 }
 
 TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever cells lie") {

@@ -88,6 +88,63 @@ TEST_CASE("Q-2 row layouts: every group of scales, head size, page and group of 
   }
 }
 
+// The parts that a layout has.
+std::vector<PartTokens> of_layout(PackedLayout layout, std::vector<PartTokens> tokens) {
+  for (PartTokens& each : tokens) {
+    if (layout == PackedLayout::kFp4) each = {0, 0, each[0] + each[1] + each[2]};
+    if (layout == PackedLayout::kKivi) each[1] = 0;
+  }
+  return tokens;
+}
+PackedDecodeShape narrow(PackedLayout layout, uint32_t dim, uint32_t group, uint32_t scale_group,
+                         uint32_t page) {
+  return {layout, dim, group, scale_group, {std::max(page, scale_group), 128, page}, 1, 0, 132};
+}
+
+TEST_CASE("Q-2 fp4 and KIVI: every head size, page, group of scales and group of heads") {
+  uint64_t seed = 50;
+  for (const PackedLayout layout : {PackedLayout::kFp4, PackedLayout::kKivi}) {
+    for (const uint32_t scale_group : {32u, 64u, 128u}) {
+      for (const uint32_t dim : {64u, 128u}) {
+        for (const uint32_t page : {16u, 32u, 64u, 128u}) {
+          const uint32_t group = std::array{4u, 1u, 8u, 3u, 5u}[seed % 5];
+          CAPTURE(static_cast<int>(layout));
+          CAPTURE(scale_group);
+          CAPTURE(dim);
+          CAPTURE(page);
+          CAPTURE(group);
+          PackedProblem p(narrow(layout, dim, group, scale_group, page),
+                          of_layout(layout, edges({1, 15, 16, 17, 31, 33, 64, 65, 127, 129, 400})), ++seed);
+          check(&p);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("fp4 and KIVI: ragged mixes, pages of several heads, dead cells, any number of CTAs, any size") {
+  std::mt19937 random(70);
+  for (int round = 0; round < 16; ++round) {
+    const PackedLayout layout = round % 2 == 0 ? PackedLayout::kFp4 : PackedLayout::kKivi;
+    PackedDecodeShape shape = narrow(layout, 128, 4, 32, round % 4 < 2 ? 32 : 16);
+    shape.heads_per_page = round % 3 == 0 ? 8 : 1, shape.ctas = 1 + random() % 140;
+    std::vector<PartTokens> tokens;
+    for (uint32_t i = 0; i < 1 + random() % 12; ++i) {
+      PartTokens each{};
+      for (uint32_t& n : each) n = random() % 3 == 0 ? 0 : random() % (random() % 4 == 0 ? 2000 : 200);
+      tokens.insert(tokens.end(), shape.heads_per_page, each);
+    }
+    const float size = std::array{1.f, 1e-3f, 30.f, 1e-6f, 200.f, 0.02f, 1.f, 5.f}[round / 2];
+    CAPTURE(round);
+    PackedProblem p(shape, of_layout(layout, tokens), static_cast<uint64_t>(round), size, round > 11 ? 3 : 0);
+    check(&p);
+    const auto first = p.out.read();
+    KVT_CUDA(packed_decode(p.shape, p.args, nullptr));
+    const auto second = p.out.read();
+    CHECK(std::memcmp(first.data(), second.data(), first.size() * 2) == 0);
+  }
+}
+
 TEST_CASE("packed decode: however many CTAs cut the work, and a second launch finds its counters clean") {
   const std::vector<PartTokens> tokens = {{1280, 700, 3}, {3, 0, 0},   {0, 0, 0},
                                           {0, 0, 0},      {0, 777, 0}, {2560, 40, 0}};

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The report in headless Chromium, from file://: no console error, no request, no empty plot, in light and dark;
+# The report in headless Chromium, from file://: no console error, no request, no empty plot, stacks at the sums of their
+# values, in light and dark;
 # with 50,000 calls ready within 2 s and below 5 MB. Exit 77 (skipped) where there is no Chromium.
 #
 #   tests/reports/page_check.sh KVTWIN NODE
@@ -17,7 +18,7 @@ small=$root/scenarios/coding_agents_small.textproto
 "$kvtwin" run "$small" --set=limits.calls_max=4 --out="$here/b" --quiet > /dev/null
 "$kvtwin" sweep "$small" --vary=limits.calls_max=4..32*2 --vary=memory.gpu_pages=6000,9000 --out="$here/s" --quiet > /dev/null
 "$kvtwin" report "$here/a" "$here/b" "$here/s" --out="$here/all.html"
-"$node" "$root/reports/web/look.mjs" "$here/all.html"
+"$node" "$root/reports/web/look.mjs" "$here/all.html" --sections=comparison,sessions,sweep0
 
 # Head groups, and evidence that other commands write (made up, in data/).
 methods=$root/scenarios/methods
@@ -30,7 +31,7 @@ cp "$root/tests/reports/data/"*.json "$here/evidence"
 # Copies to the host and back: over the whole run, and one by one over some seconds.
 "$kvtwin" run "$root/scenarios/validation/host_tier.textproto" --world=sim --timeline=0..2 --out="$here/tier" --quiet > /dev/null
 "$kvtwin" report "$here/tier" --out="$here/tier.html"
-"$node" "$root/reports/web/look.mjs" "$here/tier.html" --sections=transfers --plots='compute and copies,bytes moved,copies beside steps,pages by tier'
+"$node" "$root/reports/web/look.mjs" "$here/tier.html" --sections=transfers --plots='compute and copies,bytes moved,copies beside steps,pages by tier' --stacks='compute and copies,pages by tier,Attribution'
 
 # 82 replicas of 617 calls: 50,594.
 "$kvtwin" run "$small" --set=replay.replicas=82 --set=limits.calls_max=64 --out="$here/large" --quiet > /dev/null

@@ -45,6 +45,7 @@ TEST_CASE("report: calls.csv read back: finished calls, in seconds from ready") 
   CHECK(calls->ttft_s == std::vector<float>{1, 0.25f});
   CHECK(calls->e2e_s == std::vector<float>{3, 0.25f});
   CHECK(calls->reused == std::vector<uint32_t>{4, 8});
+  CHECK(calls->agent.empty());  // the file does not say
 }
 
 TEST_CASE("report: what is no calls.csv is said, with the line") {
@@ -54,6 +55,31 @@ TEST_CASE("report: what is no calls.csv is said, with the line") {
   CHECK(said(kHead + "1,2\n") == "x.csv:2: has 2 columns, the first line 13; run the scenario again");
   CHECK(said(kHead + "0,a,0,0,0,finished,x,3,4,1,1,1,1\n") ==
         "x.csv:2: prompt_tokens is \"x\", no whole number; run the scenario again");
+}
+
+TEST_CASE("report: tools.csv read back: tools of sessions that have calls, in seconds") {
+  const auto calls = read_calls(kHead +
+                                    "0,a,0,0,0,finished,10,3,4,1000000000,1500000000,2000000000,4000000000\n"
+                                    "1,a,1,0,0,finished,10,3,4,1000000000,1500000000,2000000000,4000000000\n",
+                                "calls.csv");
+  REQUIRE(calls);
+  const std::string head = "session,replica,node,agent,kind,released_ns,finished_ns\n";
+  const std::string rows =
+      "a,1,3,2,tool,4000000000,4500000000\nb,0,1,0,tool,1,2\na,0,5,0,agent,6000000000,9000000000\n";
+  const auto tools = read_tools(head + rows, "tools.csv", *calls, 10);
+  REQUIRE_MESSAGE(tools, tools.error().text());
+  CHECK(tools->released_s == std::vector<double>{4, 6});
+  CHECK(tools->taken_s == std::vector<float>{0.5f, 3});
+  CHECK(tools->agent == std::vector<uint32_t>{2, 0});
+  CHECK(tools->inner == std::vector<uint32_t>{0, 1});
+  CHECK(tools->session == std::vector<uint32_t>{1, 0});
+  CHECK(read_tools(head + rows, "tools.csv", *calls, 1)->count() == 1);
+  const auto said = [&](const std::string& text) {
+    return read_tools(text, "x.csv", *calls, 9).error().text();
+  };
+  CHECK(said("").find("x.csv:1: is not what") == 0);
+  CHECK(said(head + "a,0,1,0,tool,5,4\n").find("x.csv:2: is no tool") == 0);
+  CHECK(said(head + "a,0,1,0,nap,4,5\n").find("x.csv:2: is no tool") == 0);
 }
 
 TEST_CASE("report: heads and evidence are in the page as they were written") {

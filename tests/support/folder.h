@@ -3,23 +3,18 @@
 #ifndef KVTWIN_TESTS_SUPPORT_FOLDER_H_
 #define KVTWIN_TESTS_SUPPORT_FOLDER_H_
 
-#include <doctest/doctest.h>
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 
+#include "tests/support/temp_directory.h"
+
 namespace kvtwin::testing {
 
 class Folder {
  public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "kvtwin_test_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
+  Folder() : path_(make_temp_directory("test")) {}
   ~Folder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
@@ -41,7 +36,7 @@ class Folder {
   std::string path() const { return path_.string(); }
 
  private:
-  std::filesystem::path path_;
+  const std::filesystem::path path_;
 };
 
 }  // namespace kvtwin::testing

@@ -20,6 +20,33 @@ inline CoreConfig table_config() {
   return config;
 }
 
+// Prefixes are cached, and copied to a host of eight pages ahead of need: four pages on the gpu, of which
+// three are to be clean.
+inline CoreConfig host_config() {
+  CoreConfig config = table_config();
+  config.prefix_cache = true;
+  config.policies.placement = "host";
+  config.pages_gpu = 4;
+  config.pages_host = 8;
+  config.clean_pages_target = 3;
+  config.clean_batch_pages = 8;
+  return config;
+}
+
+// A call's KV is on the host, and what its steps read in an arena on the gpu: 1 sink, 1 page to choose, 1 of
+// window.
+inline CoreConfig arena_config() {
+  CoreConfig config = table_config();
+  config.policies.placement = "arena";
+  config.policies.retrieval = "freekv";
+  RetrievalSpec& spec = config.policies.retrieval_spec;
+  spec.budget_tokens = 48;
+  spec.sink_tokens = spec.window_tokens = 16;
+  config.pages_gpu = 6;
+  config.pages_host = 20;
+  return config;
+}
+
 }  // namespace kvtwin::testing
 
 #endif  // KVTWIN_TESTS_SUPPORT_POLICY_CONFIGS_H_

@@ -1,120 +1,133 @@
 // The situations that each family of seeds must meet.
 
+#include <initializer_list>
+
 #include "tests/swarm/swarm.h"
 #include "tests/swarm/swarm_probes.h"
 
 namespace kvtwin::testing {
 namespace {
 
-Probes retention_probes() {
+// Each of them, met no times yet.
+Probes named(std::initializer_list<const char*> names) {
   Probes probes;
-  for (const char* name :
-       {"a compression with known counts", "a compression that the world counts", "a staged chunk",
-        "a compression while two steps are in flight", "a preempted call was compressed again",
-        "a page full of dropped cells was freed", "a prefix with holes was adopted",
-        "pages of several groups in one step of a stretch", "a compression between decode steps",
-        "a call was cancelled before its counts came", "a compression at the start of a turn"}) {
-    probes[name] = 0;
-  }
+  for (const char* const name : names) probes[name] = 0;
   return probes;
+}
+
+Probes retention_probes() {
+  return named({"a compression with known counts", "a compression that the world counts", "a staged chunk",
+                "a compression while two steps are in flight", "a preempted call was compressed again",
+                "a page full of dropped cells was freed", "a prefix with holes was adopted",
+                "pages of several groups in one step of a stretch", "a compression between decode steps",
+                "a call was cancelled before its counts came", "a compression at the start of a turn"});
 }
 
 Probes format_probes() {
-  Probes probes;
-  for (const char* name :
-       {"a group filled an int2 page", "2-bit cells spilled to int4", "a prompt's end flushed what waited",
-        "a prefix in pages of two formats was adopted", "a prefix was requantised", "a call was preempted",
-        "a call was preempted twice", "a stretch got pages ahead", "a stretch was cut by an arrival",
-        "end-of-sequence ended a stretch", "cancelled with two steps in flight",
-        "a prefix from a call of the same step", "a prefix from another session",
-        "no page free and none to evict", "rejected: larger than the pool",
-        "a preempted call found its prefix again"}) {
-    probes[name] = 0;
-  }
-  return probes;
+  return named({"a group filled an int2 page", "2-bit cells spilled to int4",
+                "a prompt's end flushed what waited", "a prefix in pages of two formats was adopted",
+                "a prefix was requantised", "a call was preempted", "a call was preempted twice",
+                "a stretch got pages ahead", "a stretch was cut by an arrival",
+                "end-of-sequence ended a stretch", "cancelled with two steps in flight",
+                "a prefix from a call of the same step", "a prefix from another session",
+                "no page free and none to evict", "rejected: larger than the pool",
+                "a preempted call found its prefix again"});
 }
 
 Probes demotion_probes() {
-  Probes probes;
-  for (const char* name :
-       {"a call was demoted", "pages of a demoted call came back", "a demoted call found pages in the index",
-        "a demoted call came back to decode", "a partly filled page came back", "a call was preempted twice",
-        "a call that was sent away was cancelled", "a call's demotion failed", "a call's return failed",
-        "a call arrived while another was on its way to the host", "a demotion while a step was in flight",
-        "the host tier is full", "no page free and none to evict", "a recall arrived",
-        "end-of-sequence ended a stretch", "a stretch got pages ahead"}) {
-    probes[name] = 0;
-  }
-  return probes;
+  return named(
+      {"a call was demoted", "pages of a demoted call came back", "a demoted call found pages in the index",
+       "a demoted call came back to decode", "a partly filled page came back", "a call was preempted twice",
+       "a call that was sent away was cancelled", "a call's demotion failed", "a call's return failed",
+       "a call arrived while another was on its way to the host", "a demotion while a step was in flight",
+       "the host tier is full", "no page free and none to evict", "a recall arrived",
+       "end-of-sequence ended a stretch", "a stretch got pages ahead"});
 }
 
 Probes arena_probes() {
-  Probes probes;
-  for (const char* name :
-       {"a prefix of homes was adopted", "a prefix of homes from another session",
-        "a preempted call found its prefix again", "a call with an arena was preempted",
-        "a call with a prefix of homes was preempted", "a recall arrived", "a recall failed",
-        "two recalls at once", "cancelled while a recall was under way, before its first step",
-        "a recall while a step was in flight", "a full arena took only a host page", "a prompt in chunks",
-        "a stretch got pages ahead", "a stretch was cut by an arrival", "end-of-sequence ended a stretch",
-        "a home was given again", "rejected: larger than the pool", "a prompt was cut before its arena",
-        "a prompt was cut to fewer homes"}) {
-    probes[name] = 0;
-  }
-  return probes;
+  return named({"a prefix of homes was adopted", "a prefix of homes from another session",
+                "a preempted call found its prefix again", "a call with an arena was preempted",
+                "a call with a prefix of homes was preempted", "a recall arrived", "a recall failed",
+                "two recalls at once", "cancelled while a recall was under way, before its first step",
+                "a recall while a step was in flight", "a full arena took only a host page",
+                "a prompt in chunks", "a stretch got pages ahead", "a stretch was cut by an arrival",
+                "end-of-sequence ended a stretch", "a home was given again", "rejected: larger than the pool",
+                "a prompt was cut before its arena", "a prompt was cut to fewer homes"});
 }
 
 Probes disk_probes() {
-  Probes probes;
-  for (const char* name :
-       {"a spill arrived", "a spill failed", "a recall from the disk", "a recall from the disk failed",
-        "a recall reads what is being spilled", "the disk tier is full", "the host tier is full",
-        "a disk of one page was used", "a call was demoted", "a stretch got pages ahead",
-        "two recalls at once", "cancelled while a recall was under way, before its first step",
-        "no page free and none to evict"}) {
-    probes[name] = 0;
-  }
-  return probes;
+  return named({"a spill arrived", "a spill failed", "a recall from the disk",
+                "a recall from the disk failed", "a recall reads what is being spilled",
+                "the disk tier is full", "the host tier is full", "a disk of one page was used",
+                "a call was demoted", "a stretch got pages ahead", "two recalls at once",
+                "cancelled while a recall was under way, before its first step",
+                "no page free and none to evict"});
 }
 
 Probes cluster_probes() {
-  Probes probes;
-  for (const char* name :
-       {"a call was handed over", "a prompt arrived", "a prompt did not arrive",
-        "all of a prompt was there already", "part of a prompt was there already",
-        "cancelled while its prompt was on its way", "an arrived call was preempted", "a call was preempted",
-        "a recall arrived", "a stretch was cut by an arrival", "rejected: larger than the pool"}) {
-    probes[name] = 0;
-  }
-  return probes;
+  return named({"a call was handed over", "a prompt arrived", "a prompt did not arrive",
+                "all of a prompt was there already", "part of a prompt was there already",
+                "cancelled while its prompt was on its way", "an arrived call was preempted",
+                "a call was preempted", "a recall arrived", "a stretch was cut by an arrival",
+                "rejected: larger than the pool"});
 }
 
 Probes snapshot_probes() {
-  Probes probes;
-  for (const char* name :
-       {"a snapshot was taken", "a snapshot of counts that the world said", "a call began with a snapshot",
-        "a call began with another session's snapshot", "a call went on behind its own snapshot",
-        "a call decoded behind its own snapshot", "a preempted call began with a snapshot",
-        "a snapshot's number was given again", "a snapshot shared a page with the one before",
-        "a snapshot was taken with two steps in flight", "a call was preempted twice", "a staged chunk",
-        "a stretch got pages ahead", "a stretch was cut by an arrival", "no page free and none to evict",
-        "cancelled while it ran", "end-of-sequence ended a stretch"}) {
-    probes[name] = 0;
-  }
-  return probes;
+  return named(
+      {"a snapshot was taken", "a snapshot of counts that the world said", "a call began with a snapshot",
+       "a call began with another session's snapshot", "a call went on behind its own snapshot",
+       "a call decoded behind its own snapshot", "a preempted call began with a snapshot",
+       "a snapshot's number was given again", "a snapshot shared a page with the one before",
+       "a snapshot was taken with two steps in flight", "a call was preempted twice", "a staged chunk",
+       "a stretch got pages ahead", "a stretch was cut by an arrival", "no page free and none to evict",
+       "cancelled while it ran", "end-of-sequence ended a stretch"});
+}
+
+Probes eviction_probes() {
+  return named({"a call was preempted", "a recall arrived", "a prefix from another session",
+                "a call was handed over", "no page free and none to evict"});
+}
+
+Probes plain_probes() {
+  return named({"a call of no output",
+                "a call was preempted",
+                "a call was preempted twice",
+                "a preempted call found its prefix again",
+                "a preemption while a transfer was under way",
+                "a call arrived behind a preempted one",
+                "cancelled before its first step",
+                "cancelled while it ran",
+                "cancelled while a recall was under way, before its first step",
+                "cancelled after its answer",
+                "cancelled with two steps in flight",
+                "a recall arrived",
+                "a recall failed",
+                "a demotion arrived",
+                "a demotion failed",
+                "two recalls at once",
+                "two steps in flight",
+                "a stretch was cut by an arrival",
+                "a stretch of a hundred steps",
+                "end-of-sequence ended a stretch",
+                "rejected: longer than the window",
+                "rejected: larger than the pool",
+                "rejected: empty prompt",
+                "no page free and none to evict",
+                "the host tier is full",
+                "a pool of one page served a call",
+                "a prompt in chunks",
+                "a prefix from another session",
+                "a prefix from a call of the same step",
+                "a padded step",
+                "a stretch got pages ahead",
+                "a full arena took only a host page",
+                "a call with an arena was preempted"});
 }
 
 }  // namespace
 
 Probes all_probes(uint64_t last) {
-  Probes probes;
-  if (last >= kEvictionSeeds) {
-    for (const char* name : {"a call was preempted", "a recall arrived", "a prefix from another session",
-                             "a call was handed over", "no page free and none to evict"}) {
-      probes[name] = 0;
-    }
-    return probes;
-  }
+  if (last >= kEvictionSeeds) return eviction_probes();
   if (last >= kDiskSeeds) return disk_probes();
   if (last >= kArenaSeeds) return arena_probes();
   if (last >= kDemotionSeeds) return demotion_probes();
@@ -122,42 +135,7 @@ Probes all_probes(uint64_t last) {
   if (last >= kSnapshotSeeds) return snapshot_probes();
   if (last >= kFormatSeeds) return format_probes();
   if (last >= kRetentionSeeds) return retention_probes();
-  for (const char* name : {"a call of no output",
-                           "a call was preempted",
-                           "a call was preempted twice",
-                           "a preempted call found its prefix again",
-                           "a preemption while a transfer was under way",
-                           "a call arrived behind a preempted one",
-                           "cancelled before its first step",
-                           "cancelled while it ran",
-                           "cancelled while a recall was under way, before its first step",
-                           "cancelled after its answer",
-                           "cancelled with two steps in flight",
-                           "a recall arrived",
-                           "a recall failed",
-                           "a demotion arrived",
-                           "a demotion failed",
-                           "two recalls at once",
-                           "two steps in flight",
-                           "a stretch was cut by an arrival",
-                           "a stretch of a hundred steps",
-                           "end-of-sequence ended a stretch",
-                           "rejected: longer than the window",
-                           "rejected: larger than the pool",
-                           "rejected: empty prompt",
-                           "no page free and none to evict",
-                           "the host tier is full",
-                           "a pool of one page served a call",
-                           "a prompt in chunks",
-                           "a prefix from another session",
-                           "a prefix from a call of the same step",
-                           "a padded step",
-                           "a stretch got pages ahead",
-                           "a full arena took only a host page",
-                           "a call with an arena was preempted"}) {
-    probes[name] = 0;
-  }
-  return probes;
+  return plain_probes();
 }
 
 }  // namespace kvtwin::testing

@@ -19,6 +19,17 @@ export interface CallColumns {
   output: string;
   reused: string;
   session: string; // index of sessions
+  agent?: string; // uint32, of the session; 0 the first
+}
+
+// What sessions did between calls; one value per tool.
+export interface ToolColumns {
+  count: number;
+  released_s: string; // float64
+  taken_s: string; // float32
+  agent: string; // uint32, like the next ones
+  inner: string; // 1: an agent whose calls nobody recorded
+  session: string;
 }
 
 // Of ranked tokens, 0 to 1, by layer * kv_heads + head.
@@ -45,6 +56,7 @@ export interface Run {
   memory: { name: string; bytes: number }[];
   series: Series[];
   calls: CallColumns;
+  tools?: ToolColumns;
   sessions: string[];
   heads?: Heads;
   timeline?: Timeline;
@@ -135,6 +147,17 @@ export interface Calls {
   output: Uint32Array;
   reused: Uint32Array;
   session: Uint32Array;
+  agent: Uint32Array;
+  tools: Tools;
+}
+
+export interface Tools {
+  count: number;
+  released: Float64Array;
+  taken: Float32Array;
+  agent: Uint32Array;
+  inner: Uint32Array;
+  session: Uint32Array;
 }
 
 function bytes(base64: string): ArrayBuffer {
@@ -144,7 +167,19 @@ function bytes(base64: string): ArrayBuffer {
   return out.buffer;
 }
 
-export function unpack(columns: CallColumns): Calls {
+function unpackTools(columns: ToolColumns | undefined): Tools {
+  return {
+    count: columns?.count ?? 0,
+    released: new Float64Array(bytes(columns?.released_s ?? "")),
+    taken: new Float32Array(bytes(columns?.taken_s ?? "")),
+    agent: new Uint32Array(bytes(columns?.agent ?? "")),
+    inner: new Uint32Array(bytes(columns?.inner ?? "")),
+    session: new Uint32Array(bytes(columns?.session ?? "")),
+  };
+}
+
+export function unpack(run: Run): Calls {
+  const columns = run.calls;
   return {
     count: columns.count,
     ready: new Float64Array(bytes(columns.ready_s)),
@@ -155,6 +190,8 @@ export function unpack(columns: CallColumns): Calls {
     output: new Uint32Array(bytes(columns.output)),
     reused: new Uint32Array(bytes(columns.reused)),
     session: new Uint32Array(bytes(columns.session)),
+    agent: columns.agent ? new Uint32Array(bytes(columns.agent)) : new Uint32Array(columns.count),
+    tools: unpackTools(run.tools),
   };
 }
 

@@ -38,16 +38,17 @@ export function heads(runs: Run[]): void {
         Number(of(held, all.needed[i] ?? 0).toFixed(2)),
       ]);
       return {
-        grid: { left: 64, right: 120, top: 24, bottom: 56 },
+        grid: { left: 64, right: 120, top: 30, bottom: 56 },
         tooltip: { trigger: "item", confine: true, formatter: (at: { data: number[] }) => `layer ${at.data[1]}, head ${at.data[0]}: ${at.data[2]} %` },
         xAxis: { type: "category", name: "KV head", nameLocation: "middle", nameGap: 28, data: Array.from({ length: all.kv_heads }, (_, i) => String(i)) },
-        yAxis: { type: "category", name: "layer", inverse: true, data: Array.from({ length: all.layers }, (_, i) => String(i)) },
+        yAxis: { type: "category", name: "layer", nameLocation: "start", inverse: true, data: Array.from({ length: all.layers }, (_, i) => String(i)) },
         visualMap: {
           min: 0,
           max: Math.max(1, ...data.map((one) => one[2] ?? 0)),
           right: 8,
           top: "middle",
           calculable: true,
+          formatter: (value: number) => `${number(value, 3)} %`,
           // One hue that darkens: also in grey print.
           inRange: { color: isDark() ? ["#0b2233", "#0072b2", "#8fd3ff"] : ["#e3f1fa", "#0072b2", "#00263d"] },
           textStyle: { color: isDark() ? "#dddddd" : "#222222" },

@@ -7,7 +7,9 @@ import * as echarts from "echarts/core";
 import { CanvasRenderer } from "echarts/renderers";
 
 import { readReport, type Report } from "./data.js";
-import { qualities, validations } from "./evidence.js";
+import { comparison } from "./comparison.js";
+import { qualities } from "./quality.js";
+import { validations } from "./validation.js";
 import { heads } from "./kv.js";
 import { element, section, start } from "./page.js";
 import { attribution, latencies, memory, overRun, overview, unpackAll } from "./runs.js";
@@ -37,8 +39,9 @@ const report = readReport();
 if (report.runs.length > 0) {
   const calls = unpackAll(report.runs);
   overview(report.runs);
+  comparison(report.runs);
   latencies(report.runs, calls);
-  overRun(report.runs);
+  overRun(report.runs, calls);
   transfers(report.runs);
   attribution(report.runs);
   memory(report.runs);

@@ -6,7 +6,12 @@ import type { EChartsCoreOption, ECharts } from "echarts/core";
 // Okabe and Ito's colours for all kinds of colour vision, in an order that also differs in lightness.
 export const colours = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#7f7f7f", "#f0e442"];
 
-const charts: { chart: ECharts; option: () => EChartsCoreOption }[] = [];
+// Where there are more things than colours, shapes tell them apart too.
+export const symbols = ["circle", "rect", "triangle", "diamond", "pin", "arrow"];
+
+// What is drawn, also for tools that look at a page (look.mjs).
+const charts: { label: string; chart: ECharts; option: () => EChartsCoreOption }[] = [];
+Object.assign(window, { kvtwinCharts: charts });
 let dark = matchMedia("(prefers-color-scheme: dark)").matches;
 
 function base(): EChartsCoreOption {
@@ -17,7 +22,7 @@ function base(): EChartsCoreOption {
     animation: false,
     grid: { left: 64, right: 24, top: 40, bottom: 56 },
     tooltip: { trigger: "axis", confine: true },
-    legend: { top: 4, textStyle: { color: dark ? "#dddddd" : "#222222" }, type: "scroll" },
+    legend: { top: 4, itemWidth: 18, itemHeight: 10, textStyle: { color: dark ? "#dddddd" : "#222222" }, type: "scroll" },
   };
 }
 
@@ -84,8 +89,9 @@ export function plot(into: HTMLElement, label: string, option: () => EChartsCore
   const show = () => {
     if (chart) return;
     chart = echarts.init(box, undefined, { renderer: "canvas" });
-    charts.push({ chart, option });
+    charts.push({ label, chart, option });
     draw(chart, option);
+    walk(box, chart);
   };
   const watcher = new IntersectionObserver((seen) => {
     if (seen.some((one) => one.isIntersecting)) {
@@ -98,6 +104,24 @@ export function plot(into: HTMLElement, label: string, option: () => EChartsCore
   return () => {
     if (chart) draw(chart, option);
   };
+}
+
+// Arrow keys show what a pointer would: left and right go from value to value, up and down from series to series.
+function walk(box: HTMLElement, chart: ECharts): void {
+  let series = 0;
+  let at = -1;
+  box.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key] ?? 0;
+    const change = { ArrowDown: 1, ArrowUp: -1 }[event.key] ?? 0;
+    if (event.key === "Escape") chart.dispatchAction({ type: "hideTip" });
+    if (step === 0 && change === 0) return;
+    event.preventDefault();
+    const all = (chart.getOption()["series"] ?? []) as { data?: unknown[] }[];
+    if (all.length === 0) return;
+    series = (series + change + all.length) % all.length;
+    at = Math.max(0, Math.min(at + step, (all[series]?.data?.length ?? 0) - 1));
+    chart.dispatchAction({ type: "showTip", seriesIndex: series, dataIndex: at });
+  });
 }
 
 export function table(into: HTMLElement, caption: string, head: string[], rows: string[][]): void {
@@ -132,6 +156,11 @@ export function choose(into: HTMLElement, label: string, options: string[], chan
   into.append(line);
 }
 
+// 0.0803 -> "8.03 %".
+export function share(value: number | string | undefined): string {
+  return typeof value === "number" && Number.isFinite(value) ? `${number(100 * value, 3)} %` : "–";
+}
+
 export function number(value: number | string | undefined, digits = 4): string {
   if (value === undefined || value === "") return "–";
   if (typeof value === "string") return value;
@@ -146,7 +175,13 @@ export function start(): void {
   button?.addEventListener("click", () => setDark(!dark));
   setDark(dark);
   window.addEventListener("resize", () => charts.forEach(({ chart }) => chart.resize()));
-  window.addEventListener("beforeprint", () => setDark(false));
+  // Paper is white; the reader's choice comes back afterwards.
+  let before = dark;
+  window.addEventListener("beforeprint", () => {
+    before = dark;
+    setDark(false);
+  });
+  window.addEventListener("afterprint", () => setDark(before));
 }
 
 function setDark(value: boolean): void {

@@ -1,12 +1,14 @@
 // Sections about one or several runs: overview, latencies, what happened over time, where time went.
 
 import { quantile, tpot, unpack, type Calls, type Run } from "./data.js";
-import { number, plot, section, table } from "./page.js";
+import { choose, number, plot, section, share, table } from "./page.js";
 import { kMoved } from "./transfers.js";
 
 const kOverview: [string, string, string][] = [
   ["calls_finished", "calls finished", ""],
-  ["output_tokens_per_s", "output tokens", "/s"],
+  ["elapsed_s", "from the first call to the end", "s"],
+  ["output_tokens_per_s", "output tokens a second", ""],
+  ["usd_per_million_output_tokens", "price of a million output tokens", "$"],
   ["ttft_p50_ms", "TTFT median", "ms"],
   ["ttft_p99_ms", "TTFT P99", "ms"],
   ["tpot_p50_ms", "TPOT median", "ms"],
@@ -16,24 +18,26 @@ const kOverview: [string, string, string][] = [
   ["preemptions", "preemptions", ""],
   ["gpu_pages_held_peak", "GPU pages held, peak", ""],
   ["gpu_pages", "GPU pages", ""],
-  ["fragmentation_tail", "tail fragmentation", ""],
-  ["fragmentation_group", "group fragmentation", ""],
-  ["reclaimed", "reclaimed", ""],
+  ["fragmentation_tail", "tail fragmentation", "%"],
+  ["fragmentation_group", "group fragmentation", "%"],
+  ["reclaimed", "reclaimed", "%"],
   ["compressions", "compressions", ""],
   ["compression_probe_s", "probe passes", "s"],
   ["prompt_steps_compression_s", "compressions in steps with prompts", "s"],
   ["prompt_steps_s", "steps with prompts", "s"],
   ["transfer_exposed_s", "transfers exposed", "s"],
   ["transfer_hidden_s", "transfers hidden", "s"],
-  ["busy", "engines busy", ""],
+  ["busy", "engines busy", "%"],
 ];
 
 export function overview(runs: Run[]): void {
   const into = section("overview", "Overview", "");
-  const rows = kOverview.map(([key, label, unit]) => [
-    unit ? `${label}, ${unit}` : label,
-    ...runs.map((run) => said(run, key)),
-  ]);
+  const rows = kOverview
+    .filter(([key]) => runs.some((run) => run.summary[key] !== undefined))
+    .map(([key, label, unit]) => [
+      unit && unit !== "%" ? `${label}, ${unit}` : label,
+      ...runs.map((run) => said(run, key, unit === "%")),
+    ]);
   rows.push(["prefix reuse at first admission", ...runs.map(reuse)]);
   rows.push(["step time from", ...runs.map((run) => shares(run, "cost"))]);
   rows.push(["tokens from", ...runs.map((run) => shares(run, "input"))]);
@@ -44,8 +48,9 @@ export function overview(runs: Run[]): void {
 }
 
 // What a real server's files do not say is 0 in a result, and nothing here.
-function said(run: Run, key: string): string {
-  return run.summary["world"] === "measured" && Number(run.summary[key]) === 0 ? "–" : number(run.summary[key]);
+function said(run: Run, key: string, isShare: boolean): string {
+  if (run.summary["world"] === "measured" && Number(run.summary[key]) === 0) return "–";
+  return isShare ? share(run.summary[key]) : number(run.summary[key]);
 }
 
 function reuse(run: Run): string {
@@ -91,15 +96,21 @@ export function latencies(runs: Run[], all: Calls[]): void {
   runs.forEach((run, r) => {
     const calls = all[r];
     if (!calls || calls.count < kOverTimeCalls) return;
-    plot(into, `${run.name}: TTFT over time`, () => ({
+    let measure = kMeasures[0];
+    let redraw = () => {};
+    choose(into, `${run.name}, percentiles over time of`, kMeasures.map((one) => one.name), (index) => {
+      measure = kMeasures[index];
+      redraw();
+    });
+    redraw = plot(into, `${run.name}: percentiles over time`, () => ({
       xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 28, scale: true },
-      yAxis: { type: "log", name: "s" },
+      yAxis: { type: "log", name: `${measure?.name}, s` },
       dataZoom: [{ type: "inside" }],
-      series: [0.5, 0.9, 0.99].map((share) => ({
-        name: `P${share * 100}`,
+      series: [0.5, 0.9, 0.99].map((part) => ({
+        name: `P${part * 100}`,
         type: "line",
         showSymbol: false,
-        data: overTime(calls, share),
+        data: measure ? overTime(calls, measure, part) : [],
       })),
     }));
   });
@@ -121,7 +132,7 @@ function distribution(values: Float64Array | undefined): [number, number][] {
   return out;
 }
 
-function overTime(calls: Calls, share: number): [number, number][] {
+function overTime(calls: Calls, measure: Measure, part: number): [number, number][] {
   const order = Array.from({ length: calls.count }, (_, i) => i).sort((a, b) => (calls.ready[a] ?? 0) - (calls.ready[b] ?? 0));
   const parts = Math.max(1, Math.min(120, Math.floor(calls.count / 20)));
   const out: [number, number][] = [];
@@ -129,15 +140,45 @@ function overTime(calls: Calls, share: number): [number, number][] {
     const from = Math.floor((p * order.length) / parts);
     const to = Math.floor(((p + 1) * order.length) / parts);
     const here = order.slice(from, to);
-    const values = Float64Array.from(here, (i) => calls.ttft[i] ?? NaN).sort();
-    const value = quantile(values, share);
+    const values = Float64Array.from(here, (i) => measure.of(calls, i)).filter((one) => Number.isFinite(one)).sort();
+    const value = quantile(values, part);
     if (value > 0) out.push([calls.ready[here[0] ?? 0] ?? 0, value]);
   }
   return out;
 }
 
-export function overRun(runs: Run[]): void {
+// Output tokens a second in equal pieces of the run, each call's tokens spread evenly from its first to its last.
+function throughput(calls: Calls): [number, number][] {
+  let end = 0;
+  for (let i = 0; i < calls.count; ++i) end = Math.max(end, (calls.ready[i] ?? 0) + (calls.e2e[i] ?? 0));
+  const width = end / kPieces || 1;
+  const tokens = new Float64Array(kPieces);
+  for (let i = 0; i < calls.count; ++i) {
+    const from = (calls.ready[i] ?? 0) + (calls.ttft[i] ?? 0);
+    const to = Math.max((calls.ready[i] ?? 0) + (calls.e2e[i] ?? 0), from + 1e-9);
+    for (let p = Math.floor(from / width); p < kPieces && p * width < to; ++p) {
+      const inside = Math.min(to, (p + 1) * width) - Math.max(from, p * width);
+      tokens[p] = (tokens[p] ?? 0) + ((calls.output[i] ?? 0) * inside) / (to - from);
+    }
+  }
+  return Array.from(tokens, (sum, p) => [p * width, sum / width]);
+}
+
+const kPieces = 200;
+
+export function overRun(runs: Run[], all: Calls[]): void {
   const into = section("time", "Over time", "Means over equal pieces of the run.");
+  if (all.some((calls) => calls.count > 0)) {
+    plot(into, "output tokens a second, each call's spread evenly over its decode", () => ({
+      xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 28 },
+      yAxis: { type: "value", name: "tokens/s" },
+      dataZoom: [{ type: "inside" }],
+      series: runs.map((run, r) => {
+        const calls = all[r];
+        return { name: run.name, type: "line", step: "end", showSymbol: false, data: calls ? throughput(calls) : [] };
+      }),
+    }), 220);
+  }
   const names = new Map<string, string>();
   for (const run of runs) {
     for (const series of run.series) if (!kMoved.includes(series.name)) names.set(series.name, series.unit);
@@ -207,5 +248,5 @@ export function memory(runs: Run[]): void {
 }
 
 export function unpackAll(runs: Run[]): Calls[] {
-  return runs.map((run) => unpack(run.calls));
+  return runs.map((run) => unpack(run));
 }

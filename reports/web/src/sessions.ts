@@ -1,87 +1,125 @@
-// One session at a time: its calls as bars, from ready to the end, in lanes that do not overlap.
+// One session at a time: its calls as bars, from ready to the end, and the tools between them, in lanes that do
+// not overlap.
 
 import type { EChartsCoreOption } from "echarts/core";
 import type { Calls, Run } from "./data.js";
 import { choose, colours, plot, section } from "./page.js";
 
-interface Bar {
-  lane: number;
-  from: number;
-  admitted: number;
-  first: number;
-  to: number;
-  call: number;
+// A piece of a lane: of a call its queue, prefill or decode; a tool; an agent nobody looked into.
+interface Piece {
+  phase: number;
+  value: [number, number, number, number]; // lane, from, to, call or tool
 }
 
-const kPhases = ["queue", "prefill", "decode"];
+const kPhases = ["queue", "prefill", "decode", "tool", "agent without a record"];
+const kToolPhase = 3;
 
 export function gantt(runs: Run[], all: Calls[]): void {
-  const into = section("sessions", "Sessions", "Calls of one agent session; parallel ones (sub-agents) in lanes of their own. Gaps are tools and thinking.");
+  const into = section("sessions", "Sessions", "Calls and tools of one agent session; each agent in lanes of its own. Gaps are thinking.");
   runs.forEach((run, r) => {
     const calls = all[r];
     if (!calls || run.sessions.length === 0) return;
-    const bySession = callsBySession(calls, run.sessions.length);
-    const order = bySession.map((_, i) => i).filter((i) => (bySession[i]?.length ?? 0) > 0);
-    order.sort((a, b) => (bySession[b]?.length ?? 0) - (bySession[a]?.length ?? 0));
+    const callsOf = bySession(calls.session, calls.count, run.sessions.length);
+    const toolsOf = bySession(calls.tools.session, calls.tools.count, run.sessions.length);
+    const order = callsOf.map((_, i) => i).filter((i) => (callsOf[i]?.length ?? 0) > 0);
+    order.sort((a, b) => (callsOf[b]?.length ?? 0) - (callsOf[a]?.length ?? 0));
     const shown = order.slice(0, 200);
     let chosen = shown[0] ?? 0;
-    choose(into, `${run.name}:`, shown.map((i) => `${run.sessions[i] ?? ""} (${bySession[i]?.length ?? 0} calls)`), (index) => {
+    const name = (i: number) => `${run.sessions[i] ?? ""} (${count(callsOf[i], "call")}, ${count(toolsOf[i], "tool")})`;
+    choose(into, `${run.name}:`, shown.map(name), (index) => {
       chosen = shown[index] ?? 0;
       update();
     });
-    const update = plot(into, `${run.name}: one session`, () => option(calls, bySession[chosen] ?? []), 320);
+    const update = plot(into, `${run.name}: one session`, () => option(calls, callsOf[chosen] ?? [], toolsOf[chosen] ?? []), 320);
   });
 }
 
-function callsBySession(calls: Calls, sessions: number): number[][] {
+function count(of: number[] | undefined, what: string): string {
+  const n = of?.length ?? 0;
+  return `${n} ${what}${n === 1 ? "" : "s"}`;
+}
+
+function bySession(session: Uint32Array, count: number, sessions: number): number[][] {
   const out: number[][] = Array.from({ length: sessions }, () => []);
-  for (let i = 0; i < calls.count; ++i) out[calls.session[i] ?? 0]?.push(i);
+  for (let i = 0; i < count; ++i) out[session[i] ?? 0]?.push(i);
   return out;
 }
 
-function lanes(calls: Calls, members: number[]): Bar[] {
-  const ends: number[] = [];
-  const sorted = [...members].sort((a, b) => (calls.ready[a] ?? 0) - (calls.ready[b] ?? 0));
-  return sorted.map((call) => {
-    const from = calls.ready[call] ?? 0;
-    const to = from + (calls.e2e[call] ?? 0);
-    let lane = ends.findIndex((end) => end <= from);
-    if (lane < 0) lane = ends.length;
-    ends[lane] = to;
-    return { lane, from, admitted: from + (calls.queue[call] ?? 0), first: from + (calls.ttft[call] ?? 0), to, call };
-  });
+interface Item {
+  agent: number;
+  from: number;
+  to: number;
+  call?: number;
+  tool?: number;
 }
 
-function option(calls: Calls, members: number[]): EChartsCoreOption {
-  const bars = lanes(calls, members);
-  const start = bars[0]?.from ?? 0;
-  const count = Math.max(1, ...bars.map((bar) => bar.lane + 1));
-  const pieces = bars.flatMap((bar) =>
-    ([[bar.from, bar.admitted], [bar.admitted, bar.first], [bar.first, bar.to]] as const)
-      .map(([from, to], phase) => ({ phase, value: [bar.lane, from - start, to - start, bar.call] }))
-      .filter((piece) => (piece.value[2] ?? 0) > (piece.value[1] ?? 0)),
-  );
+// Lanes agent by agent: calls as high as they fit, then tools where room is left; what is at once gets further lanes.
+function lanes(items: Item[]): { labels: string[]; lane: Map<Item, number> } {
+  const labels: string[] = [];
+  const lane = new Map<Item, number>();
+  for (const agent of [...new Set(items.map((item) => item.agent))].sort((a, b) => a - b)) {
+    const first = labels.length;
+    const taken: Item[][] = [];
+    const own = items.filter((one) => one.agent === agent);
+    for (const item of [...own.filter((one) => one.tool === undefined), ...own.filter((one) => one.tool !== undefined)]) {
+      let at = taken.findIndex((lane) => lane.every((other) => other.to <= item.from || item.to <= other.from));
+      if (at < 0) {
+        at = taken.push([]) - 1;
+        labels.push(at > 0 ? "" : agent === 0 ? "agent" : `sub-agent ${agent}`);
+      }
+      taken[at]?.push(item);
+      lane.set(item, first + at);
+    }
+  }
+  return { labels, lane };
+}
+
+function pieces(calls: Calls, item: Item, lane: number, start: number): Piece[] {
+  const piece = (phase: number, from: number, to: number, of: number): Piece => ({ phase, value: [lane, from - start, to - start, of] });
+  if (item.tool !== undefined) return [piece(kToolPhase + (calls.tools.inner[item.tool] ?? 0), item.from, item.to, item.tool)];
+  const call = item.call ?? 0;
+  const admitted = item.from + (calls.queue[call] ?? 0);
+  const first = item.from + (calls.ttft[call] ?? 0);
+  return [piece(0, item.from, admitted, call), piece(1, admitted, first, call), piece(2, first, item.to, call)];
+}
+
+function option(calls: Calls, members: number[], tools: number[]): EChartsCoreOption {
+  const items: Item[] = [
+    ...members.map((call) => {
+      const from = calls.ready[call] ?? 0;
+      return { agent: calls.agent[call] ?? 0, from, to: from + (calls.e2e[call] ?? 0), call };
+    }),
+    ...tools.map((tool) => {
+      const from = calls.tools.released[tool] ?? 0;
+      return { agent: calls.tools.agent[tool] ?? 0, from, to: from + (calls.tools.taken[tool] ?? 0), tool };
+    }),
+  ].sort((a, b) => a.from - b.from);
+  const start = items[0]?.from ?? 0;
+  const { labels, lane } = lanes(items);
+  const all = items.flatMap((item) => pieces(calls, item, lane.get(item) ?? 0, start)).filter(({ value }) => value[2] > value[1]);
   return {
     tooltip: { trigger: "item", confine: true, formatter: (at: { data: { value: number[] }; seriesName: string }) => tip(calls, at) },
-    grid: { left: 64, right: 24, top: 40, bottom: 72 },
+    grid: { left: 96, right: 24, top: 40, bottom: 72 },
     xAxis: { type: "value", name: "s since the session began", nameLocation: "middle", nameGap: 28 },
-    yAxis: { type: "category", data: Array.from({ length: count }, (_, i) => `lane ${i + 1}`), inverse: true },
+    yAxis: { type: "category", data: labels, inverse: true, axisLabel: { interval: 0 } },
     dataZoom: [{ type: "inside" }, { type: "slider", height: 16, bottom: 8 }],
     series: kPhases.map((name, phase) => ({
       name,
       type: "custom",
-      itemStyle: { color: colours[[6, 1, 0][phase] ?? 0] },
+      itemStyle: { color: colours[[6, 1, 0, 2, 4][phase] ?? 0] },
       encode: { x: [1, 2], y: 0 },
       renderItem: bar,
-      data: pieces.filter((piece) => piece.phase === phase).map(({ value }) => ({ value })),
-    })),
+      data: all.filter((piece) => piece.phase === phase).map(({ value }) => ({ value })),
+    })).filter((series) => series.data.length > 0),
   };
 }
 
 function tip(calls: Calls, at: { data: { value: number[] }; seriesName: string }): string {
-  const [, from = 0, to = 0, call = 0] = at.data.value;
-  return `call ${call}: ${at.seriesName} ${(to - from).toFixed(3)} s<br>` +
-    `${calls.prompt[call]} prompt tokens, ${calls.reused[call]} reused, ${calls.output[call]} out`;
+  const [, from = 0, to = 0, of = 0] = at.data.value;
+  const took = `${(to - from).toFixed(3)} s`;
+  if (kPhases.indexOf(at.seriesName) >= kToolPhase) return `${at.seriesName}: ${took}`;
+  return `call ${of}: ${at.seriesName} ${took}<br>` +
+    `${calls.prompt[of]} prompt tokens, ${calls.reused[of]} reused, ${calls.output[of]} out`;
 }
 
 interface Drawing {

@@ -3,9 +3,10 @@
 
 import type { EChartsCoreOption } from "echarts/core";
 import type { Sweep, SweepPoint } from "./data.js";
-import { choose, colours, element, number, plot, section, table } from "./page.js";
+import { choose, element, isDark, number, plot, section, table } from "./page.js";
 
 const kTablePoints = 500;
+const kNames = 16;
 const kFirst = ["output_tokens_per_s", "ttft_p99_ms", "tpot_p95_ms", "e2e_p99_ms", "preemptions"];
 // Metrics of which more is better; less is for all others.
 const kMore = /per_s$|^busy$|^reused|^reclaimed$|^calls_finished$/;
@@ -15,7 +16,12 @@ export function sweeps(given: Sweep[]): void {
     const into = section(`sweep${s}`, given.length > 1 ? `Sweep ${s + 1}` : "Sweep", `${sweep.points.length} points of ${sweep.dir}.`);
     const metrics = numeric(sweep.points);
     const chosen = kFirst.filter((name) => metrics.includes(name));
-    plot(into, "All points: axes, then metrics", () => parallel(sweep, chosen), 360);
+    const colouring = element("div");
+    into.append(colouring);
+    let by = chosen[1] ?? chosen[0] ?? "";
+    let repaint = () => {};
+    choose(colouring, "colour by", ordered(chosen, by), (index) => { by = ordered(chosen, chosen[1] ?? "")[index] ?? by; repaint(); });
+    repaint = plot(into, "All points: axes, then metrics. Drag along an axis to keep a part of the lines", () => parallel(sweep, chosen, by), 360);
     let x = chosen[0] ?? metrics[0] ?? "";
     let y = chosen[1] ?? metrics[1] ?? "";
     const line = element("div");
@@ -44,20 +50,37 @@ function value(point: SweepPoint, name: string): number {
   return Number(point.metrics[name] ?? NaN);
 }
 
-function parallel(sweep: Sweep, metrics: string[]): EChartsCoreOption {
+function parallel(sweep: Sweep, metrics: string[], by: string): EChartsCoreOption {
   const axes = sweep.axes.map((name, dim) => {
     const values = [...new Set(sweep.points.map((point) => point.values[dim] ?? ""))];
     const numbers = values.every((text) => text !== "" && Number.isFinite(Number(text)));
-    return numbers ? { dim, name, type: "value", scale: true } : { dim, name, type: "category", data: values };
+    if (numbers && values.length > kNames) return { dim, name, type: "value", scale: true };
+    // A few values stand evenly, whatever lies between them: 4, 8, 16 would crowd at one end.
+    if (numbers) values.sort((a, b) => Number(a) - Number(b));
+    return { dim, name, type: "category", data: values };
   });
   metrics.forEach((name, i) => axes.push({ dim: sweep.axes.length + i, name, type: "value", scale: true }));
+  const painted = sweep.points.map((point) => value(point, by)).filter((one) => Number.isFinite(one));
   return {
     tooltip: { show: false },
-    parallel: { left: 64, right: 96, top: 56, bottom: 32 },
+    // Its colours differ in lightness, so that grey print and all eyes tell them apart.
+    visualMap: {
+      dimension: sweep.axes.length + metrics.indexOf(by),
+      min: Math.min(...painted),
+      max: Math.max(...painted),
+      formatter: (at: number) => number(at, 3),
+      calculable: true,
+      right: 0,
+      top: "middle",
+      itemHeight: 200,
+      inRange: { color: isDark() ? ["#f0e442", "#56b4e9", "#4a6a8a"] : ["#d9a400", "#009e73", "#00263d"] },
+      textStyle: { color: isDark() ? "#dddddd" : "#222222" },
+    },
+    parallel: { left: 64, right: 150, top: 56, bottom: 32 },
     parallelAxis: axes.map((axis) => ({ ...axis, nameTextStyle: { fontSize: 10 } })),
     series: [{
       type: "parallel",
-      lineStyle: { width: 1, opacity: 0.5, color: colours[0] },
+      lineStyle: { width: 1, opacity: 0.6 },
       data: sweep.points.map((point) => [
         ...point.values.map((text, dim) => (axes[dim]?.type === "value" ? Number(text) : text)),
         ...metrics.map((name) => value(point, name))]),

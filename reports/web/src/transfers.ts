@@ -7,7 +7,7 @@ import { colours, number, plot, section, table } from "./page.js";
 import { bar } from "./sessions.js";
 
 // Series that are drawn here, and not under "Over time".
-export const kMoved = ["pages_cached", "pages_host", "pages_disk", "time_steps", "time_hidden", "time_exposed", "rate_in", "rate_out"];
+export const kMoved = ["pages_cached", "pages_host", "pages_disk", "pages_int2", "time_steps", "time_hidden", "time_exposed", "rate_in", "rate_out"];
 
 export function transfers(runs: Run[]): void {
   const shown = runs.filter((run) => kMoved.some((name) => moves(run, name)) || run.timeline);
@@ -27,6 +27,7 @@ export function transfers(runs: Run[]): void {
       plot(into, `${run.name}: copies beside steps`, () => lanes(timeline), 120 + 40 * rowsOf(timeline).length);
     }
     if (moves(run, "pages_cached") || moves(run, "pages_host")) plot(into, `${run.name}: pages by tier`, () => tiers(run));
+    if (moves(run, "pages_int2")) plot(into, `${run.name}: pages by format`, () => formats(run), 220);
   }
   table(into, "Copies", ["", ...shown.map((run) => run.name)], kSums.map(([key, label]) => [label, ...shown.map((run) => number(run.summary[key]))]));
 }
@@ -68,8 +69,28 @@ function area(name: string, colour: string | undefined, stack: string, data: [nu
 }
 
 function seconds(run: Run, names: string[]): object {
-  const at = points(run, names, () => 0).map(([second]) => String(Math.round(second * 1e3) / 1e3));
-  return { ...kSeconds, type: "category", boundaryGap: false, data: at };
+  const at = points(run, names, () => 0).map(([second]) => second);
+  const { places, label } = roundMarks(at);
+  const marks = { interval: (index: number) => places.has(index) };
+  return {
+    ...kSeconds,
+    type: "category",
+    boundaryGap: false,
+    data: at.map((second) => String(Math.round(second * 1e4) / 1e4)),
+    axisLabel: { ...marks, formatter: (_: string, index: number) => label(index) },
+    axisTick: marks,
+  };
+}
+
+// Some eight pieces of a row of times in which a round number of seconds lies.
+function roundMarks(at: number[]): { places: Set<number>; label: (index: number) => string } {
+  const width = (at[1] ?? 1) - (at[0] ?? 0);
+  const end = (at[at.length - 1] ?? 0) + width;
+  const rough = Math.pow(10, Math.floor(Math.log10(end / 8)));
+  const step = rough * ([1, 2, 5, 10].find((factor) => end / (factor * rough) <= 10) ?? 10);
+  const marks = new Map<number, number>();
+  for (let second = 0; second < end; second += step) marks.set(Math.min(Math.round(second / width), at.length - 1), second);
+  return { places: new Set(marks.keys()), label: (index) => number(marks.get(index)) };
 }
 
 const kSeconds = { type: "value", name: "s", nameLocation: "middle", nameGap: 28 };
@@ -80,7 +101,7 @@ function overlap(run: Run): EChartsCoreOption {
   const hidden = (read: (name: string) => number) => Math.min(read("time_steps"), read("time_hidden"));
   return {
     xAxis: seconds(run, names),
-    yAxis: { type: "value", name: "engines" },
+    yAxis: { type: "value", name: "engines at it" },
     dataZoom: [{ type: "inside" }],
     series: [
       area("a step alone", colours[0], "time", points(run, names, (read) => Math.max(0, read("time_steps") - hidden(read)))),
@@ -113,6 +134,20 @@ function tiers(run: Run): EChartsCoreOption {
       .map((name, i) => ({ name, label: labels[i] ?? name, colour: colours[[0, 4, 1, 6][i] ?? 0] }))
       .filter(({ name }) => moves(run, name))
       .map(({ name, label, colour }) => area(label, colour, "pages", points(run, names, (read) => read(name)))),
+  };
+}
+
+// Of pages that calls need: TriAxialKV has two pools.
+function formats(run: Run): EChartsCoreOption {
+  const names = ["pages_held", "pages_int2"];
+  return {
+    xAxis: seconds(run, names),
+    yAxis: { type: "value", name: "pages" },
+    dataZoom: [{ type: "inside" }],
+    series: [
+      area("int2", colours[2], "pages", points(run, names, (read) => read("pages_int2"))),
+      area("int4", colours[5], "pages", points(run, names, (read) => Math.max(0, read("pages_held") - read("pages_int2")))),
+    ],
   };
 }
 

@@ -11,16 +11,9 @@ using kvtwin::testing::check_table;
 
 namespace {
 
-// Arena: 1 sink, 1 page to choose, 1 of window.
 CoreConfig shared_arena_config() {
-  CoreConfig config = kvtwin::testing::table_config();
-  config.policies.placement = "arena";
-  config.policies.retrieval = "freekv";
-  RetrievalSpec& spec = config.policies.retrieval_spec;
-  spec.budget_tokens = 48;
-  spec.sink_tokens = spec.window_tokens = 16;
+  CoreConfig config = kvtwin::testing::arena_config();
   config.pages_gpu = 12;
-  config.pages_host = 20;
   config.prefix_cache = true;
   return config;
 }

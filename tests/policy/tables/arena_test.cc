@@ -7,22 +7,10 @@
 #include "tests/support/table.h"
 
 using namespace kvtwin;
+using kvtwin::testing::arena_config;
 using kvtwin::testing::check_table;
 
 namespace {
-
-// Arena: 1 sink, 1 page to choose, 1 of window.
-CoreConfig arena_config() {
-  CoreConfig config = kvtwin::testing::table_config();
-  config.policies.placement = "arena";
-  config.policies.retrieval = "freekv";
-  RetrievalSpec& spec = config.policies.retrieval_spec;
-  spec.budget_tokens = 48;
-  spec.sink_tokens = spec.window_tokens = 16;
-  config.pages_gpu = 6;
-  config.pages_host = 20;
-  return config;
-}
 
 // A Core and what happens to it, for looking at page counts.
 class Driven {

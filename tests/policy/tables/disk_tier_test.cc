@@ -12,14 +12,10 @@ namespace {
 
 // Four pages on the gpu, two on the host, of which one is to be free, eight on the disk.
 CoreConfig disk_config() {
-  CoreConfig config = kvtwin::testing::table_config();
-  config.prefix_cache = true;
-  config.policies.placement = "host";
-  config.pages_gpu = 4;
+  CoreConfig config = kvtwin::testing::host_config();
   config.pages_host = 2;
   config.pages_disk = 8;
   config.clean_pages_target = 4;
-  config.clean_batch_pages = 8;
   config.spill_pages_target = 2;
   return config;
 }

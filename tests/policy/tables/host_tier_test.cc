@@ -7,21 +7,7 @@
 
 using namespace kvtwin;
 using kvtwin::testing::check_table;
-
-namespace {
-
-CoreConfig host_config() {
-  CoreConfig config = kvtwin::testing::table_config();
-  config.prefix_cache = true;
-  config.policies.placement = "host";
-  config.pages_gpu = 4;
-  config.pages_host = 8;
-  config.clean_pages_target = 3;
-  config.clean_batch_pages = 8;
-  return config;
-}
-
-}  // namespace
+using kvtwin::testing::host_config;
 
 TEST_CASE("host: a prefix is copied ahead of need, leaves the gpu for free, and is recalled on a hit") {
   check_table(host_config(), R"(

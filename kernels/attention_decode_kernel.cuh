@@ -1,0 +1,237 @@
+// The persistent decode kernel; attention_decode.h says what it computes, decode_plan.cuh who does what.
+//
+// A warp works alone on its range of blocks: its own ring of shared memory, filled by the copy engine, its
+// own accumulators. So there is no barrier between warps until all are done. Per block of 16 tokens:
+//   S[16 tokens x 8 heads] = K (A operand, 16 x 16 a time) x Q (B operand, heads as columns)
+//   P = exp2(S - max), turned from C into B layout by movmatrix
+//   O[16 channels x 8 heads] += V^T (A operand, by a transposing load) x P
+// Heads are the short side, so that a group of 4 wastes half of N = 8 and nothing of M.
+//
+// Predicted: memory alone (8 KB a block in 405 cycles of an SM at 4.69 TB/s; 16 mma take 24 of them, 16
+// ldmatrix 64). 8 warps x 3 stages x 8 KB are in flight, three times what hides the latency.
+
+#ifndef KVTWIN_KERNELS_ATTENTION_DECODE_KERNEL_CUH_
+#define KVTWIN_KERNELS_ATTENTION_DECODE_KERNEL_CUH_
+
+#include "kernels/attention_decode.h"
+#include "kernels/attention_decode_merge.cuh"
+
+namespace kvtwin::device {
+
+// What a warp is about to read or to compute.
+struct Cursor {
+  uint32_t sequence = 0;
+  uint32_t block = 0;   // in the sequence
+  uint32_t blocks = 0;  // of the sequence
+  DecodeSequence info;
+
+  __device__ void open(uint32_t at, uint32_t first, const uint4& raw) {
+    sequence = at;
+    block = first;
+    info = {raw.x, raw.y, raw.z, raw.w};
+    blocks = blocks_of(info.tokens);
+  }
+  __device__ void open_next(const DecodeSequence* table) {
+    open(sequence + 1, 0, __ldg(reinterpret_cast<const uint4*>(table + sequence + 1)));
+  }
+};
+
+template <class DecodeGeometryOf>
+struct Worker {
+  using Geometry = DecodeGeometryOf;
+  static constexpr int kDim = Geometry::kDim, kTiles = kDim / 16;
+  static constexpr bool kPage1 = Geometry::kSingle;
+
+  const DecodeShape& shape;
+  const DecodeArgs& args;
+  const uint32_t lane, ring, barriers;  // shared addresses of this warp's stages and barriers
+  Cursor reading;
+  uint32_t reading_left = 0;  // blocks of the share
+  uint32_t page_base = 0,
+           page = 0;  // pages [page_base, page_base + 32) of the sequence that is read, by lane
+
+  __device__ Worker(const DecodeShape& s, const DecodeArgs& a, uint32_t ring_at, uint32_t barriers_at)
+      : shape(s), args(a), lane(threadIdx.x % 32), ring(ring_at), barriers(barriers_at) {}
+
+  __device__ void load_pages(uint32_t first) {
+    page_base = first;
+    const uint32_t pages = (reading.info.tokens + shape.page_tokens - 1) / shape.page_tokens;
+    page = first + lane < pages ? __ldg(args.pages + reading.info.table + first + lane) : 0;
+  }
+  __device__ void start(const WarpShare& share) {
+    reading.open(share.sequence, share.block,
+                 {share.info.q_row, share.info.table, share.info.tokens, share.info.column});
+    reading_left = share.blocks;
+    load_pages(share.block * kDecodeBlockTokens / shape.page_tokens);
+  }
+  __device__ const char* block_of(uint32_t page_number) const {
+    const size_t at = size_t{page_number} * shape.heads_per_page + reading.info.column;
+    return reinterpret_cast<const char*>(args.pool) + at * (size_t{4} * kDim * shape.page_tokens);
+  }
+
+  // Starts to fill `stage` with the next block to be read.
+  __device__ void fill(uint32_t stage) {
+    const uint32_t bar = barriers + 8 * stage, target = ring + stage * Geometry::kStage;
+    const uint32_t token = reading.block * kDecodeBlockTokens;
+    if (reading.info.tokens == 0) {
+      if (lane == 0) barrier_arrive(bar);
+    } else if constexpr (kPage1) {
+      const uint32_t valid = min(kDecodeBlockTokens, reading.info.tokens - token);
+      if (token - page_base >= 32) load_pages(token);
+      const uint32_t mine = __shfl_sync(kAllLanes, page, token - page_base + lane % 16);
+      if (lane == 0) barrier_arrive_expecting(bar, valid * 4 * kDim);
+      __syncwarp();
+      const uint32_t row = lane % 16, values = lane / 16;
+      if (row < valid) {
+        copy_bulk_once(target + values * Geometry::kHalf + row * Geometry::kRow,
+                       block_of(mine) + values * 2 * kDim, 2 * kDim, bar);
+      }
+    } else {
+      const uint32_t index = token / shape.page_tokens;
+      if (index - page_base >= 32) load_pages(index);
+      const uint32_t mine = __shfl_sync(kAllLanes, page, index - page_base);
+      if (lane == 0) {
+        barrier_arrive_expecting(bar, Geometry::kStage);
+        const char* from = block_of(mine) + (token % shape.page_tokens) * 2 * kDim;
+        if (shape.page_tokens == kDecodeBlockTokens) {  // values lie right behind the keys
+          copy_bulk_once(target, from, Geometry::kStage, bar);
+        } else {
+          copy_bulk_once(target, from, Geometry::kHalf, bar);
+          copy_bulk_once(target + Geometry::kHalf, from + size_t{2} * kDim * shape.page_tokens,
+                         Geometry::kHalf, bar);
+        }
+      }
+    }
+  }
+  __device__ void read_on() {
+    if (--reading_left == 0 || ++reading.block < reading.blocks) return;
+    reading.open_next(args.table);
+    load_pages(0);
+  }
+
+  // Values beyond the sequence's end may be anything; 0 x anything must be 0.
+  __device__ void clear_values_from(uint32_t stage, uint32_t valid) const {
+    constexpr uint32_t kChunks = kDim / 8;
+    for (uint32_t i = valid * kChunks + lane; i < 16 * kChunks; i += 32) {
+      const uint32_t at =
+          ring + stage * Geometry::kStage + Geometry::kHalf + i / kChunks * Geometry::kRow + i % kChunks * 16;
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+    }
+    fence_before_bulk();
+    __syncwarp();
+  }
+
+  __device__ void load_query(const DecodeSequence& info, uint32_t (&query)[2 * kTiles]) const {
+    const uint32_t head = lane / 4;
+    const auto* row = reinterpret_cast<const uint32_t*>(args.q + size_t{info.q_row + head} * kDim);
+#pragma unroll
+    for (int i = 0; i < 2 * kTiles; ++i) query[i] = head < shape.group ? __ldg(row + 4 * i + lane % 4) : 0;
+  }
+
+  // Adds the block in `stage` to `part`. `valid`: tokens that count.
+  __device__ void attend(uint32_t stage, uint32_t valid, const uint32_t (&query)[2 * kTiles],
+                         Partial<kDim>* part) const {
+    const uint32_t keys = ring + stage * Geometry::kStage, row = lane % 16;
+    float s[4] = {};
+#pragma unroll
+    for (int kt = 0; kt < kTiles; ++kt) {
+      const Fragment4 k = load_matrices(keys + Geometry::chunk(row, 2 * kt + lane / 16));
+      multiply_add(s, k, query[2 * kt], query[2 * kt + 1]);
+    }
+    const uint32_t token = lane / 4;
+    const float scale = args.scale * 1.4426950408889634f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[i] = token + 8 * (i / 2) < valid ? s[i] * scale : -INFINITY;
+    part->raise(fmaxf(s[0], s[2]), fmaxf(s[1], s[3]));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[i] = exp2_fast(s[i] - part->max[i % 2]);
+      part->sum[i % 2] += s[i];
+    }
+    const uint32_t p0 = transpose(pack_bf16(s[0], s[1])), p1 = transpose(pack_bf16(s[2], s[3]));
+    const uint32_t values = keys + Geometry::kHalf, value_row = lane % 8 + lane / 16 * 8;
+#pragma unroll
+    for (int mt = 0; mt < kTiles; ++mt) {
+      const Fragment4 v =
+          load_matrices_transposed(values + Geometry::chunk(value_row, 2 * mt + lane / 8 % 2));
+      multiply_add(part->out[mt], v, p0, p1);
+    }
+  }
+};
+
+template <class Geometry>
+__device__ void work(Worker<Geometry>& worker, const WarpShare& share, Merger<Geometry>& merger) {
+  constexpr int kDim = Geometry::kDim;
+  worker.start(share);
+  Cursor here = worker.reading;
+  uint32_t query[kDim / 8];
+  worker.load_query(here.info, query);
+  for (uint32_t i = 0; i < Geometry::kStages && worker.reading_left > 0; ++i) {
+    worker.fill(i);
+    worker.read_on();
+  }
+  uint32_t stage = 0, parity = 0, first = here.block, begin = share.first - here.block;
+  Partial<kDim> part;
+  for (uint32_t left = share.blocks; left > 0;) {
+    barrier_wait(worker.barriers + 8 * stage, parity);
+    const uint32_t valid = here.info.tokens - here.block * kDecodeBlockTokens;
+    if (valid < kDecodeBlockTokens) worker.clear_values_from(stage, valid);
+    if (valid > 0) worker.attend(stage, valid, query, &part);
+    __syncwarp();
+    if (worker.reading_left > 0) {
+      worker.fill(stage);
+      worker.read_on();
+    }
+    if (++stage == Geometry::kStages) stage = 0, parity ^= 1;
+    ++here.block, --left;
+    if (here.block < here.blocks && left > 0) continue;
+    merger.take({here.sequence, here.info.q_row, begin, begin + here.blocks}, first > 0,
+                here.block == here.blocks, &part);
+    if (left == 0) break;
+    begin += here.blocks;
+    here.open_next(worker.args.table);
+    worker.load_query(here.info, query);
+    first = 0;
+    part = {};
+  }
+}
+
+template <class Geometry>
+__global__ void __launch_bounds__(kDecodeWarps * 32, 1)
+    decode_kernel(const __grid_constant__ DecodeShape shape, const __grid_constant__ DecodeArgs args) {
+  using Plan = typename Geometry::Plan;
+  extern __shared__ __align__(128) char shared[];
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  auto* const planned = static_cast<Plan*>(args.plan);
+  const WarpShare share = shares_of(planned)[blockIdx.x * kDecodeWarps + warp];
+  const Plan plan = *planned;
+  const uint32_t barriers = shared_address(shared) + Geometry::kBarriers + warp * Geometry::kStages * 8;
+  if (lane == 0) {
+    for (int i = 0; i < Geometry::kStages; ++i) barrier_init(barriers + 8 * i, 1);
+    barrier_init_done();
+  }
+  __syncwarp();
+  Merger<Geometry> merger({args.out, args.workspace, shape.sequences, shape.group}, plan, shared);
+  merger.forget();
+  if (share.blocks > 0) {
+    Worker<Geometry> worker(shape, args, shared_address(shared) + warp * Geometry::kRing, barriers);
+    work(worker, share, merger);
+  }
+  __syncthreads();
+  merger.merge();
+}
+
+template <class Geometry>
+cudaError_t launch_decode(const DecodeShape& shape, const DecodeArgs& args, cudaStream_t stream) {
+  const auto kernel = decode_kernel<Geometry>;
+  constexpr int kShared = Geometry::kShared;
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (allowed != cudaSuccess) return allowed;
+  kernel<<<shape.ctas, kDecodeWarps * 32, kShared, stream>>>(shape, args);
+  return cudaGetLastError();
+}
+
+}  // namespace kvtwin::device
+
+#endif  // KVTWIN_KERNELS_ATTENTION_DECODE_KERNEL_CUH_

@@ -1,0 +1,48 @@
+#include "reports/tools_table.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+
+#include "reports/csv_records.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr std::string_view kHead = "session,replica,node,agent,kind,released_ns,finished_ns";
+enum Column { kSession, kReplica, kNode, kAgent, kKind, kReleased, kFinished, kColumns };
+
+}  // namespace
+
+Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, const CallsTable& calls,
+                              size_t most) {
+  std::vector<std::string> cells;
+  if (csv.substr(0, csv.find('\n')) != kHead)
+    return mistake(where + ":1", "is not what this version of kvtwin writes", "run the scenario again");
+  take_record(&csv, &cells);
+  std::map<std::string, uint32_t> sessions;
+  for (const std::string& name : calls.sessions)
+    sessions.emplace(name, static_cast<uint32_t>(sessions.size()));
+  ToolsTable out;
+  for (uint64_t line = 2; out.count() < most && take_record(&csv, &cells); ++line) {
+    std::array<int64_t, kColumns> values{};
+    bool good = cells.size() == kColumns && (cells[kKind] == "tool" || cells[kKind] == "agent");
+    for (const Column c : {kAgent, kReleased, kFinished})
+      good = good && whole(cells[c], &values[c]) && values[c] >= 0;
+    if (!good || values[kFinished] < values[kReleased])
+      return mistake(fmt::format("{}:{}", where, line), "is no tool with a session, an agent and two times",
+                     "run the scenario again");
+    const auto session = sessions.find(session_name(cells[kSession], cells[kReplica]));
+    if (session == sessions.end()) continue;  // none of its calls finished
+    out.released_s.push_back(static_cast<double>(values[kReleased]) / 1e9);
+    out.taken_s.push_back(
+        static_cast<float>(static_cast<double>(values[kFinished] - values[kReleased]) / 1e9));
+    out.agent.push_back(static_cast<uint32_t>(values[kAgent]));
+    out.inner.push_back(cells[kKind] == "agent");
+    out.session.push_back(session->second);
+  }
+  return out;
+}
+
+}  // namespace kvtwin

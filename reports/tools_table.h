@@ -1,0 +1,32 @@
+// ToolsTable is tools.csv of a run's folder, read back: what sessions did between their calls.
+
+#ifndef KVTWIN_REPORTS_TOOLS_TABLE_H_
+#define KVTWIN_REPORTS_TOOLS_TABLE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "reports/calls_table.h"
+
+namespace kvtwin {
+
+struct ToolsTable {
+  std::vector<double> released_s;
+  std::vector<float> taken_s;
+  std::vector<uint32_t> agent;    // of its session
+  std::vector<uint32_t> inner;    // 1: an agent whose calls nobody recorded; 0: a tool
+  std::vector<uint32_t> session;  // index of the sessions of the calls
+
+  size_t count() const { return released_s.size(); }
+};
+
+// Tools of sessions that `calls` knows, the first `most` of them. `where` is for messages.
+Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, const CallsTable& calls,
+                              size_t most);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_REPORTS_TOOLS_TABLE_H_

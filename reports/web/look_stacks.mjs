@@ -1,0 +1,37 @@
+// Runs in the page: are stacked areas and bars drawn at the sums of what lies below them? Where a plot puts its marks
+// is asked of the layout that the canvas is painted from, what the sums should be is added up here from the values
+// that the plot was given. A plot that adds up something else (times, say) puts its tops elsewhere.
+export function stacksOf() {
+  const out = [];
+  for (const { label, chart } of window.kvtwinCharts) {
+    const found = { label, checked: 0, wrong: "" };
+    const sums = new Map();
+    chart.getModel().eachSeries((series) => {
+      const stack = series.get("stack");
+      if (!stack) return;
+      const below = sums.get(stack) ?? [];
+      sums.set(stack, below);
+      const data = series.getData();
+      const lies = chart.getModel().getComponent("yAxis", 0).get("type") === "category";
+      const points = data.getLayout("points");
+      const given = series.option.data;
+      for (let i = 0; i < given.length; ++i) {
+        const value = Array.isArray(given[i]) ? given[i][lies ? 0 : 1] : given[i];
+        below[i] = (below[i] ?? 0) + value;
+        const box = points ? undefined : data.getItemLayout(i);
+        const pixel = points ? [points[2 * i], points[2 * i + 1]] : lies ? [box.x + box.width, box.y] : [box.x, box.y];
+        const tops = chart.convertFromPixel({ seriesIndex: series.seriesIndex }, pixel);
+        const top = tops[lies ? 0 : 1];
+        // Pixels are drawn to a hundredth or so.
+        const axis = chart.getModel().getComponent(lies ? "xAxis" : "yAxis", 0).axis.scale.getExtent();
+        const far = Math.abs(top - below[i]) > 0.01 * (axis[1] - axis[0]);
+        if (!(Number.isFinite(top) && Number.isFinite(below[i])) || far) {
+          found.wrong ||= `plot "${label}": ${series.name}, value ${i}: the stack is drawn up to ${top}, and its values sum to ${below[i]}`;
+        }
+        ++found.checked;
+      }
+    });
+    out.push(found);
+  }
+  return out;
+}

@@ -1,0 +1,99 @@
+// Accuracy against bytes (kvtwin evaluate).
+
+import type { EChartsCoreOption } from "echarts/core";
+
+import type { Evidence, QualityRow } from "./data.js";
+import { errorBar, kEncode } from "./error_bars.js";
+import { choose, colours, isDark, number, plot, section, share, symbols, table } from "./page.js";
+
+// Left: what is kept, which is how many calls fit. Right: what a token reads, which is how fast they decode.
+function accuracies(rows: QualityRow[]): EChartsCoreOption {
+  // Best first, in the legend and under the pointer.
+  const best = (policy: string) => Math.max(...rows.filter((row) => row.policy === policy).map((row) => row.accuracy));
+  const policies = [...new Set(rows.map((row) => row.policy))].sort((a, b) => best(b) - best(a));
+  const above = legendLines(policies) * 24 + 30;
+  const sides = [
+    { name: "KV kept for a call, MB", of: (row: QualityRow) => row.kv_bytes_mean / 1e6 },
+    { name: "KV read for a token, MB", of: (row: QualityRow) => (row.kv_read_bytes_mean ?? row.kv_bytes_mean) / 1e6 },
+  ];
+  const series = sides.flatMap((side, axis) =>
+    policies.flatMap((policy, p) => {
+      const colour = colours[p % colours.length] ?? "";
+      const own = rows.filter((row) => row.policy === policy).sort((a, b) => side.of(a) - side.of(b));
+      const on = { name: policy, color: colour, xAxisIndex: axis, yAxisIndex: axis };
+      // A colour that comes again comes with another shape and dash.
+      const again = Math.floor(p / colours.length);
+      const look = { symbol: symbols[again % symbols.length], lineStyle: { type: ["solid", "dashed", "dotted"][again % 3] } };
+      return [
+        { ...on, ...look, type: "line", symbolSize: 9, data: own.map((row) => [side.of(row), row.accuracy]) },
+        {
+          ...on,
+          type: "custom",
+          encode: kEncode,
+          renderItem: errorBar(colour),
+          data: own.map((row) => [side.of(row), row.accuracy_low ?? row.accuracy, row.accuracy_high ?? row.accuracy]),
+        },
+      ];
+    }),
+  );
+  return {
+    tooltip: { trigger: "item", confine: true },
+    legend: { type: "plain", top: 0, itemWidth: 22, data: policies, textStyle: { color: isDark() ? "#dddddd" : "#222222" } },
+    grid: [
+      { left: 50, right: "54%", top: above, bottom: 45 },
+      { left: "54%", right: 20, top: above, bottom: 45 },
+    ],
+    xAxis: sides.map(({ name }, gridIndex) => ({ type: "log", gridIndex, name, nameLocation: "middle", nameGap: 28 })),
+    yAxis: sides.map((_, gridIndex) => ({ type: "value", gridIndex, min: 0, max: 1, name: "accuracy" })),
+    series,
+  };
+}
+
+// Some nine names fit a line.
+function legendLines(policies: string[]): number {
+  return Math.ceil(policies.length / 9);
+}
+
+// A line per policy and budget, a column per task.
+function drawTable(into: HTMLElement, dir: string, rows: QualityRow[], tasks: string[]): void {
+  const sets = [...new Set(rows.map((row) => JSON.stringify([row.policy, row.budget])))];
+  const lines = sets.map((set) => {
+    const own = rows.filter((row) => JSON.stringify([row.policy, row.budget]) === set);
+    const first = own[0];
+    const mean = (of: (row: QualityRow) => number) => number(own.reduce((sum, row) => sum + of(row), 0) / own.length / 1e6, 3);
+    return [
+      first?.policy ?? "",
+      first && first.budget > 0 ? number(first.budget) : "all",
+      ...tasks.map((task) => said(own.find((row) => row.task === task))),
+      mean((row) => row.kv_bytes_mean),
+      mean((row) => row.kv_read_bytes_mean ?? row.kv_bytes_mean),
+    ];
+  });
+  table(into, `${dir}: right answers, with their 95 % intervals`, ["", "cells", ...tasks, "KV kept, MB", "KV read a token, MB"], lines);
+}
+
+function said(row: QualityRow | undefined): string {
+  if (!row) return "–";
+  const range = row.accuracy_low !== undefined && row.accuracy_high !== undefined;
+  return share(row.accuracy) + (range ? ` [${(100 * (row.accuracy_low ?? 0)).toFixed(0)} ${(100 * (row.accuracy_high ?? 0)).toFixed(0)}]` : "");
+}
+
+export function qualities(all: Evidence<QualityRow[]>[]): void {
+  const drawn = all.filter(({ data }) => data.some((row) => !row.refused));
+  if (drawn.length === 0) return;
+  const into = section("quality", "Quality", "Share of right answers, on real values: by the bytes of KV that a call keeps (how many calls fit) and by those that a token reads (how fast they decode). Bars are 95 % intervals.");
+  for (const { dir, data } of drawn) {
+    const rows = data.filter((row) => !row.refused);
+    const tasks = [...new Set(rows.map((row) => row.task))];
+    let task = 0;
+    let redraw = () => {};
+    choose(into, `${dir}, task:`, tasks, (index) => {
+      task = index;
+      redraw();
+    });
+    redraw = plot(into, `${dir}: accuracy by KV bytes`, () => accuracies(rows.filter((row) => row.task === tasks[task])), 340 + 24 * legendLines([...new Set(rows.map((row) => row.policy))]));
+    drawTable(into, dir, rows, tasks);
+    const refused = data.filter((row) => row.refused);
+    if (refused.length > 0) into.append(Object.assign(document.createElement("p"), { textContent: `${refused.length} cells were refused, e.g. ${refused[0]?.policy}: ${refused[0]?.refused}` }));
+  }
+}

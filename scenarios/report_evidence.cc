@@ -1,0 +1,121 @@
+#include "scenarios/report_evidence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/textproto.h"
+#include "reports/csv_records.h"
+
+namespace kvtwin {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kEvidenceBytesMax = size_t{1} << 26;
+
+bool all_have(const nlohmann::json& rows, std::initializer_list<const char*> names) {
+  return rows.is_array() && std::all_of(rows.begin(), rows.end(), [&](const nlohmann::json& row) {
+           return std::all_of(names.begin(), names.end(),
+                              [&](const char* name) { return row.is_object() && row.contains(name); });
+         });
+}
+
+// The columns that a page draws, by what they hold.
+struct QualityColumn {
+  const char* name;
+  bool number, needed;
+};
+constexpr QualityColumn kQuality[] = {{"policy", false, true},        {"task", false, true},
+                                      {"refused", false, false},      {"budget", true, true},
+                                      {"accuracy", true, true},       {"accuracy_low", true, false},
+                                      {"accuracy_high", true, false}, {"kv_bytes_mean", true, true},
+                                      {"kv_share", true, false},      {"kv_read_bytes_mean", true, false}};
+
+bool number(const std::string& text, double* value) {
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return failed == std::errc{} && end == text.data() + text.size() && std::isfinite(*value);
+}
+
+// quality.csv has an empty cell where a refused one has no figure.
+Result<std::string> quality_json(const std::string& path, std::string_view csv) {
+  std::vector<std::string> cells;
+  take_record(&csv, &cells);
+  const size_t width = cells.size();
+  std::vector<std::pair<QualityColumn, size_t>> columns;
+  for (const QualityColumn& column : kQuality) {
+    const auto at = std::find(cells.begin(), cells.end(), column.name);
+    if (at != cells.end()) {
+      columns.emplace_back(column, static_cast<size_t>(at - cells.begin()));
+    } else if (column.needed) {
+      return mistake(path + ":1", fmt::format("has no column {}", column.name),
+                     "give the quality.csv of kvtwin evaluate --out");
+    }
+  }
+  nlohmann::ordered_json rows = nlohmann::json::array();
+  for (uint64_t line = 2; take_record(&csv, &cells); ++line) {
+    const auto wrong = [&](std::string what) {
+      return mistake(fmt::format("{}:{}", path, line), std::move(what), "kvtwin evaluate --out makes it");
+    };
+    if (cells.size() != width)
+      return wrong(fmt::format("has {} columns, the first line {}", cells.size(), width));
+    nlohmann::ordered_json out;
+    for (const auto& [column, at] : columns) {
+      double value = 0;
+      if (!column.number) {
+        out[column.name] = cells[at];
+      } else if (!cells[at].empty() && !number(cells[at], &value)) {
+        return wrong(fmt::format("{} is \"{}\", no number", column.name, cells[at]));
+      } else if (!cells[at].empty() || column.needed) {
+        out[column.name] = value;
+      }
+    }
+    rows.push_back(std::move(out));
+  }
+  return rows.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string evidence_file(const std::string& path, EvidenceKind kind) {
+  std::error_code ignored;
+  const auto is = [&](const fs::path& file) { return fs::is_regular_file(file, ignored); };
+  const fs::path at = path;
+  if (is(at)) {
+    const bool quality = at.extension() == ".csv" || at.filename() == "quality.json";
+    const bool validation = at.extension() == ".json" && !quality;
+    return (kind == EvidenceKind::kQuality ? quality : validation) ? path : "";
+  }
+  if (kind == EvidenceKind::kValidation) return is(at / "validation.json") ? path + "/validation.json" : "";
+  for (const char* const name : {"quality.json", "quality.csv"}) {
+    if (is(at / name)) return path + "/" + name;
+  }
+  return "";
+}
+
+Result<ReportEvidence> read_evidence(const std::string& file, EvidenceKind kind) {
+  const fs::path path = file;
+  Result<std::string> text = read_text_file(file, kEvidenceBytesMax);
+  if (text && path.extension() == ".csv") text = quality_json(file, *text);
+  if (!text) return tl::unexpected<Mistake>(text.error());
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  const bool quality = kind == EvidenceKind::kQuality;
+  const bool good = quality ? all_have(json, {"policy", "budget", "task", "accuracy", "kv_bytes_mean"})
+                            : json.is_object() && json.contains("scenarios") &&
+                                  all_have(json["scenarios"], {"scenario", "open_loop", "figures"});
+  if (!good)
+    return mistake(file, "is none as this version of kvtwin writes it",
+                   quality ? "kvtwin evaluate --out makes it" : "kvtwin validate --out makes it");
+  const bool named = path.filename() == "validation.json" || path.filename() == "quality.json" ||
+                     path.filename() == "quality.csv";
+  return ReportEvidence{named ? path.parent_path().string() : file, std::move(*text)};
+}
+
+}  // namespace kvtwin

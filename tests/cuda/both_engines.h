@@ -1,0 +1,118 @@
+// Whole runs of retrieval that the CUDA engine and the CPU engine perform step by step together.
+
+#ifndef KVTWIN_TESTS_CUDA_BOTH_ENGINES_H_
+#define KVTWIN_TESTS_CUDA_BOTH_ENGINES_H_
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "engine/cpu/cpu_backend.h"
+#include "engine/cpu/retrieved_cache.h"
+#include "engine/cuda/retrieved.h"
+#include "engine/driver.h"
+#include "engine/recorder.h"
+#include "tests/cpu/retrieval_run.h"
+#include "tests/cpu/world_checks.h"
+#include "tests/cuda/cuda_steps.h"
+
+namespace kvtwin::testing {
+
+// What a run of both engines was.
+struct Compared {
+  std::vector<double> errors;  // of every sample
+  uint64_t samples_that_chose = 0, blocking_cpu = 0, blocking_gpu = 0, chosen_cpu = 0, chosen_gpu = 0;
+  uint64_t preemptions = 0, pages_adopted = 0;
+  std::vector<std::vector<float>> logits;  // of the GPU
+};
+
+// Both engines perform every step; the CPU engine's values count.
+class BothEngines final : public OutcomeSource {
+ public:
+  BothEngines(cuda::CudaEngine* gpu, cpu::CpuEngine* cpu, uint32_t vocab, Compared* out)
+      : gpu_(*gpu), cpu_(*cpu), vocab_(vocab), out_(*out) {}
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    StepValues same;
+    for (const Adoption& adoption : launch.adoptions)
+      out_.pages_adopted += offset == 0 ? adoption.pages.size() / 2 : 0;
+    gpu_.step(launch, offset, &same);
+    cpu_.step(launch, offset, values);
+    for (const LayerRecall& one : same.recalls)
+      out_.blocking_gpu += one.blocking, out_.chosen_gpu += one.chosen;
+    for (const LayerRecall& one : values->recalls)
+      out_.blocking_cpu += one.blocking, out_.chosen_cpu += one.chosen,
+          out_.samples_that_chose += one.heads > 0;
+    const std::vector<float> got = gpu_.logits();
+    out_.logits.push_back(got);
+    for (size_t i = 0; i * vocab_ < got.size(); ++i) {
+      const auto row = [&](const auto& all) {
+        const auto first = all.begin() + static_cast<ptrdiff_t>(i * vocab_);
+        return std::vector<float>(first, first + static_cast<ptrdiff_t>(vocab_));
+      };
+      for (const float x : row(got)) {
+        if (!std::isfinite(x)) FAIL_CHECK("not a number: a cell was read that nobody wrote");
+      }
+      out_.errors.push_back(relative_error(row(got), row(cpu_.logits())));
+    }
+  }
+  void told(const Command& command) override {
+    const auto* drop = std::get_if<DropCallState>(&command);
+    out_.preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
+    gpu_.told(command), cpu_.told(command);
+  }
+
+ private:
+  cuda::CudaEngine& gpu_;
+  cpu::CpuEngine& cpu_;
+  const size_t vocab_;
+  Compared& out_;
+};
+
+inline Compared run_both(const RetrievalSetting& setting, RetrievalMethod method,
+                         const std::vector<RetrievalCall>& calls, const LlmSpec& llm) {
+  Compared out;
+  const ModelWeights weights = ModelWeights::random(llm, 11);
+  const std::unique_ptr<cuda::DeviceModel> model = on_device(weights);
+  RunOptions options;
+  options.check_invariants = true;
+  options.engines = {core_of(setting)};
+  const CoreConfig& core = options.engines[0];
+  ArrivingCalls client(calls);
+  cpu::IdentityTokens tokens({.seed = setting.seed, .unit_tokens = setting.page_tokens, .vocab = llm.vocab});
+  cuda::CudaEngineConfig config;
+  config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
+  config.pages_host = core.pages_host;
+  config.rows_max = core.step_tokens_max, config.samples_max = core.calls_max, config.poison = true;
+  REQUIRE(!cuda::check_retrieved(method, setting.spec, llm, core.page_tokens).has_value());
+  Result<cuda::OwnedCache> cache = cuda::make_retrieved(
+      {.method = method, .spec = setting.spec, .weights = &weights, .prefix_cache = setting.prefix_cache},
+      {config.page_tokens, config.pages_gpu, config.pages_host, config.rows_max, true}, llm);
+  REQUIRE(cache.has_value());
+  auto gpu = cuda::CudaEngine::make(config, model.get(), &tokens, std::move(*cache));
+  REQUIRE(gpu.has_value());
+  auto kept = cpu::RetrievedCache::make(
+      {core.page_tokens, core.pages_gpu, core.pages_host, true}, &weights,
+      {.method = method, .spec = setting.spec, .prefix_cache = setting.prefix_cache});
+  REQUIRE(kept.has_value());
+  cpu::CpuEngine cpu({}, &weights, &tokens, std::move(*kept));
+  BothEngines both(gpu->get(), &cpu, llm.vocab, &out);
+  cpu::CpuBackend world({{setting.in_flight}}, &both, drawn_times(setting.seed));
+  Recorder recorder(options, {"chosen", setting.seed});
+  const RunEnd end = run(options, recorder.watch(tokens.watch(&client)), &world, {&recorder});
+  CHECK(end.idle);
+  CHECK(client.finished == calls.size());
+  check_replays(recorder.finish(end), end.digest);
+  std::sort(out.errors.begin(), out.errors.end());
+  return out;
+}
+
+inline double quantile(const std::vector<double>& sorted, double at) {
+  return sorted[static_cast<size_t>(at * static_cast<double>(sorted.size() - 1))];
+}
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_CUDA_BOTH_ENGINES_H_

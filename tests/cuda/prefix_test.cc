@@ -1,0 +1,54 @@
+// A prefix cache beside an arena on CUDA, step by step beside the CPU engine: turns begin with homes of
+// others. GPU pages are poisoned before they are written: whoever reads what was not fetched samples NaN.
+
+#include <doctest/doctest.h>
+
+#include "tests/cuda/both_engines.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+// In pages of 16: 1 sink, a window of 2, 4 to choose. Every head is corrected: then a near tie of one step is
+// forgotten in the next.
+RetrievalSetting setting_of(const std::string& name, RetrievalMethod method) {
+  RetrievalSetting setting;
+  setting.retrieval = name;
+  setting.page_tokens = 16, setting.pages_gpu = 120, setting.pages_host = 150, setting.step_tokens_max = 96;
+  setting.prefix_cache = true;
+  RetrievalSpec& spec = setting.spec;
+  spec = retrieval_defaults(method);
+  spec.sink_tokens = 16, spec.window_tokens = 32, spec.budget_tokens = 112;
+  spec.extra_tokens = method == RetrievalMethod::kShadowkv ? 32 : 0;
+  spec.layers_dense = 1, spec.rank = 24;
+  spec.tau_q32 = 2 * kOneQ32;
+  return setting;
+}
+
+}  // namespace
+
+TEST_CASE("X-5 cuda: turns that begin with prefixes on the host read what the CPU engine reads") {
+  const struct {
+    const char* name;
+    RetrievalMethod method;
+  } rows[] = {{"freekv", RetrievalMethod::kFreekv},
+              {"arkvale", RetrievalMethod::kArkvale},
+              {"shadowkv", RetrievalMethod::kShadowkv},
+              {"infinigen", RetrievalMethod::kInfinigen}};
+  const std::vector<RetrievalCall> calls = turns_of_sessions(16, 3, 4, 1);
+  LlmSpec llm = tiny_model("llama", 8, 2);
+  llm.head_dim = 64, llm.layers = 3, llm.hidden = 256, llm.intermediate = 256, llm.vocab = 256;
+  for (const auto& row : rows) {
+    CAPTURE(row.name);
+    // FreeKV's pages lie on the host as NHD: a kernel fetches them; the others' are copied.
+    const Compared got = run_both(setting_of(row.name, row.method), row.method, calls, llm);
+    MESSAGE(row.name << ": relative error of logits, median " << quantile(got.errors, 0.5) << ", 90 % "
+                     << quantile(got.errors, 0.9) << ", worst " << got.errors.back() << "; "
+                     << got.pages_adopted << " pages adopted");
+    CHECK(got.pages_adopted > 60);
+    CHECK(got.samples_that_chose > 50);
+    CHECK(quantile(got.errors, 0.5) < bf16_tolerance(llm));
+    CHECK(std::abs(static_cast<double>(got.chosen_gpu) / static_cast<double>(got.chosen_cpu) - 1) < 0.02);
+  }
+}
