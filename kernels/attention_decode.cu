@@ -5,8 +5,9 @@ namespace {
 
 template <int kDim, bool kPage1>
 cudaError_t launch(const DecodeShape& shape, const DecodeArgs& args, cudaStream_t stream) {
-  return shape.group <= 4 ? device::launch_decode<device::DecodeGeometry<kDim, 4, kPage1>>(shape, args, stream)
-                          : device::launch_decode<device::DecodeGeometry<kDim, 8, kPage1>>(shape, args, stream);
+  return shape.group <= 4
+             ? device::launch_decode<device::DecodeGeometry<kDim, 4, kPage1>>(shape, args, stream)
+             : device::launch_decode<device::DecodeGeometry<kDim, 8, kPage1>>(shape, args, stream);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-#include "kernels/decode_pieces.h"
-
 #include "kernels/attention_decode_kernel.cuh"
+#include "kernels/decode_pieces.h"
 
 namespace kvtwin {
 namespace {

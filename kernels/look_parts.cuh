@@ -73,6 +73,7 @@ inline bool has_few_columns(const LookArgs& args) {
   return args.queries_max > 0 && args.group * args.queries_max <= kFewColumns;
 }
 // REQUIRES: has_few_columns(args), logits that are not joined.
+cudaError_t few_logits(const LookArgs& args, cudaStream_t stream);  // the first half of it
 cudaError_t look_with_few(const LookArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin::device

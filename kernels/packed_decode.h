@@ -55,9 +55,9 @@ struct PackedSequence {
 
 struct PackedDecodeShape {
   PackedLayout layout = PackedLayout::kFast;
-  uint32_t head_dim = 128;                              // 64 or 128
-  uint32_t group = 4;                                   // query heads per KV head, 1 to 8
-  uint32_t scale_group = 32;                            // kRows, kKivi: values that share a scale: 32, 64 or 128
+  uint32_t head_dim = 128;    // 64 or 128
+  uint32_t group = 4;         // query heads per KV head, 1 to 8
+  uint32_t scale_group = 32;  // kRows, kKivi: values that share a scale: 32, 64 or 128
   uint32_t page_tokens[kPackedParts] = {128, 128, 16};  // by part; kFast: 128, 128 and any of the four
   uint32_t heads_per_page = 1;                          // page p, column c is block p * heads_per_page + c
   uint32_t sequences = 0;

@@ -16,7 +16,8 @@ template <class Geometry>
 class PackedReader {
   using Family = typename Geometry::Family;
   static constexpr uint32_t kPieces = 4;  // pages of a block, at most
-  static constexpr bool kHasInt2 = Family::kParts >> kPartInt2 & 1, kHasInt4 = Family::kParts >> kPartInt4 & 1;
+  static constexpr bool kHasInt2 = Family::kParts >> kPartInt2 & 1,
+                        kHasInt4 = Family::kParts >> kPartInt4 & 1;
 
  public:
   // `ring`, `full`, `empty`: shared addresses of the warp's slots and their barriers.

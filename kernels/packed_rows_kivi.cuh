@@ -24,7 +24,8 @@ struct RowsBf16 : Bf16Format<kDim> {
     for (int block = 0; block < kDim / 32; ++block) {
       uint2 w[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) w[i] = load_words2(at + Plain::chunk(row[i], 4 * block + g / 2) + g % 2 * 8);
+      for (int i = 0; i < 4; ++i)
+        w[i] = load_words2(at + Plain::chunk(row[i], 4 * block + g / 2) + g % 2 * 8);
       multiply_add(part->out[2 * block],
                    Fragment4{{__byte_perm(w[0].x, w[1].x, 0x5410), __byte_perm(w[0].x, w[1].x, 0x7632),
                               __byte_perm(w[2].x, w[3].x, 0x5410), __byte_perm(w[2].x, w[3].x, 0x7632)}},

@@ -21,7 +21,8 @@ class PackedWorker {
   using Int4 = typename Family::Int4;
   using Wide = typename Family::Wide;
   static constexpr int kDim = Geometry::kDim;
-  static constexpr bool kHasInt2 = Family::kParts >> kPartInt2 & 1, kHasInt4 = Family::kParts >> kPartInt4 & 1;
+  static constexpr bool kHasInt2 = Family::kParts >> kPartInt2 & 1,
+                        kHasInt4 = Family::kParts >> kPartInt4 & 1;
 
  public:
   __device__ PackedWorker(const PackedDecodeShape& shape, const PackedDecodeArgs& args, uint32_t ring,

@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kRowThreads)
       for (uint32_t p = staging.first + threadIdx.x; p < staging.end; p += kRowThreads) {
 #pragma unroll 4
         for (uint32_t g = 0; g < count; ++g)
-          staged[g * staging.stride + p - staging.first] = __ldg(sums_of(look, blockIdx.y, from + g) + p) * each;
+          staged[g * staging.stride + p - staging.first] =
+              __ldg(sums_of(look, blockIdx.y, from + g) + p) * each;
       }
       __syncthreads();
       for (uint32_t g = 0; g < count; ++g)
@@ -157,7 +158,8 @@ cudaError_t score_window_cells(const WindowScoreArgs& args, cudaStream_t stream)
   constexpr size_t kRoom = 48u << 10;
   const size_t lane = (kRowThreads + args.kernel) * sizeof(float);
   if (lane > kRoom) return cudaErrorInvalidValue;
-  const auto lanes = static_cast<uint32_t>(args.pool_first ? std::min<size_t>(kRoom / lane, args.look.lanes()) : 1);
+  const auto lanes =
+      static_cast<uint32_t>(args.pool_first ? std::min<size_t>(kRoom / lane, args.look.lanes()) : 1);
   window_kernel<<<row_grid(args.look, args.look.count), kRowThreads, lanes * lane, stream>>>(args, lanes);
   return cudaGetLastError();
 }

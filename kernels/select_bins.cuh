@@ -49,7 +49,6 @@ __device__ void find_bins(uint32_t (&counts)[kBins], const uint32_t (&ranks)[kRa
 // Scores above `high` stay; what is neither above it nor below `low` is listed (NaN is: its rank is -inf's).
 struct Bracket {
   float low = -INFINITY, high = INFINITY;
-
 };
 
 // Keys of listed rows as numbers from 1, so that few bits are left. What is no number ranks as -inf does: as

@@ -17,8 +17,8 @@ constexpr uint32_t kSampleEach = kTileSample / 32;
 template <uint32_t kThreads>
 struct QuickChoice : HeadChoice<kThreads> {
   using Base = HeadChoice<kThreads>;
-  using Base::forced, Base::head, Base::kept, Base::list, Base::listed_scores, Base::ring, Base::room, Base::s,
-      Base::scores, Base::words;
+  using Base::forced, Base::head, Base::kept, Base::list, Base::listed_scores, Base::ring, Base::room,
+      Base::s, Base::scores, Base::words;
   static constexpr uint32_t kWarps = Base::kWarps;
 
   using Base::Base;
@@ -219,9 +219,8 @@ SelectRoom room_for(uint32_t rows_max, uint32_t ctas) {
 template <uint32_t kThreads, uint32_t kCtas>
 cudaError_t launch(const SelectArgs& args, cudaStream_t stream) {
   const SelectRoom room = room_for<kThreads>(args.rows_max, kCtas);
-  const cudaError_t error = cudaFuncSetAttribute(select_kernel<kThreads, kCtas>,
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 room_beside<kThreads>(1));
+  const cudaError_t error = cudaFuncSetAttribute(
+      select_kernel<kThreads, kCtas>, cudaFuncAttributeMaxDynamicSharedMemorySize, room_beside<kThreads>(1));
   if (error != cudaSuccess) return error;
   select_kernel<kThreads, kCtas><<<args.count, kThreads, room.bytes(), stream>>>(args, room);
   return cudaGetLastError();

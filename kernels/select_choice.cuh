@@ -13,9 +13,9 @@ constexpr uint32_t kFew = 32;  // rows whose order is found by comparing all wit
 // Shared memory beyond SelectShared: [ring][kept: words][list][keys, where tiles do not stay].
 struct SelectRoom {
   uint32_t words = 0, list = 0;
-  uint32_t slots = 0;  // tiles of a warp
-  uint32_t ring = 0;   // bytes
-  uint32_t rounds = 1;  // of a sample of rows that do not stay: kSampleEach a thread each
+  uint32_t slots = 0;     // tiles of a warp
+  uint32_t ring = 0;      // bytes
+  uint32_t rounds = 1;    // of a sample of rows that do not stay: kSampleEach a thread each
   bool resident = false;  // all of a head's tiles at once: scores are found there
 
   __host__ __device__ size_t bytes() const {

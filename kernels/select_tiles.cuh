@@ -51,9 +51,7 @@ class Tiles {
   static __device__ uint32_t lane() { return threadIdx.x % 32; }
   static __device__ uint32_t warp() { return threadIdx.x / 32; }
   __device__ uint32_t slot(uint32_t i) const { return slots_ == 1 ? 0 : i; }
-  __device__ float* place(uint32_t i) const {
-    return ring_ + (slot(i) * kWarps + warp()) * kTileRows;
-  }
+  __device__ float* place(uint32_t i) const { return ring_ + (slot(i) * kWarps + warp()) * kTileRows; }
   // What does not lie in pieces of 16 bytes comes by plain loads.
   __device__ void fill(uint32_t i) {
     if (i >= count()) return;

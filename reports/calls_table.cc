@@ -56,9 +56,9 @@ Result<CallsTable> read_calls(std::string_view csv, const std::string& where) {
         return wrong(fmt::format("{} is \"{}\", no whole number", kColumns[c], cells[places[c]]));
     }
     int64_t agent = 0;
-    if (agent_at < width && (!whole(cells[agent_at], &agent) || agent < 0))
-      return wrong(fmt::format("agent is \"{}\", no whole number", cells[agent_at]));
-    if (agent_at < width) out.agent.push_back(static_cast<uint32_t>(agent));
+    if (agent_at < width && (!whole(cells[agent_at], &agent) || agent < 0 || agent > UINT16_MAX))
+      return wrong(fmt::format("agent is \"{}\", no whole number below 65,536", cells[agent_at]));
+    if (agent_at < width) out.agent.push_back(static_cast<uint16_t>(agent));
     const std::string name = session_name(cells[places[kSession]], cells[places[kReplica]]);
     const auto session = sessions.emplace(name, static_cast<uint32_t>(sessions.size()));
     if (session.second) out.sessions.push_back(name);

@@ -16,7 +16,7 @@ struct CallsTable {
   std::vector<double> ready_s;
   std::vector<float> queue_s, ttft_s, e2e_s;  // from ready
   std::vector<uint32_t> prompt, output, reused;
-  std::vector<uint32_t> agent;        // of its session: 0 the first; empty where the file does not say
+  std::vector<uint16_t> agent;        // of its session: 0 the first; empty where the file does not say
   std::vector<uint32_t> session;      // index of `sessions`
   std::vector<std::string> sessions;  // in order of their first call
 

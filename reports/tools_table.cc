@@ -30,7 +30,7 @@ Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, co
     bool good = cells.size() == kColumns && (cells[kKind] == "tool" || cells[kKind] == "agent");
     for (const Column c : {kAgent, kReleased, kFinished})
       good = good && whole(cells[c], &values[c]) && values[c] >= 0;
-    if (!good || values[kFinished] < values[kReleased])
+    if (!good || values[kFinished] < values[kReleased] || values[kAgent] > UINT16_MAX)
       return mistake(fmt::format("{}:{}", where, line), "is no tool with a session, an agent and two times",
                      "run the scenario again");
     const auto session = sessions.find(session_name(cells[kSession], cells[kReplica]));
@@ -38,7 +38,7 @@ Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, co
     out.released_s.push_back(static_cast<double>(values[kReleased]) / 1e9);
     out.taken_s.push_back(
         static_cast<float>(static_cast<double>(values[kFinished] - values[kReleased]) / 1e9));
-    out.agent.push_back(static_cast<uint32_t>(values[kAgent]));
+    out.agent.push_back(static_cast<uint16_t>(values[kAgent]));
     out.inner.push_back(cells[kKind] == "agent");
     out.session.push_back(session->second);
   }

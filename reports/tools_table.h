@@ -16,8 +16,8 @@ namespace kvtwin {
 struct ToolsTable {
   std::vector<double> released_s;
   std::vector<float> taken_s;
-  std::vector<uint32_t> agent;    // of its session
-  std::vector<uint32_t> inner;    // 1: an agent whose calls nobody recorded; 0: a tool
+  std::vector<uint16_t> agent;    // of its session
+  std::vector<uint8_t> inner;     // 1: an agent whose calls nobody recorded; 0: a tool
   std::vector<uint32_t> session;  // index of the sessions of the calls
 
   size_t count() const { return released_s.size(); }

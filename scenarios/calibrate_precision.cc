@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "kernels/triaxial_allocate.h"
@@ -21,11 +22,34 @@ std::string tag_name(uint32_t tag) {
                      kModalNames[tag / kSemantics % kModals], kSemanticNames[tag % kSemantics]);
 }
 
-std::vector<uint8_t> tags_of(const ContextRoles& roles) {
+// The tag that stands for all that differ from `tag` in the blind axis alone. Not "inst": of that, tokens are
+// counted in another way (METHODS 4.4).
+uint8_t standing_for(uint32_t tag, BlindAxis blind) {
+  constexpr uint32_t kPairs = kModals * kSemantics;
+  if (blind == BlindAxis::kTemporal) tag %= kPairs;
+  if (blind == BlindAxis::kSemantic) tag += static_cast<uint32_t>(Semantic::kObs) - tag % kSemantics;
+  return static_cast<uint8_t>(tag);
+}
+
+std::vector<uint8_t> tags_of(const ContextRoles& roles, BlindAxis blind) {
   std::vector<uint8_t> out;
   for (const RoleRun& run : roles.runs)
-    out.insert(out.end(), run.count, static_cast<uint8_t>(tag_code(run.role, roles.turn)));
+    out.insert(out.end(), run.count, standing_for(tag_code(run.role, roles.turn), blind));
   return out;
+}
+
+// Every tag gets what the one that stands for it got.
+void spread_over_axis(BlindAxis blind, TagMap* map) {
+  uint64_t four = 0;
+  std::array<uint8_t, kTags> place{};
+  for (uint8_t i = 0; i < kTags; ++i) place[map->demote_order[i]] = i;
+  for (uint32_t tag = 0; tag < kTags; ++tag)
+    four |= ((map->four_bit_tags >> standing_for(tag, blind)) & 1) << tag;
+  map->four_bit_tags = four;
+  for (uint8_t tag = 0; tag < kTags; ++tag) map->demote_order[tag] = tag;
+  std::stable_sort(map->demote_order.begin(), map->demote_order.end(), [&](uint8_t a, uint8_t b) {
+    return place[standing_for(a, blind)] < place[standing_for(b, blind)];
+  });
 }
 
 // Heads first to tokens first, as AttentionCapture has it.
@@ -63,7 +87,7 @@ Result<TagMap> calibrate_precision(const Scenario& scenario, const PrecisionRequ
   std::vector<std::vector<kernels::TagLosses>> losses(layers.size());
   model->each({}, [&](size_t index, cpu::CapturedPass* pass) {
     const uint32_t cells = pass->tokens(), rows = std::min(request.rows, cells);
-    const std::vector<uint8_t> tags = tags_of((*roles)[index]);
+    const std::vector<uint8_t> tags = tags_of((*roles)[index], request.blind);
     for (size_t i = 0; i < layers.size(); ++i) {
       const std::vector<float> q = by_token(pass->q(layers[i], cells - rows, rows));
       const std::vector<float> k = by_token(pass->k(layers[i], 0, cells));
@@ -86,6 +110,7 @@ Result<TagMap> calibrate_precision(const Scenario& scenario, const PrecisionRequ
   out.demote_order = kernels::demote_order(table);
   for (uint32_t tag = 0; tag < kTags; ++tag)
     out.losses[tag] = {table.tags[tag].count, table.tags[tag].two_bits, table.tags[tag].four_bits};
+  spread_over_axis(request.blind, &out);
   return out;
 }
 

@@ -11,11 +11,16 @@
 
 namespace kvtwin {
 
+// An axis of tags that the map shall not see: all tokens that differ in nothing else are measured as one, and
+// get the same bits. What an axis is worth.
+enum class BlindAxis : uint8_t { kNone, kTemporal, kSemantic };
+
 struct PrecisionRequest {
   uint32_t bits_milli = 2'700;  // nominal average per value, thousandths
   bool greedy = false;          // the paper's allocation; else the exact one
   uint32_t rows = 32;           // the last rows of each prompt ask
   uint32_t layers = 4;          // evenly spread
+  BlindAxis blind = BlindAxis::kNone;
 };
 
 // Layers that are looked at: the middles of `count` equal parts.

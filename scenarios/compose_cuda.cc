@@ -230,6 +230,10 @@ OperationsOfStep CudaWorld::operations() {
 
 }  // namespace
 
+Result<void> check_cuda_world(const Scenario& scenario, const Composed& composed) {
+  return check_cuda(scenario, composed);
+}
+
 Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed& composed,
                                                      bool timeline) {
   if (Result<void> ok = check_cuda(scenario, composed); !ok) return tl::unexpected<Mistake>(ok.error());
@@ -244,9 +248,14 @@ Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, c
 
 namespace kvtwin {
 
-Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed&, bool) {
+Result<void> check_cuda_world(const Scenario& scenario, const Composed&) {
   return mistake(scenario.where("world"), "this build has no CUDA world",
                  "configure with nvcc on PATH and -DKVTWIN_CUDA=ON; or --world=cpu, or --world=sim");
+}
+
+Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed& composed,
+                                                     bool) {
+  return tl::unexpected<Mistake>(check_cuda_world(scenario, composed).error());
 }
 
 }  // namespace kvtwin

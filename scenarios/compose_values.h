@@ -45,6 +45,9 @@ Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Cl
                                 const std::vector<ImposableSource*>& engines,
                                 std::function<Duration(EngineId, TransferId)> copy_time = {});
 
+// What make_cuda_world() refuses without having computed anything.
+Result<void> check_cuda_world(const Scenario& scenario, const Composed& composed);
+
 // Mistakes: as CpuWorld::make; this build or this machine has no CUDA (scenarios/compose_cuda.cc).
 Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed& composed,
                                                      bool timeline);

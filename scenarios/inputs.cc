@@ -52,6 +52,24 @@ Result<void> Fingerprint::add_path(const std::string& path) {
   return {};
 }
 
+namespace {
+
+// Of a checkpoint's folder what engines read of it: what was learned or measured on it lies beside, and
+// counts where a scenario names it.
+void add_checkpoint(const std::string& path, std::vector<std::string>* paths) {
+  std::vector<std::string> found;
+  std::error_code failed;
+  for (fs::directory_iterator at(path, failed), end; !failed && at != end; at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    if (name == "config.json" || name.starts_with("model")) found.push_back(at->path().string());
+  }
+  if (found.empty()) found = {path};  // one file, or nothing: said when it is read
+  std::sort(found.begin(), found.end());
+  paths->insert(paths->end(), found.begin(), found.end());
+}
+
+}  // namespace
+
 Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read) {
   Fingerprint sum;
   sum.add(KVTWIN_VERSION);
@@ -81,7 +99,7 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   const std::string recorded = recorded_outcomes_file(scenario);
   if (!recorded.empty()) paths.push_back(recorded);
   const std::string& checkpoint = scenario.values.cpu().checkpoint();
-  if (!checkpoint.empty()) paths.push_back(scenario.file(checkpoint));
+  if (!checkpoint.empty()) add_checkpoint(scenario.file(checkpoint), &paths);
   const std::string& weights = scenario.values.cpu().scorer_weights();
   if (!weights.empty()) paths.push_back(scenario.file(weights));
   // A catalog entry that is not there is composed's finding, not ours.

@@ -102,7 +102,8 @@ Result<void> write_array(const std::string& path, const std::string& header, con
 }  // namespace
 
 std::vector<TaskInfo> tasks() {
-  std::vector<TaskInfo> out = {{kMixed, "sessions of all others in turn"}};
+  std::vector<TaskInfo> out = {
+      {kMixed, "sessions of all others in turn, but for those that no model learned from"}};
   for (const NamedTask& one : named_tasks()) out.push_back({one.name, one.description});
   return out;
 }
@@ -114,8 +115,12 @@ Result<void> make_task(const TaskOptions& options, TraceSink* sink) {
                 .seed = draw({options.seed, options.split == "test" ? 2u : 1u}),
                 .tokens = options.tokens,
                 .questions = options.questions};
+  std::vector<std::string> mix;
+  for (const NamedTask& one : named_tasks()) {
+    if (one.trained) mix.push_back(one.name);
+  }
   for (uint64_t i = 0; i < options.sessions; ++i) {
-    if (options.task == kMixed) plan.task = named_tasks()[i % named_tasks().size()].name;
+    if (options.task == kMixed) plan.task = mix[i % mix.size()];
     if (Result<void> sent = sink->session(make_session(plan, i)); !sent) return sent;
   }
   return sink->done();

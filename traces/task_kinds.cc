@@ -59,10 +59,14 @@ uint32_t hand_over(TaskSession* s, const std::vector<Ids>& items, uint32_t token
   return s->used();
 }
 
-// user fetch T / call T end / result T ... end: a document comes as a tool's result.
-uint32_t fetch(TaskSession* s, uint32_t tool, const std::vector<Ids>& items, uint32_t tokens) {
+// user (talk) fetch T / call T end / result T ... end: a document comes as a tool's result.
+uint32_t fetch(TaskSession* s, uint32_t tool, const std::vector<Ids>& items, uint32_t tokens,
+               uint32_t talk = 0) {
   s->next_turn();
-  s->say(v1::USER, {kUser, kFetch, tool});
+  Ids request = s->document({}, talk);
+  request.insert(request.begin(), kUser);
+  request.insert(request.end(), {kFetch, tool});
+  s->say(v1::USER, request);
   s->answer(v1::TOOL_CALL, {kCall, tool, kEnd}, false, s->used(), 1 + tool - kToolFirst);
   Ids ids = {kResult, tool};
   const Ids body = s->document(items, tokens - 3);
@@ -175,7 +179,8 @@ void multi_hop(TaskSession* s) {
 }
 
 // Three tools are called, each result is asked about at once, and later the oldest ones again: those count.
-void old_result(TaskSession* s) {
+// `same`: for the very facts that were asked for then.
+void results(TaskSession* s, bool same) {
   constexpr uint32_t kResults = 3;
   open(s);
   const uint32_t fixed = s->used() + kResults * kFetchTokens;
@@ -185,16 +190,38 @@ void old_result(TaskSession* s) {
   const std::vector<Fact> known = facts(s, each * kResults);
   const Ids tools = s->some(kToolFirst, kTools, kResults);
   std::vector<uint32_t> ends;
+  std::vector<Fact> asked;
   for (uint32_t r = 0; r < kResults; ++r) {
     const std::vector<Fact> own(known.begin() + r * each, known.begin() + (r + 1) * each);
     ends.push_back(fetch(s, tools[r], items(own), document));
-    const Fact& fact = own[s->below(each)];
-    ask(s, kAsk, fact.key, fact.value, ends.back(), false);
+    asked.push_back(own[s->below(each)]);
+    ask(s, kAsk, asked.back().key, asked.back().value, ends.back(), false);
   }
   for (uint32_t i = kResults; i < questions; ++i) {
     const uint32_t r = s->below(kResults - 1);
-    const Fact& fact = known[r * each + s->below(each)];
+    const Fact& fact = same ? asked[r] : known[r * each + s->below(each)];
     ask(s, kAsk, fact.key, fact.value, ends[r]);
+  }
+}
+
+void old_result(TaskSession* s) { results(s, false); }
+void asked_again(TaskSession* s) { results(s, true); }
+
+// Users talk, tools answer, and what the newest result says is asked for: talk and older results lie in the
+// prompt and are no use any more. What tags a token has says what it is worth.
+void newest_result(TaskSession* s) {
+  open(s);
+  const uint32_t rounds = std::clamp(s->plan().questions, 1u, std::max(1u, s->left() / 96));
+  const uint32_t room = s->left() / rounds - kFetchTokens - kTurnTokens, talk = room / 3,
+                 document = room - talk;
+  const uint32_t each = std::clamp((document - 3) / 5, 1u, kKeys / rounds);
+  const std::vector<Fact> known = facts(s, rounds * each);
+  const Ids tools = s->some(kToolFirst, kTools, rounds);
+  for (uint32_t r = 0; r < rounds; ++r) {
+    const std::vector<Fact> own(known.begin() + r * each, known.begin() + (r + 1) * each);
+    const uint32_t end = fetch(s, tools[r % tools.size()], items(own), document, talk);
+    const Fact& fact = own[s->below(each)];
+    ask(s, kAsk, fact.key, fact.value, end);
   }
 }
 
@@ -304,6 +331,9 @@ const std::vector<NamedTask>& named_tasks() {
       {"tool_schema", "a tool is called with the parameters of its schema, word for word", tool_schema},
       {"question_first", "the question stands before the document, the answer behind it", question_first},
       {"long_list", "an answer that needs many facts", long_list},
+      {"asked_again", "facts in tool results that were asked for once, asked for again turns later",
+       asked_again, false},
+      {"newest_result", "between talk and older results: what the newest result says", newest_result, false},
   };
   return kAllTasks;
 }

@@ -66,6 +66,7 @@ struct NamedTask {
   const char* name;
   const char* description;
   void (*write)(TaskSession* session);
+  bool trained = true;  // a part of "mixed": what the models that ship learned from
 };
 const std::vector<NamedTask>& named_tasks();
 

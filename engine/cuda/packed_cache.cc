@@ -149,8 +149,8 @@ void PackedCache::add_fused_kivi(const PlanEntry& entry, uint32_t row, Call* cal
   span_ring(*call, first, entry.context, base, kValueSide, false);
   std::vector<uint32_t> pages(div_ceil(staged, kStagedPage));
   std::iota(pages.begin(), pages.end(), at / kStagedPage);
-  const PackedAttention::Part parts[] = {
-      {kPartInt2, {call->pages.data(), div_ceil(first, page)}, first}, {kPartWide, pages, staged}};
+  const PackedAttention::Part parts[] = {{kPartInt2, {call->pages.data(), div_ceil(first, page)}, first},
+                                         {kPartWide, pages, staged}};
   fused_.add(row, parts);
   rows->decode_cells += entry.context + 1;
   pack_kivi(entry, base, call);

@@ -17,8 +17,8 @@ using Access = HappensBefore::Access;
 constexpr const char* kPages = "pages of layer";
 constexpr const char* kSlots = "slots of layer";
 constexpr const char* kHome =
-    "host page by layers";             // by page: what one step recalls and offloads lies apart
-constexpr uint32_t kRecallCtas = 4;    // when nothing else runs
+    "host page by layers";           // by page: what one step recalls and offloads lies apart
+constexpr uint32_t kRecallCtas = 4;  // when nothing else runs
 // Beside what follows attention: a warp an SM, and stores in bursts (kernels/README.md).
 constexpr uint32_t kRecallWarps = 132, kRecallBurstNs = 25'500;
 constexpr uint32_t kStagedMax = 64;

@@ -9,10 +9,8 @@ A gate says of a token, from its own hidden state alone, how much it will be loo
 Loss: binary cross entropy of score and gate, both in 0..1.
 """
 
-import argparse
 import math
 import tempfile
-import time
 
 import numpy as np
 import torch
@@ -78,20 +76,11 @@ def targets(model, args, ids, begin):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kvtwin", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--out", required=True)
+    parser = frozen.arguments(seconds=45, batch=32)
     parser.add_argument("--target", choices=["repeat", "questions"], default="repeat")
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seconds", type=float, default=45, help="stops after so long, whatever the steps")
-    parser.add_argument("--rate", type=float, default=3e-3)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=384)
     parser.add_argument("--questions", type=int, default=24)
     parser.add_argument("--sessions", type=int, default=1600, help="of each task")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     model = frozen.load(args.model, args.device)
     ids, marks = frozen.sessions(args.kvtwin, tempfile.mkdtemp(), TASKS, "train", 2_000 + args.seed, args.sessions,
@@ -103,28 +92,18 @@ def main():
     batches = np.random.default_rng(args.seed).permutation(len(ids) // args.batch)
     source = torch.Generator().manual_seed(args.seed)
     gates = torch.nn.ModuleList(Gate(model.shape, source) for _ in range(model.shape.layers)).to(args.device)
-    optimizer = torch.optim.AdamW(gates.parameters(), lr=args.rate, weight_decay=0.0)
-    began = time.time()
-    for step in range(args.steps):
+
+    def loss_of(step):
         first = batches[step % len(batches)] * args.batch
         part = order[first:first + args.batch]
         tokens = torch.from_numpy(ids[part].astype(np.int64)).to(args.device)
-        losses = []
         with torch.no_grad():
             wanted = list(targets(model, args, tokens, torch.from_numpy(begin[part]).to(args.device)))
-        for gate, (hidden, score) in zip(gates, wanted):
-            losses.append(torch.nn.functional.binary_cross_entropy(gate(hidden).clamp(1e-6, 1 - 1e-6), score))
-        loss = torch.stack(losses).mean()
-        frozen.schedule(optimizer, args.rate, step, args.steps)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step % 50 == 0 or step + 1 == args.steps:
-            print(f"fastkvzip {args.target} step {step} cross entropy {loss.item():.4f} "
-                  f"{time.time() - began:.0f} s", flush=True)
-        if time.time() - began > args.seconds:
-            print(f"fastkvzip stopped at step {step}: {args.seconds} s are over", flush=True)
-            break
+        losses = [torch.nn.functional.binary_cross_entropy(gate(hidden).clamp(1e-6, 1 - 1e-6), score)
+                  for gate, (hidden, score) in zip(gates, wanted)]
+        return torch.stack(losses).mean(), lambda: ""
+
+    frozen.learn(f"fastkvzip {args.target}", gates.parameters(), args, args.steps, loss_of)
     frozen.save({f"layers.{i}.gate.{name}": value for i, gate in enumerate(gates)
                  for name, value in gate.named_parameters()}, args.out)
 

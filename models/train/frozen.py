@@ -1,6 +1,8 @@
 """A checkpoint that train.py wrote, held fast: what the learned parts of policies are trained on."""
 
+import argparse
 import math
+import time
 
 import numpy as np
 import torch
@@ -30,6 +32,12 @@ def sessions(tool, scratch, tasks, split, seed, count, tokens, questions):
                             tokens, questions) for task in tasks]
     order = np.random.default_rng(seed).permutation(count * len(tasks))
     return tuple(np.concatenate([part[i] for part in parts])[order] for i in range(2))
+
+
+def part_of(step, batch, count):
+    """The sessions of a step: one batch after the other, over and over."""
+    first = step * batch % (count - batch + 1)
+    return slice(first, first + batch)
 
 
 def answer_begins(marks):
@@ -70,3 +78,39 @@ def schedule(optimizer, peak, step, steps):
     rate = peak * min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def arguments(**defaults):
+    """A parser of what every part takes, with the defaults of this one."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kvtwin", required=True, help="the program: its make-task writes the sessions")
+    parser.add_argument("--model", required=True, help="the folder of the checkpoint")
+    parser.add_argument("--out", required=True, help="the file to write")
+    parser.add_argument("--seconds", type=float, help="stops after so long, whatever the steps")
+    parser.add_argument("--rate", type=float)
+    parser.add_argument("--batch", type=int, help="sessions of a step")
+    parser.add_argument("--tokens", type=int, help="of a session")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.set_defaults(**{"seconds": 60, "rate": 3e-3, "tokens": 384, "seed": 1, **defaults})
+    return parser
+
+
+def learn(name, parameters, args, steps, loss_of, weight_decay=0.0, say_every=50):
+    """Makes the loss small in `steps` steps, or in as many as args.seconds allow; returns how many. loss_of(step): the
+    loss, and what says more about it when it is printed."""
+    parameters = list(parameters)
+    optimizer = torch.optim.AdamW(parameters, lr=args.rate, weight_decay=weight_decay)
+    began, done = time.time(), 0
+    while done < steps and time.time() - began <= args.seconds:
+        loss, more = loss_of(done)
+        schedule(optimizer, args.rate, done, steps)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        done += 1
+        if done % say_every == 1 or done == steps:
+            print(f"{name} step {done}: loss {loss.item():.4f}{more()} {time.time() - began:.0f} s", flush=True)
+    print(f"{name}: {done} of {steps} steps", flush=True)
+    return done

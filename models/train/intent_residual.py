@@ -8,10 +8,8 @@ turns says: of a value, two symbols here (the paper's minimum of three would lea
 turn says itself are left out, and turns of which nothing is wanted.
 """
 
-import argparse
 import math
 import tempfile
-import time
 
 import numpy as np
 import torch
@@ -19,7 +17,7 @@ import torch.nn.functional as F
 
 import frozen
 
-TASKS = ["multi_key", "old_result", "changing_intent", "variable_tracking"]
+TASKS = ["multi_key", "old_result", "changing_intent", "variable_tracking", "asked_again"]
 AHEAD, PIECE = 5, 2
 VALUE_FIRST, VALUES = 96, 64  # traces/task_tokens.h
 
@@ -137,25 +135,16 @@ def replay(model, head, args, ids, begins, wanted):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kvtwin", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--out", required=True)
+    parser = frozen.arguments(rate=1e-3, batch=32)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60, help="stops after so long, whatever the epochs")
-    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--rank", type=float, default=0.5)
     parser.add_argument("--keep", type=float, default=0.01)
     parser.add_argument("--gamma", type=float, default=0.9)
-    parser.add_argument("--window", type=int, default=8)
+    parser.add_argument("--window", type=int, default=3, help="rows of a question: the query span")
     parser.add_argument("--sinks", type=int, default=2)
     parser.add_argument("--cells", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=384)
     parser.add_argument("--questions", type=int, default=6)
-    parser.add_argument("--sessions", type=int, default=600, help="of each task")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--sessions", type=int, default=480, help="of each task")
     args = parser.parse_args()
     model = frozen.load(args.model, args.device)
     ids, marks = frozen.sessions(args.kvtwin, tempfile.mkdtemp(), TASKS, "train", 4_000 + args.seed, args.sessions,
@@ -163,29 +152,20 @@ def main():
     begins = frozen.answer_begins(marks)
     wanted = wanted_tokens(ids, marks, begins)
     head = Residual(model.shape.head_dim, torch.Generator().manual_seed(args.seed)).to(args.device)
-    optimizer = torch.optim.AdamW(head.parameters(), lr=args.rate, weight_decay=0.01)
-    batches, began, done = len(ids) // args.batch, time.time(), 0
-    for epoch in range(args.epochs):
-        for number in np.random.default_rng([args.seed, epoch]).permutation(batches):
-            part = slice(number * args.batch, (number + 1) * args.batch)
-            on = lambda x: torch.from_numpy(x[part]).to(args.device)
-            optimizer.zero_grad()
-            said = []
-            turns = list(replay(model, head, args, on(ids.astype(np.int64)), on(begins), on(wanted)))
-            for loss, rank, found in turns:
-                (loss / len(turns)).backward()
-                said.append([loss.item(), rank, *found])
-            frozen.schedule(optimizer, args.rate, done, args.epochs * batches)
-            torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-            optimizer.step()
-            if done % 20 == 0 or done + 1 == args.epochs * batches:
-                loss, rank, by_rule, by_both = np.mean(said, 0)
-                print(f"intent_residual step {done} loss {loss:.4f} rank {rank:.4f} of what is wanted the rule finds "
-                      f"{by_rule:.3f}, with the head {by_both:.3f} {time.time() - began:.0f} s", flush=True)
-            done += 1
-            if time.time() - began > args.seconds:
-                break
-    print(f"intent_residual: {done} of {args.epochs * batches} steps, gain {head.gain.item():.3f}", flush=True)
+    batches = len(ids) // args.batch
+    order = np.concatenate([np.random.default_rng([args.seed, epoch]).permutation(batches)
+                            for epoch in range(args.epochs)])
+
+    def loss_of(step):
+        part = slice(order[step] * args.batch, (order[step] + 1) * args.batch)
+        on = lambda x: torch.from_numpy(x[part]).to(args.device)
+        turns = list(replay(model, head, args, on(ids.astype(np.int64)), on(begins), on(wanted)))
+        said = lambda: np.mean([[rank, *found] for _, rank, found in turns], 0)
+        return torch.stack([loss for loss, _, _ in turns]).mean(), lambda: (
+            " rank {:.4f}, of what is wanted the rule finds {:.3f}, with the head {:.3f};".format(*said()))
+
+    frozen.learn("intent_residual", head.parameters(), args, args.epochs * batches, loss_of, weight_decay=0.01, say_every=20)
+    print(f"intent_residual: gain {head.gain.item():.3f}", flush=True)
     frozen.save({f"residual.{name}": value for name, value in head.named_parameters()}, args.out)
 
 

@@ -8,9 +8,8 @@ is the divergence of the two maps, each normalised over the prompt: the squared 
 of the size 1/N^2 here.
 """
 
-import argparse
 import math
-import time
+import tempfile
 
 import numpy as np
 import torch
@@ -18,6 +17,8 @@ import torch
 import frozen
 import llama
 import task_data
+
+TASKS = ["multi_key", "variable_tracking", "question_first", "tool_schema"]
 
 
 def contexts(ids, marks):
@@ -54,56 +55,32 @@ def place(x, rows_of, prompt):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kvtwin", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--out", required=True)
+    parser = frozen.arguments(seconds=45, batch=64, tokens=256)
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--seconds", type=float, default=45, help="stops after so long, whatever the steps")
-    parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--rows", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     model = frozen.load(args.model, args.device)
     # The tasks in which there is something to choose, one question each: what is asked stands at the end or first.
-    parts = [task_data.make(args.kvtwin, f"/tmp/judge-{task}", task, "train", 900 + args.seed,
-                            args.batch * 40, args.tokens, 1)
-             for task in ("multi_key", "variable_tracking", "question_first", "tool_schema")]
-    ids = np.stack([part[0] for part in parts], 1).reshape(-1, args.tokens)
-    marks = np.stack([part[1] for part in parts], 1).reshape(-1, args.tokens)
+    ids, marks = frozen.sessions(args.kvtwin, tempfile.mkdtemp(), TASKS, "train", 900 + args.seed, args.batch * 40,
+                                 args.tokens, 1)
     begin, length = contexts(ids, marks)
     source = torch.Generator().manual_seed(args.seed)
     soft = (torch.randn(args.rows, model.shape.hidden, generator=source) * 0.02).to(args.device)
     start = model.embed(torch.tensor(ids.astype(np.int64)[:64], device=args.device)).mean((0, 1))
     soft = torch.nn.Parameter(soft + start)
-    optimizer = torch.optim.AdamW([soft], lr=args.rate, weight_decay=0.0)
-    began = time.time()
-    for step in range(args.steps):
-        first = step * args.batch % len(ids)
-        part = slice(first, first + args.batch)
-        tokens = torch.from_numpy(ids[part].astype(np.int64)).to(args.device)
-        prompt = torch.from_numpy(begin[part]).to(args.device)
-        counts = torch.from_numpy(length[part]).to(args.device)
-        longest = int(counts.max())
+
+    def divergence(step):
+        part = frozen.part_of(step, args.batch, len(ids))
+        tokens, prompt, counts = (torch.from_numpy(x[part].astype(np.int64)).to(args.device)
+                                  for x in (ids, begin, length))
         x = torch.nn.functional.pad(model.embed(tokens), (0, 0, 0, args.rows))
         with torch.no_grad():
-            wanted = maps(model, x, prompt, longest, counts)
+            wanted = maps(model, x, prompt, int(counts.max()), counts)
         asked = place(x, soft[None].expand(len(tokens), -1, -1), prompt)
         got = maps(model, asked, prompt, args.rows, torch.full_like(counts, args.rows))
-        loss = (wanted * ((wanted + 1e-9).log() - (got + 1e-9).log())).sum(-1).mean()
-        for group in optimizer.param_groups:
-            group["lr"] = args.rate * 0.5 * (1 + math.cos(math.pi * step / args.steps))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step % 50 == 0:
-            print(f"judge_q step {step} divergence {loss.item():.4f} {time.time() - began:.0f} s", flush=True)
-        if time.time() - began > args.seconds:
-            print(f"judge_q stopped at step {step}: {args.seconds} s are over", flush=True)
-            break
+        return (wanted * ((wanted + 1e-9).log() - (got + 1e-9).log())).sum(-1).mean(), lambda: ""
+
+    frozen.learn("judge_q", [soft], args, args.steps, divergence)
     frozen.save({"soft_tokens": soft}, args.out)
 
 

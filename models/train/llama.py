@@ -1,7 +1,8 @@
-"""A Llama-family decoder, small and plain: what engine/cpu/forward.cc computes, for training it.
+"""A decoder of the Llama or the Qwen3 family, small and plain: what engine/cpu/forward.cc computes, for training it.
 
 Names of parameters are those of Hugging Face checkpoints, so that export is a cast. Grouped-query attention,
-rotary positions in halves, RMSNorm, SwiGLU, no biases, separate output matrix.
+rotary positions in halves, RMSNorm, SwiGLU, no biases, separate output matrix. Qwen3 also normalises every head's
+queries and keys, before they are rotated.
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ class Shape:
     theta: float = 10000.0
     eps: float = 1e-5
     window: int = 8192
+    family: str = "llama"  # or qwen3
 
 
 def rotation(shape, positions):
@@ -48,6 +50,12 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
         self.v_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
         self.o_proj = nn.Linear(shape.query_heads * shape.head_dim, shape.hidden, bias=False)
+        if shape.family == "qwen3":
+            self.q_norm, self.k_norm = (Norm(shape.head_dim, shape.eps) for _ in range(2))
+
+    def lengths(self, x):
+        """Mean lengths of a head's queries and keys before they are normalised."""
+        return [p(x).unflatten(-1, (-1, self.shape.head_dim)).norm(dim=-1).mean() for p in (self.q_proj, self.k_proj)]
 
     def heads(self, x, cos, sin):
         """q [B][Hq][T][d], k and v [B][Hq][T][d]: a KV head is repeated for its query heads."""
@@ -56,6 +64,8 @@ class Attention(nn.Module):
         q = self.q_proj(x).view(b, t, s.query_heads, s.head_dim).transpose(1, 2)
         k = self.k_proj(x).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2)
         v = self.v_proj(x).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2)
+        if s.family == "qwen3":
+            q, k = self.q_norm(q), self.k_norm(k)
         group = s.query_heads // s.kv_heads
         k = rotate(k, cos, sin).repeat_interleave(group, 1)
         return rotate(q, cos, sin), k, v.repeat_interleave(group, 1)
@@ -78,10 +88,10 @@ class Mlp(nn.Module):
 
 
 class Norm(nn.Module):
-    def __init__(self, shape):
+    def __init__(self, width, eps):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(shape.hidden))
-        self.eps = shape.eps
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
 
     def forward(self, x):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
@@ -90,9 +100,9 @@ class Norm(nn.Module):
 class Block(nn.Module):
     def __init__(self, shape):
         super().__init__()
-        self.input_layernorm = Norm(shape)
+        self.input_layernorm = Norm(shape.hidden, shape.eps)
         self.self_attn = Attention(shape)
-        self.post_attention_layernorm = Norm(shape)
+        self.post_attention_layernorm = Norm(shape.hidden, shape.eps)
         self.mlp = Mlp(shape)
 
     def forward(self, x, cos, sin):
@@ -105,7 +115,7 @@ class Trunk(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = Norm(shape)
+        self.norm = Norm(shape.hidden, shape.eps)
 
 
 class Llama(nn.Module):
@@ -128,6 +138,21 @@ class Llama(nn.Module):
                 weight.copy_(drawn)
         return self
 
+    @torch.no_grad()
+    def take_over(self, weights, ids):
+        """Goes on from a checkpoint's weights. One without norms of queries and keys is taken over too: they start as
+        the mean lengths over `ids` [B][T], so that the model begins nearly as the other one was."""
+        missing = self.load_state_dict(weights, strict=False).missing_keys
+        if not missing:
+            return
+        x = self.embed(ids)
+        cos, sin = rotation(self.shape, torch.arange(ids.shape[1], device=ids.device))
+        for layer in self.model.layers:
+            attention = layer.self_attn
+            for norm, length in zip((attention.q_norm, attention.k_norm), attention.lengths(layer.input_layernorm(x))):
+                norm.weight.fill_(length / math.sqrt(self.shape.head_dim))
+            x = layer(x, cos, sin)
+
     def embed(self, ids):
         return self.model.embed_tokens(ids)
 
@@ -143,8 +168,8 @@ class Llama(nn.Module):
 def config(shape):
     """config.json as transformers and models/hf_config.cc read it."""
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": ["Qwen3ForCausalLM" if shape.family == "qwen3" else "LlamaForCausalLM"],
+        "model_type": shape.family,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.query_heads,
         "num_key_value_heads": shape.kv_heads,
@@ -169,7 +194,7 @@ def shape_of(folder):
     return Shape(vocab=said["vocab_size"], hidden=said["hidden_size"], layers=said["num_hidden_layers"],
                  query_heads=said["num_attention_heads"], kv_heads=said["num_key_value_heads"],
                  head_dim=said["head_dim"], intermediate=said["intermediate_size"], theta=said["rope_theta"],
-                 eps=said["rms_norm_eps"], window=said["max_position_embeddings"])
+                 eps=said["rms_norm_eps"], window=said["max_position_embeddings"], family=said["model_type"])
 
 
 def write(model, folder):

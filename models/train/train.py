@@ -31,7 +31,8 @@ STAGES = [
 ]
 
 
-LONG = 2048  # tokens of a second test, of models that were trained on so long sessions
+# Sessions of each task's test, by their tokens; long ones of models that were trained on so long sessions alone.
+TESTS = {384: 128, 2048: 32, 8192: 8}
 
 
 def stages_of(args):
@@ -59,6 +60,7 @@ def arguments():
     parser.add_argument("--emphasis", default="", help="tasks that have every other shard: a,b")
     parser.add_argument("--shard-batches", type=int, default=48)
     parser.add_argument("--resume", default="", help="a folder that --out named before: goes on from its weights")
+    parser.add_argument("--family", choices=["llama", "qwen3"], default="llama", help="qwen3 goes on from a llama too")
     parser.add_argument("--smoke", action="store_true", help="tiny batches, two steps a stage: does it run?")
     args = parser.parse_args()
     args.stages = stages_of(args)
@@ -107,12 +109,27 @@ def accuracy(model, sets, device, rounded):
     out = {}
     for task, (ids, marks) in sets.items():
         guesses = np.zeros_like(ids)
-        for first in range(0, len(ids), 32):
-            part = torch.from_numpy(ids[first:first + 32].astype(np.int64)).to(device)
-            guesses[first:first + 32, 1:] = shipped(part)[:, :-1].argmax(-1).cpu().numpy()
+        rows = 32 if ids.shape[1] <= 2048 else 4
+        for first in range(0, len(ids), rows):
+            part = torch.from_numpy(ids[first:first + rows].astype(np.int64)).to(device)
+            guesses[first:first + rows, 1:] = shipped(part)[:, :-1].argmax(-1).cpu().numpy()
         out[task] = list(task_data.answers(ids, marks, guesses))
         if task == "tool_schema":
             print("  tool_schema by token of the answer:", task_data.by_token(ids, marks, guesses), flush=True)
+    return out
+
+
+def test_sets(args, scratch):
+    """(ids, marks) by task, or task@tokens for those that are not of the first length."""
+    longest = max(stage["tokens"] for stage in args.stages)
+    out = {}
+    for tokens, sessions in TESTS.items():
+        if tokens > 384 and (args.smoke or tokens > longest):
+            continue
+        for task in TASKS:
+            name = task if tokens == 384 else f"{task}@{tokens}"
+            out[name] = task_data.make(args.kvtwin, f"{scratch}/test-{name}", task, "test", 1,
+                                       8 if args.smoke else sessions, tokens, 4)
     return out
 
 
@@ -187,16 +204,12 @@ def main():
     if args.smoke:
         args.batch_tokens = 4096
     scratch = tempfile.mkdtemp(dir="/dev/shm" if pathlib.Path("/dev/shm").is_dir() else None)
-    sets = {}
-    for task in TASKS:
-        sets[task] = task_data.make(args.kvtwin, f"{scratch}/test-{task}", task, "test", 1,
-                                    8 if args.smoke else 128, 384, 4)
-        if max(stage["tokens"] for stage in args.stages) >= LONG and not args.smoke:
-            sets[f"{task}@{LONG}"] = task_data.make(args.kvtwin, f"{scratch}/long-{task}", task, "test", 1, 32, LONG, 4)
-    model = llama.Llama(llama.Shape()).draw(args.seed).to(args.device)
+    sets = test_sets(args, scratch)
+    model = llama.Llama(llama.Shape(family=args.family)).draw(args.seed).to(args.device)
     if args.resume:
         kept = load_file(f"{args.resume}/model.safetensors")
-        model.load_state_dict({name: value.float() for name, value in kept.items()})
+        some = torch.from_numpy(next(iter(sets.values()))[0][:8].astype(np.int64)).to(args.device)
+        model.take_over({name: value.float() for name, value in kept.items()}, some)
     print(sum(p.numel() for p in model.parameters()), "parameters", flush=True)
     emphasis = args.emphasis.split(",") if args.emphasis else []
     loaders = [task_data.Batches(args.kvtwin, scratch, dict(stage, shard_batches=args.shard_batches), args.seed,

@@ -6,10 +6,8 @@ A gate gives every token of every KV head a beta below 1; attention to it fades 
 must stay right although what the betas add up to, averaged over rows, may not be above the capacity (--cells).
 """
 
-import argparse
 import math
 import tempfile
-import time
 
 import numpy as np
 import torch
@@ -59,50 +57,31 @@ def faded(model, gates, ids):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kvtwin", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--out", required=True)
+    parser = frozen.arguments(batch=24)
     parser.add_argument("--cells", type=int, default=64, help="of a head, that may be held on average")
     parser.add_argument("--capacity", type=float, default=1.0, help="weight of what is held beyond that")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=60, help="stops after so long, whatever the steps")
-    parser.add_argument("--rate", type=float, default=3e-3)
-    parser.add_argument("--batch", type=int, default=24)
-    parser.add_argument("--tokens", type=int, default=384)
     parser.add_argument("--questions", type=int, default=12)
     parser.add_argument("--sessions", type=int, default=1600, help="of each task")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     model = frozen.load(args.model, args.device)
     ids, marks = frozen.sessions(args.kvtwin, tempfile.mkdtemp(), TASKS, "train", 3_000 + args.seed, args.sessions,
                                  args.tokens, args.questions)
     source = torch.Generator().manual_seed(args.seed)
     gates = torch.nn.ModuleList(Gate(model.shape, args.width, source) for _ in range(model.shape.layers)).to(args.device)
-    optimizer = torch.optim.AdamW(gates.parameters(), lr=args.rate, weight_decay=0.0)
-    began = time.time()
-    for step in range(args.steps):
-        first = step * args.batch % (len(ids) - args.batch + 1)
-        inputs, wanted, weights = task_data.to_batch(ids[first:first + args.batch], marks[first:first + args.batch],
-                                                     args.device)
+
+    def loss_of(step):
+        part = frozen.part_of(step, args.batch, len(ids))
+        inputs, wanted, weights = task_data.to_batch(ids[part], marks[part], args.device)
         logits, held = faded(model, gates, inputs)
         each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
         answers = (each * weights.flatten()).sum() / weights.sum()
         above = F.relu(held - args.cells).mean() / args.cells
-        loss = answers + args.capacity * above
-        frozen.schedule(optimizer, args.rate, step, args.steps)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(gates.parameters(), 1.0)
-        optimizer.step()
-        if step % 50 == 0 or step + 1 == args.steps:
-            print(f"trimkv step {step} answers {answers.item():.4f} held {held[..., -1].mean().item():.1f} above "
-                  f"{above.item():.3f} {time.time() - began:.0f} s", flush=True)
-        if time.time() - began > args.seconds:
-            print(f"trimkv stopped at step {step}: {args.seconds} s are over", flush=True)
-            break
+        return answers + args.capacity * above, lambda: (f" answers {answers.item():.4f} held "
+                                                         f"{held[..., -1].mean().item():.1f} above {above.item():.3f}")
+
+    frozen.learn("trimkv", gates.parameters(), args, args.steps, loss_of)
     frozen.save({f"layers.{i}.gate.{name}": value for i, gate in enumerate(gates)
                  for name, value in gate.named_parameters()}, args.out)
 

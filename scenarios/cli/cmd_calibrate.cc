@@ -122,6 +122,7 @@ struct PrecisionArguments {
   CommonArguments common;
   PrecisionRequest request;
   double bits = 2.7;
+  std::string blind = "none";
 };
 
 int run_precision(PrecisionArguments arguments) {
@@ -129,6 +130,13 @@ int run_precision(PrecisionArguments arguments) {
     return complain({"--bits", fmt::format("is {}", arguments.bits), "2 to 4"});
   PrecisionRequest& request = arguments.request;
   request.bits_milli = static_cast<uint32_t>(std::lround(arguments.bits * 1000));
+  if (arguments.blind == "temporal") {
+    request.blind = BlindAxis::kTemporal;
+  } else if (arguments.blind == "semantic") {
+    request.blind = BlindAxis::kSemantic;
+  } else if (arguments.blind != "none") {
+    return complain({"--blind", fmt::format("is \"{}\"", arguments.blind), "none, temporal or semantic"});
+  }
   if (request.rows == 0) return complain({"--rows", "is 0", "1 or more rows that ask"});
   if (request.layers == 0) return complain({"--layers", "is 0", "1 or more layers"});
   return calibrate(arguments.common,
@@ -154,6 +162,7 @@ void add_precision(CLI::App* policy, int* status) {
   command->add_flag("--greedy", arguments->request.greedy, "the paper's allocation instead of the exact one");
   command->add_option("--rows", arguments->request.rows, "last rows of each prompt that ask");
   command->add_option("--layers", arguments->request.layers, "layers that are looked at, evenly spread");
+  command->add_option("--blind", arguments->blind, "temporal or semantic: the map does not see that axis");
   command->callback([=] { *status = run_precision(*arguments); });
 }
 

@@ -21,9 +21,11 @@ namespace {
 struct EvaluateArguments {
   EvaluateRequest request;
   std::string tasks = "multi_key,question_first,old_result,long_list", budgets = "32,64,128", worlds = "cpu",
-              format = "table", shard = "0/1";
-  uint32_t jobs = 1;
+              format = "table", shard = "0/1", jobs = "1";
+  std::vector<uint32_t> processes;
   bool quiet = false;
+
+  bool in_processes() const { return processes != std::vector<uint32_t>{1}; }
 };
 
 bool whole(const std::string& word, uint32_t* to) {
@@ -56,8 +58,16 @@ Result<void> check(EvaluateArguments* arguments) {
                      "cpu or cuda; cuda,cpu takes the first that computes a policy set");
   }
   if (request.batch > 4'096) return mistake("--batch", fmt::format("is {}", request.batch), "1 to 4,096");
-  if (arguments->jobs < 1 || arguments->jobs > 1'024)
-    return mistake("--jobs", fmt::format("is {}", arguments->jobs), "1 to 1,024");
+  for (const std::string& word : split_list(arguments->jobs)) {
+    arguments->processes.push_back(0);
+    if (!whole(word, &arguments->processes.back()) || arguments->processes.back() < 1 ||
+        arguments->processes.back() > 1'024)
+      return mistake("--jobs", fmt::format("\"{}\" is no number of processes", word.substr(0, 40)),
+                     "1 to 1,024");
+  }
+  if (arguments->processes.size() != 1 && arguments->processes.size() != request.worlds.size())
+    return mistake("--jobs", fmt::format("has {} numbers", arguments->processes.size()),
+                   fmt::format("one, or one for each world: {}", request.worlds.size()));
   if (request.scenarios.empty() && request.collect.empty())
     return mistake("SCENARIO", "is missing", "policy sets, or --collect=DIR");
   if (request.questions < 1 || request.questions > 100'000)
@@ -67,7 +77,7 @@ Result<void> check(EvaluateArguments* arguments) {
       !whole(arguments->shard.substr(slash + 1), &request.shards) || request.shard >= request.shards)
     return mistake("--shard", fmt::format("is \"{}\"", arguments->shard.substr(0, 40)),
                    "I/N with I below N, as 0/4");
-  if (arguments->jobs > 1 && request.shards > 1)
+  if (arguments->in_processes() && request.shards > 1)
     return mistake("--jobs", "is given beside --shard", "one of them");
   if (request.out.empty()) return mistake("--out", "is missing", "the folder of the cells");
   return {};
@@ -91,11 +101,12 @@ int run_evaluate(EvaluateArguments arguments) {
                row.task, row.answers.right, row.answers.questions, seconds,
                static_cast<double>(row.tokens_computed) / std::max(seconds, 1e-9));
   };
-  if (arguments.jobs > 1) {
+  if (arguments.in_processes()) {
     const auto said = [&](const std::string& text) {
       if (!arguments.quiet) fmt::print(stderr, "{}", text);
     };
-    const Result<void> ran = evaluate_in_processes(arguments.request, own_program(), arguments.jobs, said);
+    const Result<void> ran =
+        evaluate_in_processes(arguments.request, own_program(), arguments.processes, said);
     if (!ran) return complain(ran.error());
   }
   const Result<std::vector<QualityRow>> rows = evaluate(arguments.request, told);

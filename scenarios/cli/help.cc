@@ -49,7 +49,7 @@ constexpr char kRun[] = R"(Run one scenario and print what happened.
   --no-write            print only, write nothing
   --quiet               no progress on stderr
 
-The result: run.binpb, calls.csv, requests.jsonl and scenario.resolved.textproto. Same inputs, same bytes,
+The result: run.binpb, calls.csv, tools.csv, requests.jsonl and scenario.resolved.textproto. Same inputs, same bytes,
 unless times were measured (--clock=wall).
 )";
 
@@ -142,7 +142,7 @@ constexpr char kEvaluate[] =
   --out=DIR             cells/ has a file per cell; what is there is not computed again. quality.csv, quality.json
   --world=cpu           cuda,cpu: on the GPU what it computes, on the CPU what it does not
   --batch=N             sessions at once, 8; more need a GPU to be worth it. limits and pages grow with it
-  --jobs=N              processes at once; on a GPU too
+  --jobs=N              processes at once; N,M with --world=cuda,cpu: N for what the GPU computes, M beside them for the rest
   --shard=I/N           every N-th cell from the I-th on: run N processes on one DIR, then once more without
   --collect=DIR         cells of another evaluation are rows too; may be repeated, and needs no SCENARIO. One model, and
                         sessions drawn alike; of a cell that is there twice, the one with more questions

@@ -7,7 +7,8 @@
 
 #include "engine/metrics.h"
 #include "engine/metrics_summary.h"
-#include "scenarios/compose_parts.h"
+#include "scenarios/compose_values.h"
+#include "scenarios/evaluate/kept_bytes.h"
 #include "traces/formats.h"
 #include "traces/make_task.h"
 #include "traces/writer.h"
@@ -75,23 +76,6 @@ std::vector<std::string> batch_sets(const EvaluateRequest& request, const Scenar
   if (pages > 0)
     out.push_back(fmt::format("memory.gpu_pages={}", std::max(pages, pages * request.batch / kBatch)));
   return out;
-}
-
-// Bytes of one token of KV, all layers and heads. A page is one head group's.
-double bytes_per_token(const Composed& composed) {
-  const auto groups = static_cast<double>(page_groups(composed.options.engines.front().policies));
-  return groups * static_cast<double>(composed.facts.front().page_bytes) / composed.facts.front().page_tokens;
-}
-
-// Of `cells` that a head keeps, the share that a decode reads, mean over layers.
-double read_share(const Composed& composed, double cells) {
-  const PolicySet& policies = composed.options.engines.front().policies;
-  if (policies.retrieval == "all" || cells == 0) return 1;
-  const double dense =
-      static_cast<double>(std::min(policies.retrieval_spec.layers_dense, composed.llm.layers)) /
-      composed.llm.layers;
-  const double chosen = std::min(1.0, policies.retrieval_spec.budget_tokens / cells);
-  return dense + (1 - dense) * chosen;
 }
 
 }  // namespace
@@ -176,6 +160,22 @@ tl::expected<Scenario, Mistakes> cell_scenario(const EvaluateRequest& request, c
   return load_scenario(cell.scenario, sets);
 }
 
+Result<size_t> first_world(const EvaluateRequest& request) {
+  TaskTraces traces(&request);
+  const Result<std::vector<Cell>> cells = plan_cells(request, &traces);
+  if (!cells) return tl::unexpected<Mistake>(cells.error());
+  const Result<const TaskTrace*> trace = traces.of(cells->front().row.task);
+  if (!trace) return tl::unexpected<Mistake>(trace.error());
+  for (size_t i = 0; i + 1 < request.worlds.size(); ++i) {
+    const tl::expected<Scenario, Mistakes> scenario =
+        cell_scenario(request, cells->front(), **trace, request.worlds[i]);
+    if (!scenario) continue;
+    const tl::expected<Composed, Mistakes> composed = compose(*scenario);
+    if (composed && (request.worlds[i] != "cuda" || check_cuda_world(*scenario, *composed))) return i;
+  }
+  return request.worlds.size() - 1;
+}
+
 Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityRow* row) {
   tl::expected<Composed, Mistakes> composed = compose(scenario);
   if (!composed) return tl::unexpected<Mistake>(joined(composed.error()));
@@ -199,12 +199,8 @@ Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityR
   row->reads_raw = sum.reads_raw, row->reads_effective = sum.reads_effective;
   row->reused = sum.reused_tokens, row->reused_live = sum.reused_live;
   row->tokens_computed = end->tokens_computed, row->samples = end->samples_digest;
-  if (sum.output_tokens > sum.finished) {
-    const double decodes = static_cast<double>(sum.output_tokens - sum.finished);
-    const double cells = static_cast<double>(sum.reads_effective) / decodes;
-    row->kv_bytes_mean = cells * bytes_per_token(*composed);
-    row->kv_read_bytes_mean = row->kv_bytes_mean * read_share(*composed, cells);
-  }
+  const KeptBytes bytes = kept_bytes(scenario, *composed, sum);
+  row->kv_bytes_mean = bytes.kept, row->kv_read_bytes_mean = bytes.read;
   return {};
 }
 

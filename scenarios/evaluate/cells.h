@@ -46,6 +46,10 @@ tl::expected<Scenario, Mistakes> cell_scenario(const EvaluateRequest& request, c
 // Computes a cell: everything of `row` but its name and inputs. Mistakes: the policy set is refused.
 Result<void> run_cell(const Scenario& scenario, const TaskTrace& trace, QualityRow* row);
 
+// The first of the request's worlds that computes its first policy set, so far as can be said without running
+// it; the last if none does. Mistakes: as plan_cells.
+Result<size_t> first_world(const EvaluateRequest& request);
+
 // One mistake for all of them.
 Mistake joined(const Mistakes& mistakes);
 

@@ -8,7 +8,9 @@
 #include <numeric>
 #include <vector>
 
+#include "engine/base/check.h"
 #include "models/textproto.h"
+#include "scenarios/evaluate/cells.h"
 #include "scenarios/sweep/pool.h"
 
 namespace kvtwin {
@@ -16,7 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kShardsEach = 4;  // so many processes one after the other: cells differ in length
+// So many processes one after the other: cells differ in length. On a GPU one: there a process takes longer
+// to start (5 to 12 s on a busy machine) than a cell (half a second).
+size_t shards_each(const EvaluateRequest& request) { return request.worlds.front() == "cuda" ? 1 : 4; }
 
 std::vector<std::string> words_of(const EvaluateRequest& request) {
   std::vector<std::string> out = {"evaluate"};
@@ -34,31 +38,64 @@ std::vector<std::string> words_of(const EvaluateRequest& request) {
   return out;
 }
 
+// The request's policy sets by the world that computes them: as many requests as there are worlds.
+Result<std::vector<EvaluateRequest>> by_world(const EvaluateRequest& request) {
+  std::vector<EvaluateRequest> out(request.worlds.size(), request);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i].scenarios.clear();
+    out[i].worlds = {request.worlds.begin() + static_cast<ptrdiff_t>(i), request.worlds.end()};
+  }
+  for (const std::string& scenario : request.scenarios) {
+    EvaluateRequest one = request;
+    one.scenarios = {scenario};
+    const Result<size_t> world = first_world(one);
+    if (!world) return tl::unexpected<Mistake>(world.error());
+    out[*world].scenarios.push_back(scenario);
+  }
+  return out;
+}
+
+Result<void> add_shards(const EvaluateRequest& request, uint32_t processes, size_t lane,
+                        std::vector<Job>* jobs) {
+  if (request.scenarios.empty()) return {};
+  const Result<size_t> cells = cell_count(request);
+  if (!cells) return tl::unexpected<Mistake>(cells.error());
+  // Budgets and tasks come round in the order of cells: no shard may have the dear ones of all policy sets.
+  size_t shards = std::min<size_t>(*cells, size_t{processes} * shards_each(request));
+  while (std::gcd(shards, *cells) > 1) --shards;
+  const fs::path logs = fs::path(request.out) / "logs";
+  for (size_t i = 0; i < shards; ++i) {
+    Job job{words_of(request), (logs / fmt::format("{}.{}.txt", lane, i)).string(), lane};
+    job.words.push_back(fmt::format("--shard={}/{}", i, shards));
+    jobs->push_back(std::move(job));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> evaluate_in_processes(const EvaluateRequest& request, const std::string& program,
-                                   uint32_t processes, const std::function<void(const std::string&)>& told) {
-  const Result<size_t> cells = cell_count(request);
-  if (!cells) return tl::unexpected<Mistake>(cells.error());
-  const fs::path logs = fs::path(request.out) / "logs";
+                                   const std::vector<uint32_t>& processes,
+                                   const std::function<void(const std::string&)>& told) {
+  KVT_CHECK(processes.size() == 1 || processes.size() == request.worlds.size());
   std::error_code failed;
-  fs::create_directories(logs, failed);
+  fs::create_directories(fs::path(request.out) / "logs", failed);
   if (failed) return mistake(request.out, "cannot be made: " + failed.message(), "choose another --out");
-  // Several cells a process: a GPU's context takes longer than a cell does on it.
-  // Budgets and tasks come round in the order of cells: no shard may have the dear ones of all policy sets.
-  size_t shards = std::min<size_t>(*cells, size_t{processes} * kShardsEach);
-  while (std::gcd(shards, *cells) > 1) --shards;
+  std::vector<EvaluateRequest> lanes = {request};
+  if (processes.size() > 1) {
+    Result<std::vector<EvaluateRequest>> parts = by_world(request);
+    if (!parts) return tl::unexpected<Mistake>(parts.error());
+    lanes = std::move(*parts);
+  }
   std::vector<Job> jobs;
-  for (size_t i = 0; i < shards; ++i) {
-    Job job{words_of(request), (logs / fmt::format("{}.txt", i)).string()};
-    job.words.push_back(fmt::format("--shard={}/{}", i, shards));
-    jobs.push_back(std::move(job));
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    if (Result<void> ok = add_shards(lanes[lane], processes[lane], lane, &jobs); !ok) return ok;
   }
   return run_jobs(program, jobs, processes, [&](const JobEnd& end) {
     const Result<std::string> text = read_text_file(jobs[end.job].errors);
     if (text && !text->empty()) told(*text);
     if (end.status != 0)
-      told(fmt::format("shard {} of {} ended with status {}\n", end.job, shards, end.status));
+      told(fmt::format("shard {} of {} ended with status {}\n", end.job, jobs.size(), end.status));
     return true;
   });
 }

@@ -127,7 +127,9 @@ class Answer {
     for (const Candidate& c : plan_.candidates) {
       if (c.refused.empty() && (most == nullptr || c.held.load > most->held.load)) most = &c;
     }
-    if (most != nullptr)
+    if (most != nullptr && most->held.load <= 0)
+      print("None holds even {}.\n", load_text(spec_, spec_.load.low));
+    else if (most != nullptr)
       print("The most is {} by {}; {}.\n", load_text(spec_, most->held.load), most->name,
             broken_text(spec_, *most));
   }
@@ -218,6 +220,16 @@ std::string cause_of(const Slo& slo, const LoadRun& run) {
     const char* words;
     bool of_first, of_later;
   };
+  if (const double all = figure(run, "session_makespan_mean_ms");
+      slo.figure.starts_with("session_makespan")) {
+    // Sessions wait for their own tools and people, whoever serves their calls.
+    const double own = all > 0 ? 1 - figure(run, "session_served_mean_ms") / all : 0;
+    if (own > 0.5)
+      return fmt::format(
+          "tools and thinking of the sessions themselves ({:.0f} % of that time; "
+          "session_served is without them)",
+          100 * own);
+  }
   constexpr std::array<Part, 6> kParts{
       {{"time_queue_s", "queueing", true, false},
        {"time_transfer_s", "copies of KV between memories", true, true},

@@ -10,7 +10,9 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <map>
+#include <optional>
 
 namespace kvtwin {
 namespace {
@@ -37,18 +39,52 @@ pid_t start(const std::string& program, const Job& job) {
   return child;
 }
 
+// Which job may start next: the first of a lane that has room.
+class Lanes {
+ public:
+  Lanes(const std::vector<Job>& jobs, const std::vector<uint32_t>& at_once) : jobs_(jobs) {
+    for (const uint32_t room : at_once) lanes_.push_back({room, {}});
+    for (size_t job = 0; job < jobs.size(); ++job) lanes_.at(jobs[job].lane).waiting.push_back(job);
+  }
+  bool all_started() const { return started_ == jobs_.size(); }
+  std::optional<size_t> next() const {
+    for (const Lane& lane : lanes_) {
+      if (lane.room > 0 && !lane.waiting.empty()) return lane.waiting.front();
+    }
+    return std::nullopt;
+  }
+  void started(size_t job) {
+    Lane& lane = lanes_.at(jobs_[job].lane);
+    lane.waiting.pop_front();
+    --lane.room;
+    ++started_;
+  }
+  void ended(size_t job) { ++lanes_.at(jobs_[job].lane).room; }
+
+ private:
+  struct Lane {
+    uint32_t room = 0;
+    std::deque<size_t> waiting;
+  };
+  const std::vector<Job>& jobs_;
+  std::vector<Lane> lanes_;
+  size_t started_ = 0;
+};
+
 }  // namespace
 
-Result<void> run_jobs(const std::string& program, const std::vector<Job>& jobs, uint32_t at_once,
-                      const std::function<bool(const JobEnd&)>& ended) {
+Result<void> run_jobs(const std::string& program, const std::vector<Job>& jobs,
+                      const std::vector<uint32_t>& at_once, const std::function<bool(const JobEnd&)>& ended) {
   std::map<pid_t, size_t> running;
-  size_t next = 0;
+  Lanes lanes(jobs, at_once);
   bool go_on = true;
-  while ((go_on && next < jobs.size()) || !running.empty()) {
-    if (go_on && next < jobs.size() && running.size() < at_once) {
-      const pid_t child = start(program, jobs[next]);
+  while ((go_on && !lanes.all_started()) || !running.empty()) {
+    const std::optional<size_t> next = go_on ? lanes.next() : std::nullopt;
+    if (next) {
+      const pid_t child = start(program, jobs[*next]);
       if (child > 0) {
-        running[child] = next++;
+        running[child] = *next;
+        lanes.started(*next);
         continue;
       }
       if (running.empty())
@@ -62,6 +98,7 @@ Result<void> run_jobs(const std::string& program, const std::vector<Job>& jobs, 
     if (found == running.end()) continue;
     const size_t job = found->second;
     running.erase(found);
+    lanes.ended(job);
     go_on = ended({job, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)}) && go_on;
   }
   return {};

@@ -103,7 +103,12 @@ const char* name_of(PointState state) {
 Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::string& dir, const Warn& warn) {
   const Result<std::vector<SweepPoint>> points = sweep_points(spec.axes, spec.sampling);
   if (!points) return tl::unexpected<Mistake>(points.error());
-  return plan_points(spec, *points, dir, warn);
+  Result<std::vector<SweepRow>> rows = plan_points(spec, *points, dir, warn);
+  // A field that nobody knows, say: nothing will ever run, so nothing is written either.
+  if (rows && !rows->empty() &&
+      std::all_of(rows->begin(), rows->end(), [](const SweepRow& row) { return row.key.empty(); }))
+    return mistake(spec.scenario, "no point can run: " + rows->front().error, "change what they share");
+  return rows;
 }
 
 Result<std::vector<SweepRow>> plan_points(const SweepSpec& spec, const std::vector<SweepPoint>& points,
@@ -167,7 +172,7 @@ Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const Swee
     of_key.push_back(row.point);
   }
   std::optional<Mistake> environment;
-  Result<void> ran = run_jobs(how.program, jobs, how.at_once, [&](const JobEnd& end) {
+  Result<void> ran = run_jobs(how.program, jobs, {how.at_once}, [&](const JobEnd& end) {
     const std::vector<size_t>& of_key = same[keys[end.job]];
     SweepRow& first = (*rows)[of_key.front()];
     take_end(dir, end.status, &first);

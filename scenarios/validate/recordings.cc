@@ -48,7 +48,7 @@ Result<void> run_apart(const std::string& scenario, const std::vector<std::strin
   job.errors = errors;
   int status = 0;
   if (auto ok =
-          run_jobs(own_program(), {job}, 1, [&](const JobEnd& end) { return (status = end.status) == 0; });
+          run_jobs(own_program(), {job}, {1}, [&](const JobEnd& end) { return (status = end.status) == 0; });
       !ok)
     return ok;
   if (status == 0) return {};

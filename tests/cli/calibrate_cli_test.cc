@@ -167,6 +167,21 @@ TEST_CASE("calibrate cli: precision finds a tag map that a scenario can name") {
   CHECK(all.out.find("2 bits: 0.0 % of the tokens") != std::string::npos);
   const Outcome none = run_kvtwin(folder, words({"--bits=2", "--out=" + folder.file("none.textproto")}));
   CHECK(none.out.find("2 bits: 100.0 % of the tokens") != std::string::npos);
+  // A map that does not see an axis: alike along it.
+  const auto bits = [&](const std::string& blind) {
+    const Outcome done = run_kvtwin(folder, words({"--bits=3", "--blind=" + blind}));
+    REQUIRE_MESSAGE(done.status == 0, done.err);
+    std::vector<bool> out(56, false);
+    for (const double tag : list_of(done.out, "four_bit_tags")) out.at(static_cast<size_t>(tag)) = true;
+    CHECK(list_of(done.out, "demote_order").size() == 56);
+    return out;
+  };
+  const std::vector<bool> no_time = bits("temporal"), no_meaning = bits("semantic");
+  for (size_t tag = 0; tag < 56; ++tag) {
+    CHECK(no_time[tag] == no_time[tag % 14]);
+    CHECK(no_meaning[tag] == no_meaning[tag - tag % 7]);
+  }
+  CHECK(bits("none") != no_meaning);
   const Outcome ran =
       run_kvtwin(folder, simulate({"--set=policies.precision=triaxial", "--set=memory.page_tokens=32",
                                    "--set=policies.precision_options.ageing=forecast",
@@ -318,6 +333,7 @@ TEST_CASE("calibrate and inspect cli: mistakes name what would be right") {
       {calibrate("precision", {"--set=policies.precision_options.group=48"}),
        "group is 48, heads of llama-4x256 are 64"},
       {calibrate("precision", {"--bits=5"}), "--bits: is 5; 2 to 4"},
+      {calibrate("precision", {"--blind=modal"}), "--blind: is \"modal\"; none, temporal or semantic"},
       {calibrate("retrieval", {}), "policies.retrieval: retrieval all chooses no pages"},
       {calibrate("retrieval", {"--set=policies.retrieval=freekv", "--set=memory.page_tokens=32"}),
        "no context has more to choose from than 32 pages"},

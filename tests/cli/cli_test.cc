@@ -132,7 +132,7 @@ TEST_CASE("cli: the same run twice leaves identical bytes, and its log replays t
     CHECK(Folder::read_any(entry.path()).find(scratch.path()) == std::string::npos);
     ++files;
   }
-  CHECK(files == 7);
+  CHECK(files == 8);
   const auto trace =
       kvtwin::testing::read_perfetto(Folder::read_any(scratch.file("a/timeline.perfetto-trace")));
   for (const std::string& wrong : trace.wrong) CHECK_MESSAGE(false, wrong);

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
@@ -92,6 +94,13 @@ TEST_CASE(
   }
   CHECK(number(rows, "snapkv multi_key", "accuracy_low") > number(rows, "random multi_key", "accuracy_high"));
 
+  // A scorer that kept at random under another's name would be caught.
+  for (const std::string name :
+       {"snapkv multi_key", "judge_q multi_key", "judge_q old_result", "snapkv old_result"}) {
+    const std::string task = name.substr(name.find(' '));
+    CHECK(number(stored, name, "accuracy") > number(rows, "random" + task, "accuracy_high"));
+  }
+
   SUBCASE("what is there is not computed again") {
     const Outcome again = run_kvtwin(folder, words);
     CHECK(again.status == 0);
@@ -128,6 +137,64 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
     CHECK(number(rows, "adakv needle", "kv_bytes_mean") ==
           doctest::Approx(number(rows, "adakv needle", "kv_share") *
                           number(rows, "full needle", "kv_bytes_mean")));
+  }
+  SUBCASE("bytes count what lies in two formats, and what is exact beside packed pages") {
+    const std::vector<std::string> few = {
+        "--tasks=newest_result",         "--questions=2", "--per-session=2", "--tokens=512",
+        "--out=" + folder.file("bytes"), "--format=csv",  "--quiet"};
+    const Outcome done =
+        run_kvtwin(folder, evaluate({"full", "int4", "kivi", "triaxial_newest", "int2"}, few));
+    REQUIRE_MESSAGE(done.status == 0, done.err);
+    const Rows rows = rows_of(done.out);
+    const auto bytes = [&](const std::string& policy) {
+      return number(rows, policy + " newest_result", "kv_bytes_mean");
+    };
+    // Per head and token 256 bytes exact, 80 in 4 bits, 48 in 2 (METHODS 4.3); KIVI keeps 32 tokens exact.
+    CHECK(bytes("int4") == doctest::Approx(bytes("full") * 80 / 256));
+    CHECK(bytes("kivi") == doctest::Approx(bytes("full") * 48 / 256 + 32 * 24 * 256));
+    CHECK(bytes("int2") >= bytes("full") * 48 / 256);
+    CHECK(bytes("int2") < bytes("triaxial_newest"));
+    CHECK(bytes("triaxial_newest") < bytes("int4"));
+  }
+  SUBCASE("each world has processes of its own") {
+    std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
+    words.insert(words.end(), {"--out=" + folder.file("lanes"), "--world=cuda,cpu", "--jobs=1,2"});
+    const Outcome done = run_kvtwin(folder, words);
+    REQUIRE_MESSAGE(done.status == 0, done.err);
+    const Rows lanes = rows_of(folder.read("lanes/quality.csv")),
+               whole = rows_of(folder.read("whole/quality.csv"));
+    REQUIRE(lanes.size() == whole.size());
+    for (const auto& [cell, row] : lanes) {
+      CAPTURE(cell);
+      CHECK(row.at("answered") == row.at("questions"));
+      // Without a GPU everything is the CPU's.
+      if (row.at("world") == "cpu") CHECK(row.at("samples") == whole.at(cell).at("samples"));
+    }
+  }
+  SUBCASE("of a checkpoint's folder only the checkpoint counts") {
+    namespace fs = std::filesystem;
+    const fs::path copy = folder.file("copy");
+    fs::create_directories(copy / "quality");
+    fs::create_directories(copy / "tiny");
+    const fs::path source = KVTWIN_SOURCE_DIR;
+    fs::copy(source / "scenarios/quality/full.textproto", copy / "full.textproto");
+    for (const char* name : {"config.json", "model.safetensors"})
+      fs::copy(source / "models/tiny/tasks-6x256" / name, copy / "tiny" / name);
+    const auto inputs = [&](const std::string& out) {
+      const Outcome done =
+          run_kvtwin(folder, {"evaluate", (copy / "full.textproto").string(), "--tasks=needle",
+                              "--questions=2", "--tokens=128",
+                              "--set=model.name=" + (source / "models/tiny/tasks-6x256.textproto").string(),
+                              "--set=cpu.checkpoint=" + (copy / "tiny").string(), "--out=" + folder.file(out),
+                              "--format=csv", "--quiet"});
+      REQUIRE_MESSAGE(done.status == 0, done.err);
+      return rows_of(done.out).at("full needle").at("inputs");
+    };
+    const std::string before = inputs("before");
+    folder.write("copy/tiny/judge_q.safetensors", "learned since");
+    CHECK(inputs("after") == before);
+    std::ofstream(copy / "tiny/config.json", std::ios::app) << " ";
+    CHECK(inputs("changed") != before);
   }
   SUBCASE("and so do processes, a batch, and folders that are collected") {
     std::vector<std::string> words = evaluate({"full", "knorm"}, cells);
@@ -168,6 +235,8 @@ TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is
   says({"--tasks=needle"}, "--out: is missing");
   says({out, "--world=sim"}, "\"sim\" computes no values");
   says({out, "--jobs=2", "--shard=0/2"}, "beside --shard");
+  says({out, "--jobs=2,3"}, "--jobs: has 2 numbers; one, or one for each world: 1");
+  says({out, "--jobs=0"}, "\"0\" is no number of processes");
   says({out, "--batch=9999"}, "1 to 4,096");
   says({out, "--tasks=needle", "--questions=2", "--collect=" + folder.file("nowhere")}, "has no cells");
   says({out, "--tokens=20"}, "96 to 8192");

@@ -106,6 +106,12 @@ TEST_CASE("plan: refuses what nobody measured, and says what is wrong") {
       plan({"--slo=ttft_p90<1us", "--load=replay.population=1..4", "--need=2", "--allow-roofline"});
   CHECK(none.status == 1);
   CHECK(none.out.find("No candidate holds population = 2") != std::string::npos);
+  CHECK(none.out.find("None holds even 1.") != std::string::npos);
+  // What sessions do between their calls is nobody's fault here.
+  const Outcome sessions =
+      plan({"--slo=session_p90<1s", "--load=replay.population=1..4", "--need=2", "--allow-roofline",
+            "--set=replay.tool_scale=1", "--set=replay.think_cap_s=600"});
+  CHECK(sessions.out.find("breaks at 1: tools and thinking of the sessions themselves") != std::string::npos);
   CHECK(plan({"--slo=ttft_p90<1", "--load=replay.population=1..4", "--need=1"}).said("1 has no unit"));
   CHECK(plan({"--slo=tfft_p90<1s", "--load=replay.population=1..4", "--need=1"}).status == 2);
   CHECK(plan({"--slo=ttft_p90<1s", "--load=replay.population", "--need=1"}).said("is no FIELD=LOW..HIGH"));

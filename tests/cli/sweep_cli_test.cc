@@ -149,6 +149,15 @@ TEST_CASE("sweep: a wrong point and a point that cannot run are rows with their 
   CHECK(std::string(rows[2]["error"]).find("\"none\" is no value of limits.calls_max") != std::string::npos);
 }
 
+TEST_CASE("sweep: where no point can ever run, that is said, and nothing is written") {
+  Folder folder;
+  const Outcome out = run_kvtwin(folder, words_of(folder, {"--vary=limits.calls_mx=4,8"}));
+  CHECK(out.status == 2);
+  CHECK(out.said("no point can run"));
+  CHECK(out.said("did you mean \"calls_max\"?"));
+  CHECK(!folder.has("s"));
+}
+
 TEST_CASE("sweep: damaged results are said and made again; a damaged index too") {
   Folder folder;
   const std::vector<std::string> words = words_of(folder, {"--vary=limits.calls_max=4,8", "--format=jsonl"});

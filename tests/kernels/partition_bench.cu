@@ -71,8 +71,8 @@ double off(const DecodeCase& c, const std::vector<__nv_bfloat16>& got) {
   const auto expected = c.out.read();
   double worst = 0;
   for (size_t i = 0; i < got.size(); ++i) {
-    const double difference = static_cast<double>(__bfloat162float(got[i])) -
-                              static_cast<double>(__bfloat162float(expected[i]));
+    const double difference =
+        static_cast<double>(__bfloat162float(got[i])) - static_cast<double>(__bfloat162float(expected[i]));
     worst = std::isnan(difference) ? INFINITY : std::max(worst, std::abs(difference));
   }
   return worst;
@@ -99,13 +99,12 @@ void shapes(benchmark::internal::Benchmark* b) {
   b->Args({1, 32768})->Args({8, 32768})->Args({32, 8192})->Args({32, 32768});
   b->UseManualTime()->Iterations(9)->Unit(benchmark::kMicrosecond);
 }
-#define KVT_PARTITIONS(lengths)                                                                        \
-  BENCHMARK_CAPTURE(own, lengths, lengths)->Apply(shapes);                                             \
-  BENCHMARK_CAPTURE(partition, uniform_##lengths, PartitionKind::kUniform, lengths)->Apply(shapes);    \
-  BENCHMARK_CAPTURE(partition, flash_decoding_##lengths, PartitionKind::kFlashDecoding, lengths)       \
-      ->Apply(shapes);                                                                                 \
-  BENCHMARK_CAPTURE(partition, flashinfer_##lengths, PartitionKind::kFlashInfer, lengths)              \
-      ->Apply(shapes);                                                                                 \
+#define KVT_PARTITIONS(lengths)                                                                           \
+  BENCHMARK_CAPTURE(own, lengths, lengths)->Apply(shapes);                                                \
+  BENCHMARK_CAPTURE(partition, uniform_##lengths, PartitionKind::kUniform, lengths)->Apply(shapes);       \
+  BENCHMARK_CAPTURE(partition, flash_decoding_##lengths, PartitionKind::kFlashDecoding, lengths)          \
+      ->Apply(shapes);                                                                                    \
+  BENCHMARK_CAPTURE(partition, flashinfer_##lengths, PartitionKind::kFlashInfer, lengths)->Apply(shapes); \
   BENCHMARK_CAPTURE(partition, aot_##lengths, PartitionKind::kAotShares, lengths)->Apply(shapes)
 KVT_PARTITIONS(uniform);
 KVT_PARTITIONS(one_hot);

@@ -141,7 +141,8 @@ TEST_CASE("F-4 recall_pages and copy_recalled: every byte of what is asked for, 
         KVT_CUDA(recall_pages({p.host, device(spread), list.get(), many.get(), 17 * ctas, true}, nullptr));
         CHECK(spread.read() == want);
         const DeviceArray<uint16_t> burst(Bits(p.gpu.size(), kPoison));
-        KVT_CUDA(recall_pages({p.host, device(burst), list.get(), many.get(), 17 * ctas, true, 3000}, nullptr));
+        KVT_CUDA(
+            recall_pages({p.host, device(burst), list.get(), many.get(), 17 * ctas, true, 3000}, nullptr));
         CHECK(burst.read() == want);
       }
       const DeviceArray<uint16_t> pool(Bits(p.gpu.size(), kPoison));

@@ -33,6 +33,14 @@ cp "$root/tests/reports/data/"*.json "$here/evidence"
 "$kvtwin" report "$here/tier" --out="$here/tier.html"
 "$node" "$root/reports/web/look.mjs" "$here/tier.html" --sections=transfers --plots='compute and copies,bytes moved,copies beside steps,pages by tier' --stacks='compute and copies,pages by tier,Attribution'
 
+# One call; and none, since none fits: plots say so.
+"$kvtwin" run "$small" --set=replay.calls_max=1 --out="$here/one" --quiet > /dev/null
+"$kvtwin" report "$here/one" --out="$here/one.html"
+"$node" "$root/reports/web/look.mjs" "$here/one.html"
+"$kvtwin" run "$small" --set=replay.sessions_max=2 --set=memory.gpu_pages=64 --set=replay.oversized=reject --out="$here/none" --quiet > /dev/null
+"$kvtwin" report "$here/none" --out="$here/none.html"
+"$node" "$root/reports/web/look.mjs" "$here/none.html" --nothing-is-fine
+
 # 82 replicas of 617 calls: 50,594.
 "$kvtwin" run "$small" --set=replay.replicas=82 --set=limits.calls_max=64 --out="$here/large" --quiet > /dev/null
 "$kvtwin" report "$here/large" --out="$here/large.html"

@@ -70,8 +70,8 @@ TEST_CASE("report: tools.csv read back: tools of sessions that have calls, in se
   REQUIRE_MESSAGE(tools, tools.error().text());
   CHECK(tools->released_s == std::vector<double>{4, 6});
   CHECK(tools->taken_s == std::vector<float>{0.5f, 3});
-  CHECK(tools->agent == std::vector<uint32_t>{2, 0});
-  CHECK(tools->inner == std::vector<uint32_t>{0, 1});
+  CHECK(tools->agent == std::vector<uint16_t>{2, 0});
+  CHECK(tools->inner == std::vector<uint8_t>{0, 1});
   CHECK(tools->session == std::vector<uint32_t>{1, 0});
   CHECK(read_tools(head + rows, "tools.csv", *calls, 1)->count() == 1);
   const auto said = [&](const std::string& text) {

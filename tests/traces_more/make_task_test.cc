@@ -166,6 +166,34 @@ TEST_CASE("make_task: the same options give the same bytes, the splits and seeds
   }
 }
 
+TEST_CASE("make_task: asked_again asks for what was asked before, and \"mixed\" has none of it") {
+  const auto questions = [](const v1::Session& session) {
+    std::vector<uint32_t> keys;
+    for (const v1::Span& span : session.arena()) {
+      if (span.role() == v1::USER && span.token_ids_size() == 3 && span.token_ids(1) == kAsk)
+        keys.push_back(span.token_ids(2));
+    }
+    return keys;
+  };
+  uint32_t others = 0;
+  for (const v1::Session& session : made({.task = "asked_again", .sessions = 20, .seed = 1}).sessions) {
+    const std::vector<uint32_t> keys = questions(session);
+    REQUIRE(keys.size() > 3);
+    for (size_t i = 3; i < keys.size(); ++i) CHECK((keys[i] == keys[0] || keys[i] == keys[1]));
+  }
+  for (const v1::Session& session : made({.task = "old_result", .sessions = 20, .seed = 1}).sessions) {
+    const std::vector<uint32_t> keys = questions(session);
+    for (size_t i = 3; i < keys.size(); ++i) others += keys[i] != keys[0] && keys[i] != keys[1];
+  }
+  CHECK(others > 10);
+  // Ten tasks: the eleventh session is the first one's task again.
+  const Kept mixed = made({.task = "mixed", .sessions = 11, .seed = 1});
+  for (const v1::Node& node : mixed.sessions.back().nodes()) {
+    for (const v1::Extra& extra : node.extras())
+      CHECK(extra.value_json().find("asked_again") == std::string::npos);
+  }
+}
+
 TEST_CASE("make_task: roles, tools and turns are the trace's") {
   const Kept kept = made({.task = "old_result", .sessions = 5, .seed = 1});
   for (const v1::Session& session : kept.sessions) {

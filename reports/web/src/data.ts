@@ -19,7 +19,7 @@ export interface CallColumns {
   output: string;
   reused: string;
   session: string; // index of sessions
-  agent?: string; // uint32, of the session; 0 the first
+  agent?: string; // uint16, of the session; 0 the first
 }
 
 // What sessions did between calls; one value per tool.
@@ -27,9 +27,9 @@ export interface ToolColumns {
   count: number;
   released_s: string; // float64
   taken_s: string; // float32
-  agent: string; // uint32, like the next ones
-  inner: string; // 1: an agent whose calls nobody recorded
-  session: string;
+  agent: string; // uint16
+  inner: string; // uint8; 1: an agent whose calls nobody recorded
+  session: string; // uint32
 }
 
 // Of ranked tokens, 0 to 1, by layer * kv_heads + head.
@@ -147,7 +147,7 @@ export interface Calls {
   output: Uint32Array;
   reused: Uint32Array;
   session: Uint32Array;
-  agent: Uint32Array;
+  agent: Uint16Array;
   tools: Tools;
 }
 
@@ -155,8 +155,8 @@ export interface Tools {
   count: number;
   released: Float64Array;
   taken: Float32Array;
-  agent: Uint32Array;
-  inner: Uint32Array;
+  agent: Uint16Array;
+  inner: Uint8Array;
   session: Uint32Array;
 }
 
@@ -172,8 +172,8 @@ function unpackTools(columns: ToolColumns | undefined): Tools {
     count: columns?.count ?? 0,
     released: new Float64Array(bytes(columns?.released_s ?? "")),
     taken: new Float32Array(bytes(columns?.taken_s ?? "")),
-    agent: new Uint32Array(bytes(columns?.agent ?? "")),
-    inner: new Uint32Array(bytes(columns?.inner ?? "")),
+    agent: new Uint16Array(bytes(columns?.agent ?? "")),
+    inner: new Uint8Array(bytes(columns?.inner ?? "")),
     session: new Uint32Array(bytes(columns?.session ?? "")),
   };
 }
@@ -190,7 +190,7 @@ export function unpack(run: Run): Calls {
     output: new Uint32Array(bytes(columns.output)),
     reused: new Uint32Array(bytes(columns.reused)),
     session: new Uint32Array(bytes(columns.session)),
-    agent: columns.agent ? new Uint32Array(bytes(columns.agent)) : new Uint32Array(columns.count),
+    agent: columns.agent ? new Uint16Array(bytes(columns.agent)) : new Uint16Array(columns.count),
     tools: unpackTools(run.tools),
   };
 }

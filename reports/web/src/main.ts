@@ -1,7 +1,7 @@
 import { BarChart, CustomChart, HeatmapChart, LineChart, ParallelChart, ScatterChart } from "echarts/charts";
 import {
-  DataZoomComponent, GridComponent, LegendComponent, ParallelComponent, TooltipComponent,
-  VisualMapComponent,
+  DataZoomComponent, GridComponent, LegendComponent, ParallelComponent, TitleComponent,
+  TooltipComponent, VisualMapComponent,
 } from "echarts/components";
 import * as echarts from "echarts/core";
 import { CanvasRenderer } from "echarts/renderers";
@@ -19,7 +19,8 @@ import { transfers } from "./transfers.js";
 
 echarts.use([
   BarChart, CanvasRenderer, CustomChart, DataZoomComponent, GridComponent, HeatmapChart, LegendComponent,
-  LineChart, ParallelChart, ParallelComponent, ScatterChart, TooltipComponent, VisualMapComponent,
+  LineChart, ParallelChart, ParallelComponent, ScatterChart, TitleComponent, TooltipComponent,
+  VisualMapComponent,
 ]);
 
 function provenance(report: Report): void {

@@ -36,12 +36,18 @@ function axis<T extends object>(one: T): T {
   };
 }
 
+const kNothing = "Nothing to draw: no finished call says this.";
+
 function draw(chart: ECharts, option: () => EChartsCoreOption): void {
   const all: EChartsCoreOption = { ...base(), ...option() };
   for (const name of ["xAxis", "yAxis", "parallelAxis"]) {
     const here = all[name];
     if (Array.isArray(here)) all[name] = here.map((one: object) => axis(one));
     else if (here) all[name] = axis(here as object);
+  }
+  const series = all["series"];
+  if (Array.isArray(series) && series.every((one: { data?: unknown[] }) => (one.data ?? []).length === 0)) {
+    all["title"] = { text: kNothing, left: "center", top: "middle", textStyle: { color: dark ? "#a0a0a0" : "#666666", fontSize: 14, fontWeight: "normal" } };
   }
   chart.setOption(all, { notMerge: true });
 }
@@ -158,7 +164,7 @@ export function choose(into: HTMLElement, label: string, options: string[], chan
 
 // 0.0803 -> "8.03 %".
 export function share(value: number | string | undefined): string {
-  return typeof value === "number" && Number.isFinite(value) ? `${number(100 * value, 3)} %` : "–";
+  return typeof value === "number" && Number.isFinite(value) ? `${number(100 * value, 3)}\u00a0%` : "–";
 }
 
 export function number(value: number | string | undefined, digits = 4): string {

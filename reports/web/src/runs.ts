@@ -124,6 +124,8 @@ function distribution(values: Float64Array | undefined): [number, number][] {
   if (!values || values.length === 0) return [];
   const out: [number, number][] = [];
   const steps = Math.min(values.length, 400);
+  // A line needs two points: all of the only call.
+  if (values.length === 1) return [[values[0] ?? 0, 0], [values[0] ?? 0, 1]];
   for (let i = 0; i < steps; ++i) {
     const share = steps === 1 ? 1 : i / (steps - 1);
     const value = quantile(values, Math.max(share, 1 / values.length));
@@ -213,7 +215,7 @@ export function attribution(runs: Run[]): void {
     grid: { left: 160, right: 24, top: 40, bottom: 40 },
     xAxis: { type: "value", max: 100, name: "%" },
     yAxis: { type: "category", data: runs.map((run) => run.name), inverse: true },
-    series: kTimes.map((time) => ({
+    series: runs.every((run) => Number(run.summary["time_latency_s"] ?? 0) <= 0) ? [] : kTimes.map((time) => ({
       name: time,
       type: "bar",
       stack: "all",

@@ -6,7 +6,7 @@ import type { Evidence, Figure, Statistics, Validation, ValidatedScenario } from
 import { errorBar, kEncode } from "./error_bars.js";
 import { choose, colours, number, plot, section, table } from "./page.js";
 
-const percent = (value: number | null) => (value === null ? "–" : `${value.toFixed(2)} %`);
+const percent = (value: number | null) => (value === null ? "–" : `${value.toFixed(2)}\u00a0%`);
 const statistics = (s: Statistics | undefined) => (s && s.count > 0 ? [number(s.count), percent(s.median_percent), percent(s.p95_percent), percent(s.mean_percent)] : ["0", "–", "–", "–"]);
 
 // Figures whose difference is relative: of what was measured, in percent.
