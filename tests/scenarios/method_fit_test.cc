@@ -64,7 +64,7 @@ TEST_CASE("method fit: pages behind attention bound a step, and are not added to
   std::vector<MethodSample> samples = steps(300);
   for (size_t i = 0; i < samples.size(); ++i) {
     // Hidden in one half of the steps, all that is waited for in the other.
-    const double pages = i % 2 == 0 ? 100 : 20000;
+    const double pages = i % 2 == 0 ? 40.0 + 20.0 * static_cast<double>(i % 7) : 20000;
     at(samples[i].counts, MethodTerm::kPageNext) = at(samples[i].counts, MethodTerm::kPageBeside) = pages;
     samples[i].measured = std::max(samples[i].measured, pages * 2.5);
   }
