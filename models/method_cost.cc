@@ -18,6 +18,7 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "million pairs with history",
                                               "million pairs of chunks",
                                               "million pairs over a ring's end",
+                                              "million pairs of such rows with history",
                                               "compression",
                                               "thousand cells held",
                                               "prompt complete",
@@ -26,21 +27,18 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "thousand tokens chosen from",
                                               "16 tokens filled",
                                               "16 tokens of a head before attention",
+                                              "16 tokens of a head before attention beside chunks",
                                               "16 tokens of a head behind attention",
-                                              "16 tokens of a head beside a step"};
+                                              "16 tokens of a head beside a step",
+                                              "first step"};
 
 constexpr double kThousand = 1e3, kMillion = 1e6;
 
 bool compresses(MethodTerm term) { return term == MethodTerm::kCompression || term == MethodTerm::kHeld; }
 
-// Prices by term; a name that is no term was refused when the file was read (measured_device.cc).
 MethodCounts prices_of(const MeasuredMethod& method) {
   MethodCounts out{};
-  for (const MeasuredMethod::Term& term : method.terms) {
-    for (size_t i = 0; i < kMethodTerms; ++i) {
-      if (term.of == kNames[i]) out[i] = term.us;
-    }
-  }
+  for (size_t i = 0; i < kMethodTerms; ++i) out[i] = price_of(method, static_cast<MethodTerm>(i));
   return out;
 }
 
@@ -48,6 +46,13 @@ MethodCounts prices_of(const MeasuredMethod& method) {
 
 bool is_method_term(std::string_view name) {
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+double price_of(const MeasuredMethod& method, MethodTerm term) {
+  for (const MeasuredMethod::Term& one : method.terms) {
+    if (one.of == name_of(term)) return one.us;
+  }
+  return 0;
 }
 
 const char* name_of(MethodTerm term) { return kNames[static_cast<size_t>(term)]; }
@@ -66,8 +71,10 @@ MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells) {
     at(MethodTerm::kChunkTokens) += rows / kThousand;
     at(MethodTerm::kHistory) += history;
     at(MethodTerm::kOwn) += own;
-    if (ring_cells > 0 && chunk.context + chunk.tokens > ring_cells)
-      at(MethodTerm::kWrapped) += history + own;
+    if (ring_cells > 0 && chunk.context + chunk.tokens > ring_cells) {
+      at(MethodTerm::kWrapped) += rows * ring_cells / kMillion;
+      at(MethodTerm::kWrappedHistory) += history;
+    }
   }
   at(MethodTerm::kCompression) = static_cast<double>(shape.compressions.size());
   for (const CompressionShape& one : shape.compressions) at(MethodTerm::kHeld) += one.held / kThousand;

@@ -28,29 +28,34 @@ namespace kvtwin {
 
 // What a step does, and in which unit it is counted. Names are those of the device file.
 enum class MethodTerm : uint8_t {
-  kStep,          // 1: lists are made and sent
-  kDecode,        // calls that decode
-  kDecodeCells,   // thousands of cells that decodes read
-  kChunkStep,     // 1 if prompts are computed
-  kChunk,         // chunks
-  kChunkTokens,   // thousands of their tokens
-  kHistory,       // millions of (row of a chunk, cell before the chunk)
-  kOwn,           // millions of (row of a chunk, row of the same chunk)
-  kWrapped,       // millions of (row, cell) of chunks that run over a ring's end
-  kCompression,   // calls that are compressed
-  kHeld,          // thousands of cells that they held
-  kPrompt,        // prompts that are complete, in steps without compressions: those have their own
-  kChoosingStep,  // 1 if any call chooses what it reads
-  kChoosing,      // calls that do
-  kChosenFrom,    // thousands of tokens that these choose from
-  kFilled,        // pages that the step completes, where methods store them elsewhere; as pages of 16 tokens
-  kPageNow,       // page of 16 tokens of one head, recalled before its layer's attention; of RetrievalCost
-  kPageNext,      // likewise, for the next step, where a step waits for nothing else
-  kPageBeside,    // what such a page slows a step down that does not wait for it
+  kStep,         // 1: lists are made and sent
+  kDecode,       // calls that decode
+  kDecodeCells,  // thousands of cells that decodes read
+  kChunkStep,    // 1 if prompts are computed
+  kChunk,        // chunks
+  kChunkTokens,  // thousands of their tokens
+  kHistory,      // millions of (row of a chunk, cell before the chunk)
+  kOwn,          // millions of (row of a chunk, row of the same chunk)
+  kWrapped,  // millions of (row of a chunk that runs over a ring's end, cell of the ring): read one by one
+  kWrappedHistory,  // millions of (such a row, cell before its chunk)
+  kCompression,     // calls that are compressed
+  kHeld,            // thousands of cells that they held
+  kPrompt,          // prompts that are complete, in steps without compressions: those have their own
+  kChoosingStep,    // 1 if any call chooses what it reads
+  kChoosing,        // calls that do
+  kChosenFrom,      // thousands of tokens that these choose from
+  kFilled,      // pages that the step completes, where methods store them elsewhere; as pages of 16 tokens
+  kPageNow,     // page of 16 tokens of one head, recalled before its layer's attention; of RetrievalCost
+  kPageMixed,   // likewise, where prompts are computed: its copy runs beside their rows
+  kPageNext,    // likewise, for the next step, where a step waits for nothing else
+  kPageBeside,  // what such a page slows a step down that does not wait for it
+  kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
-constexpr size_t kMethodTerms = 19;
+constexpr size_t kMethodTerms = 22;
 constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
 const char* name_of(MethodTerm term);
+// 0: the method has no such price.
+double price_of(const MeasuredMethod& method, MethodTerm term);
 bool is_method_term(std::string_view name);
 
 using MethodCounts = std::array<double, kMethodTerms>;

@@ -91,12 +91,13 @@ Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t calls) const {
   return ticks_from_ns(product + rotation);
 }
 
-RetrievalPrice RetrievalCost::recall(bool now) const {
+RetrievalPrice RetrievalCost::recall(bool now, bool chunks) const {
   const double parts = geometry_.values_only ? 1 : 2;
   const double bytes = parts * kBf16Bytes * geometry_.page_tokens * head_dim_;
-  if (measured_)
-    return {0, ticks_from_us(now ? measured_->page_now_us : measured_->page_next_us),
-            static_cast<uint64_t>(bytes)};
+  if (measured_) {
+    const double before = chunks ? measured_->page_mixed_us : measured_->page_now_us;
+    return {0, ticks_from_us(now ? before : measured_->page_next_us), static_cast<uint64_t>(bytes)};
+  }
   const double piece = geometry_.piece_bytes > 0 ? std::min<double>(geometry_.piece_bytes, bytes) : bytes;
   const double calls = geometry_.copy_each_piece ? bytes / piece : 1;
   // A contiguous page is no strided copy; pieces that are copied one by one are none either.

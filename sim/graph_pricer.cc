@@ -189,7 +189,7 @@ void GraphPricer::set_retrieval_costs() {
   const Ticks cosine = load_.calls > 0 ? prices_->cosine(load_.calls) : 0, sync = prices_->sync();
   const Ticks reproject = prices_->reproject(load_.calls);
   const Ticks rebuilt = prices_->reconstruct(load_.tokens_chosen, load_.calls);
-  const RetrievalPrice now = prices_->recall(true), next = prices_->recall(false),
+  const RetrievalPrice now = prices_->recall(true, !reads_.chunks.empty()), next = prices_->recall(false),
                        summarise = prices_->summarise(), offload = prices_->offload();
   // (call, head) pairs of this GPU that share its staging buffers.
   const auto heads = static_cast<uint32_t>(prices_->kv_heads());

@@ -82,10 +82,14 @@ double predicted_beside(const MethodSample& one, MethodCounts prices) {
   return std::max(predicted(one, prices), recalls);
 }
 
-MethodCounts sums(const std::vector<MethodSample>& samples) {
+MethodCounts sums(std::vector<MethodSample> samples, const MethodCounts& known) {
   std::vector<size_t> terms;
   for (size_t i = 0; i < kMethodTerms; ++i) {
-    if (i != index(MethodTerm::kPageNext)) terms.push_back(i);
+    if (known[i] < 0) {
+      if (i != index(MethodTerm::kPageNext)) terms.push_back(i);
+      continue;
+    }
+    for (MethodSample& one : samples) one.dense += known[i] * one.counts[i];
   }
   Vector weights;
   for (const MethodSample& one : samples) weights.push_back(1 / (one.measured * one.measured));
@@ -98,6 +102,7 @@ MethodCounts sums(const std::vector<MethodSample>& samples) {
       weights[s] = 1 / (one.measured * one.measured * std::max(kSmallError, error));
     }
   }
+  for (size_t i = 0; i < kMethodTerms; ++i) out[i] = known[i] >= 0 ? known[i] : out[i];
   return out;
 }
 
@@ -115,8 +120,14 @@ double page_behind(const std::vector<MethodSample>& samples, const MethodCounts&
 
 }  // namespace
 
+MethodCounts learn_all() {
+  MethodCounts out{};
+  out.fill(-1);
+  return out;
+}
+
 MeasuredMethod fit_method(const std::string& name, const std::string& model,
-                          const std::vector<MethodSample>& samples) {
+                          const std::vector<MethodSample>& samples, const MethodCounts& known) {
   std::vector<MethodSample> learnt, few;
   double most = 0;
   for (const MethodSample& one : samples) most = std::max(most, one.counts[index(MethodTerm::kPageNext)]);
@@ -126,7 +137,7 @@ MeasuredMethod fit_method(const std::string& name, const std::string& model,
     // Steps with many pages behind attention may wait for those, and say nothing about the rest.
     if (samples[s].counts[index(MethodTerm::kPageNext)] * 4 <= most) few.push_back(samples[s]);
   }
-  MethodCounts prices = sums(few);
+  MethodCounts prices = sums(few, known);
   prices[index(MethodTerm::kPageNext)] = page_behind(learnt, prices);
   MeasuredMethod out{name, model, {}, static_cast<uint32_t>(learnt.size()), 0, 0};
   for (size_t i = 0; i < kMethodTerms; ++i) {

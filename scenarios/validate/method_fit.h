@@ -23,8 +23,10 @@ struct MethodSample {
 constexpr size_t kHeldOut = 5;
 
 // REQUIRES: samples are steps in order, measured > 0. `name`, `model`: as in MeasuredMethod.
+// `known`: prices that are taken as given, by term; below zero: to be learnt.
+MethodCounts learn_all();
 MeasuredMethod fit_method(const std::string& name, const std::string& model,
-                          const std::vector<MethodSample>& samples);
+                          const std::vector<MethodSample>& samples, const MethodCounts& known = learn_all());
 
 }  // namespace kvtwin
 

@@ -57,7 +57,8 @@ Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launch
   out->counts = method_counts(pricer.reads(), pricing_.ring_cells);
   for (const LayerRecall& recall : recalls) {
     const double size = pricing_.page_tokens / kMethodPageTokens;
-    out->counts[static_cast<size_t>(MethodTerm::kPageNow)] += size * recall.blocking;
+    const MethodTerm before = launched.chunks.empty() ? MethodTerm::kPageNow : MethodTerm::kPageMixed;
+    out->counts[static_cast<size_t>(before)] += size * recall.blocking;
     for (const MethodTerm term : {MethodTerm::kPageNext, MethodTerm::kPageBeside})
       out->counts[static_cast<size_t>(term)] += size * recall.background;
   }
