@@ -4,6 +4,9 @@
 #include "kernels/kv_block.cuh"
 
 namespace kvtwin {
+
+cudaError_t attention_listed(const AttentionRowsArgs& args, cudaStream_t stream);  // attention_listed.cu
+
 namespace {
 
 constexpr uint32_t kWarps = 4, kThreads = kWarps * 32, kAll = 0xffffffffu;
@@ -195,6 +198,8 @@ cudaError_t attention_rows(const AttentionRowsArgs& given, cudaStream_t stream) 
   const uint32_t group = args.query_heads / args.kv_heads;
   if (group > 8) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
+  if (args.runs && args.by_head && (args.head_dim == 64 || args.head_dim == 128))
+    return attention_listed(args, stream);
   return group == 1   ? launch<1>(args, stream)
          : group <= 4 ? launch<4>(args, stream)
                       : launch<8>(args, stream);

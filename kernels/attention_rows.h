@@ -2,11 +2,13 @@
 // that attention_decode.h does not take, run on until a faster kernel takes them over. Defined by
 // attention_ref.
 //
-// A CTA takes one (row, KV head) after the other; the grid does not depend on lengths. Keys are a lane's, so
-// that a dot product needs no exchange; values are read across the warp.
+// Two kernels. Rows that stand alone: a CTA takes one (row, KV head) after the other; the grid does not
+// depend on lengths. Keys are a lane's, so that a dot product needs no exchange; values are read across the
+// warp.
 //
 // Floor of a chunk: 4 * query_heads * head_dim * (cells of all rows) flops at 790 TFLOP/s. This kernel has no
 // tensor cores and reads all keys and values again for every row: correct, and some hundred times slower.
+// Rows that come in runs (`runs`): sixteen at a time by tensor cores (attention_listed.cu).
 
 #ifndef KVTWIN_KERNELS_ATTENTION_ROWS_H_
 #define KVTWIN_KERNELS_ATTENTION_ROWS_H_
@@ -44,8 +46,11 @@ struct AttentionRowsArgs {
   uint32_t heads_per_page = 0;  // 0: kv_heads
   bool by_head = false;         // entries of `list` name one KV head each; else all, column = head
   bool listed = false;          // tables name cells, page * page_tokens + slot, instead of pages
+  // by_head: neighbours of `list` are rows that read the same table (any order is right, others are slow).
+  // For heads of 64 and 128; of other sizes it says nothing.
+  bool runs = false;
 };
-// REQUIRES: at most 8 query heads on a KV head.
+// REQUIRES: at most 8 query heads on a KV head. runs: cells that some row sees are numbers, for all rows.
 cudaError_t attention_rows(const AttentionRowsArgs& args, cudaStream_t stream);
 
 }  // namespace kvtwin

@@ -9,10 +9,11 @@ namespace kvtwin::device {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-constexpr uint32_t kLookTileKeys = 128;  // keys of a CTA that has many query rows
-constexpr uint32_t kLookTileRows = 16;   // query rows of one mma
-constexpr uint32_t kFewColumns = 8;      // (query head, query row) pairs that one mma takes beside 16 keys
-constexpr uint32_t kFewKeys = 256;       // keys of a CTA that has so few
+constexpr uint32_t kLookTileKeys = 128;   // keys of a CTA that has many query rows
+constexpr uint32_t kLookTileRows = 16;    // query rows of one mma
+constexpr uint32_t kLookSplitCtas = 528;  // as many CTAs as query rows are dealt out to, where keys are few
+constexpr uint32_t kFewColumns = 8;       // (query head, query row) pairs that one mma takes beside 16 keys
+constexpr uint32_t kFewKeys = 256;        // keys of a CTA that has so few
 
 __host__ __device__ inline uint32_t tiles_of(uint32_t count, uint32_t each) {
   return (count + each - 1) / each;
@@ -24,14 +25,21 @@ __device__ inline float2 joined(float2 a, float2 b) {
 }
 
 // Many query rows: how a CTA's keys look to each of them, [heads][key tiles][lanes][padded queries] of parts;
-// then the logarithm of each row's whole sum.
+// then the logarithm of each row's whole sum. Where heads and key tiles are too few for the SMs, `splits`
+// CTAs take a share of the query rows each, and the sums of each stand behind: [splits][heads][lanes][padded
+// keys].
 struct ManyWorkspace {
-  uint32_t key_tiles, queries, lanes;
+  uint32_t key_tiles, queries, lanes, splits = 1;
 
   __host__ __device__ explicit ManyWorkspace(const LookArgs& args)
       : key_tiles(tiles_of(args.rows_max, kLookTileKeys)),
         queries(tiles_of(args.queries_max, kLookTileRows) * kLookTileRows),
-        lanes(args.lanes()) {}
+        lanes(args.lanes()) {
+    const uint32_t ctas = key_tiles * args.count, most = queries / (2 * kLookTileRows);
+    if (ctas > 0 && most > 1) splits = kLookSplitCtas / ctas < most ? kLookSplitCtas / ctas : most;
+    if (splits == 0) splits = 1;
+  }
+  __host__ __device__ uint32_t keys() const { return key_tiles * kLookTileKeys; }
   __host__ __device__ size_t rows() const { return size_t{lanes} * queries; }
   __host__ __device__ size_t part(uint32_t head, uint32_t tile) const {
     return (size_t{head} * key_tiles + tile) * rows();
@@ -40,8 +48,16 @@ struct ManyWorkspace {
   __device__ float* totals(const LookArgs& args) const {
     return reinterpret_cast<float*>(parts(args) + part(args.count, 0));
   }
+  // Lane `of_group` of a head, of one share of its query rows. REQUIRES: splits > 1.
+  __device__ float* shared_sums(const LookArgs& args, uint32_t split, uint32_t head,
+                                uint32_t of_group) const {
+    return totals(args) + args.count * rows() +
+           ((size_t{split} * args.count + head) * lanes + of_group) * keys();
+  }
+  // Room for shares of any number of heads up to args.count.
   size_t bytes(const LookArgs& args) const {
-    return part(args.count, 0) * sizeof(float2) + args.count * rows() * sizeof(float);
+    return part(args.count, 0) * sizeof(float2) + args.count * rows() * sizeof(float) +
+           size_t{kLookSplitCtas} * lanes * kLookTileKeys * sizeof(float);
   }
 };
 

@@ -39,7 +39,8 @@ struct Looker {
   const LookArgs& args;
   const LookHead head;
   const uint32_t first;  // key row of the tile
-  const uint32_t lane, warp, tiles;
+  const uint32_t lane, warp;
+  uint32_t first_tile = 0, tiles = 0;  // of its query rows: this CTA's share
   Shared* const shared;
   uint32_t keys[kLookBlocks][kSteps][2];
   uint4 coming[kHeld];
@@ -50,14 +51,17 @@ struct Looker {
         first(blockIdx.x * kLookTileKeys),
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
-        tiles(tiles_of(head.queries, kLookTileRows)),
-        shared(s) {}
+        shared(s) {
+    const uint32_t all = tiles_of(head.queries, kLookTileRows), each = tiles_of(all, gridDim.z);
+    first_tile = min(blockIdx.z * each, all);
+    tiles = min(each, all - first_tile);
+  }
 
   // In the order in which query tiles come: lane by lane, or the group's heads of the same rows together.
   __device__ uint32_t all_tiles() const { return tiles * args.group; }
   __device__ uint32_t head_of(uint32_t t) const { return kJoin ? t % args.group : t / tiles; }
   __device__ uint32_t row_of(uint32_t t) const {
-    return (kJoin ? t / args.group : t % tiles) * kLookTileRows;
+    return (first_tile + (kJoin ? t / args.group : t % tiles)) * kLookTileRows;
   }
   __device__ uint32_t visible(uint32_t row) const {
     return row < head.queries ? __ldg(args.visible + head.visible + row) : 0;

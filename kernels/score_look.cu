@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kLookThreads) denominators_kernel(const __grid
   extern __shared__ char memory[];
   auto* const shared = reinterpret_cast<typename Looker<kDim, kJoin>::Shared*>(memory);
   Looker<kDim, kJoin> looker(args, shared);
-  if (looker.first >= looker.head.cells.rows || looker.head.queries == 0) return;
+  if (looker.first >= looker.head.cells.rows || looker.tiles == 0) return;
   looker.load_keys();
   const ManyWorkspace workspace(args);
   float2* const out = workspace.parts(args) + workspace.part(blockIdx.y, blockIdx.x);
@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(kTotalRows* kTotalParts)
 __device__ void store_sums(const LookArgs& args, uint32_t rows, uint32_t first, uint32_t of_group,
                            float (&sum)[kLookBlocks][2]) {
   const uint32_t lane = threadIdx.x % 32;
-  float* const out = args.sums + (size_t{blockIdx.y} * args.lanes() + of_group) * args.stride;
+  float* const out = gridDim.z == 1 ? args.sums + (size_t{blockIdx.y} * args.lanes() + of_group) * args.stride
+                                    : ManyWorkspace(args).shared_sums(args, blockIdx.z, blockIdx.y, of_group);
 #pragma unroll
   for (uint32_t b = 0; b < kLookBlocks; ++b) {
 #pragma unroll
@@ -103,12 +104,13 @@ __global__ void __launch_bounds__(kLookThreads) probabilities_kernel(const __gri
   auto* const shared = reinterpret_cast<typename Looker<kDim, kJoin>::Shared*>(memory);
   Looker<kDim, kJoin> looker(args, shared);
   const LookHead& head = looker.head;
-  if (looker.first >= head.cells.rows) return;
+  // Who has no query rows at all has sums of nothing; the first CTA writes them.
+  if (looker.first >= head.cells.rows || (looker.tiles == 0 && blockIdx.z > 0)) return;
   const ManyWorkspace workspace(args);
   const float* const totals = workspace.totals(args) + blockIdx.y * workspace.rows();
   const uint32_t key = looker.first + looker.warp * kLookWarpKeys;
   float sum[kLookBlocks][2] = {};
-  if (head.queries == 0) {
+  if (looker.tiles == 0) {
     for (uint32_t g = 0; g < args.lanes(); ++g) store_sums(args, head.cells.rows, key, g, sum);
     return;
   }
@@ -130,16 +132,34 @@ __global__ void __launch_bounds__(kLookThreads) probabilities_kernel(const __gri
             }
           }
         }
-        if (row + kLookTileRows >= looker.tiles * kLookTileRows)
+        if (row + kLookTileRows >= (looker.first_tile + looker.tiles) * kLookTileRows)
           store_sums(args, head.cells.rows, key, of_group, sum);
       },
       [](uint32_t) {});
 }
 
+// A lane's sums of all shares, in their order. One thread a key.
+constexpr uint32_t kJoinThreads = 256;
+__global__ void __launch_bounds__(kJoinThreads) shares_kernel(const __grid_constant__ LookArgs args) {
+  const ManyWorkspace workspace(args);
+  const uint32_t head = blockIdx.y / workspace.lanes, g = blockIdx.y % workspace.lanes;
+  const uint32_t key = blockIdx.x * kJoinThreads + threadIdx.x;
+  if (key >= args.heads[head].cells.rows) return;
+  const uint32_t tiles = tiles_of(args.heads[head].queries, kLookTileRows);
+  const uint32_t shares = tiles == 0 ? 1 : tiles_of(tiles, tiles_of(tiles, workspace.splits));
+  float sum = workspace.shared_sums(args, 0, head, g)[key];
+  for (uint32_t split = 1; split < shares; ++split) {
+    const float other = workspace.shared_sums(args, split, head, g)[key];
+    sum = args.largest ? fmaxf(sum, other) : sum + other;
+  }
+  args.sums[size_t{blockIdx.y} * args.stride + key] = sum;
+}
+
 template <int kDim, bool kJoin>
 cudaError_t launch(const LookArgs& args, cudaStream_t stream) {
   constexpr int kBytes = sizeof(typename Looker<kDim, kJoin>::Shared);
-  const dim3 grid(tiles_of(args.rows_max, kLookTileKeys), args.count);
+  const ManyWorkspace workspace(args);
+  const dim3 grid(workspace.key_tiles, args.count, workspace.splits);
   for (const auto kernel : {denominators_kernel<kDim, kJoin>, probabilities_kernel<kDim, kJoin>}) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
@@ -147,11 +167,15 @@ cudaError_t launch(const LookArgs& args, cudaStream_t stream) {
   }
   if (args.queries_max > 0) {
     denominators_kernel<kDim, kJoin><<<grid, kLookThreads, kBytes, stream>>>(args);
-    const auto rows = static_cast<uint32_t>(ManyWorkspace(args).rows());
+    const auto rows = static_cast<uint32_t>(workspace.rows());
     totals_kernel<<<dim3(tiles_of(rows, kTotalRows), args.count), dim3(kTotalRows, kTotalParts), 0, stream>>>(
         args);
   }
   probabilities_kernel<kDim, kJoin><<<grid, kLookThreads, kBytes, stream>>>(args);
+  if (workspace.splits > 1) {
+    shares_kernel<<<dim3(tiles_of(args.rows_max, kJoinThreads), args.count * workspace.lanes), kJoinThreads,
+                    0, stream>>>(args);
+  }
   return cudaGetLastError();
 }
 

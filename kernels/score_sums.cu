@@ -25,6 +25,7 @@ __device__ float lanes_mean(const LookArgs& args, uint32_t head, uint32_t row) {
 
 // What a CTA's rows are pooled from: they and `reach` neighbours on each side, of several lanes at a time, so
 // that all their numbers are on their way together.
+constexpr uint32_t kAnyReach = UINT32_MAX;
 struct Staging {
   uint32_t first, end, reach, stride;
 
@@ -33,14 +34,23 @@ struct Staging {
     first = begin > reach ? begin - reach : 0;
     end = min(begin + kRowThreads + reach, head.scored);
   }
-  // What it gives rows beyond `scored` means nothing.
-  __device__ float pooled(const WindowScoreArgs& args, const float* staged, uint32_t row) const {
+  // What it gives rows beyond `scored` means nothing. kReach: `reach`, or kAnyReach.
+  template <uint32_t kReach>
+  __device__ __forceinline__ float pooled(const WindowScoreArgs& args, const float* staged,
+                                          uint32_t row) const {
+    if (args.pool == LookPool::kNone) return row < end ? staged[row - first] : 0;
     const bool largest = args.pool == LookPool::kMax;
-    const uint32_t from = row > reach ? row - reach : 0, to = min(row + reach + 1, end);
     float value = largest ? -INFINITY : 0;
-    for (uint32_t p = from; p < to; ++p)
-      value = largest ? fmaxf(value, staged[p - first]) : value + staged[p - first];
-    return largest || args.pool == LookPool::kNone ? value : value / static_cast<float>(args.kernel);
+    const uint32_t from = row > reach ? row - reach : 0, to = min(row + reach + 1, end);
+    if (kReach != kAnyReach && to - from == 2 * kReach + 1) {
+      const float* const mine = staged + from - first;
+#pragma unroll
+      for (uint32_t i = 0; i < 2 * kReach + 1; ++i) value = largest ? fmaxf(value, mine[i]) : value + mine[i];
+    } else {
+      for (uint32_t p = from; p < to; ++p)
+        value = largest ? fmaxf(value, staged[p - first]) : value + staged[p - first];
+    }
+    return largest ? value : value * (1 / static_cast<float>(args.kernel));
   }
 };
 struct LaneReduction {
@@ -55,6 +65,7 @@ struct LaneReduction {
   }
 };
 
+template <uint32_t kReach>
 __global__ void __launch_bounds__(kRowThreads)
     window_kernel(const __grid_constant__ WindowScoreArgs args, uint32_t lanes_at_once) {
   extern __shared__ float staged[];
@@ -78,7 +89,7 @@ __global__ void __launch_bounds__(kRowThreads)
       }
       __syncthreads();
       for (uint32_t g = 0; g < count; ++g)
-        reduction.take(from + g, staging.pooled(args, staged + g * staging.stride, row));
+        reduction.take(from + g, staging.pooled<kReach>(args, staged + g * staging.stride, row));
     }
     score = reduction.result(lanes);
   } else {
@@ -89,7 +100,7 @@ __global__ void __launch_bounds__(kRowThreads)
       staged[p - staging.first] = at.result(lanes);
     }
     __syncthreads();
-    score = staging.pooled(args, staged, row);
+    score = staging.pooled<kReach>(args, staged, row);
   }
   if (row >= head.cells.rows || (args.probes && (row < args.skip || row >= head.scored))) return;
   args.scores[blockIdx.y * args.stride + row - args.skip] = row >= head.scored ? INFINITY : score;
@@ -160,7 +171,10 @@ cudaError_t score_window_cells(const WindowScoreArgs& args, cudaStream_t stream)
   if (lane > kRoom) return cudaErrorInvalidValue;
   const auto lanes =
       static_cast<uint32_t>(args.pool_first ? std::min<size_t>(kRoom / lane, args.look.lanes()) : 1);
-  window_kernel<<<row_grid(args.look, args.look.count), kRowThreads, lanes * lane, stream>>>(args, lanes);
+  const auto kernel = args.kernel == 5   ? window_kernel<2>
+                      : args.kernel == 7 ? window_kernel<3>
+                                         : window_kernel<kAnyReach>;
+  kernel<<<row_grid(args.look, args.look.count), kRowThreads, lanes * lane, stream>>>(args, lanes);
   return cudaGetLastError();
 }
 

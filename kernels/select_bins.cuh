@@ -14,6 +14,11 @@ constexpr uint32_t kBins = 1024, kBinBits = 10;
 __device__ inline int bin_shift(int bits) { return max(bits - static_cast<int>(kBinBits), 0); }
 __device__ inline int bits_of(uint32_t number) { return 32 - __clz(static_cast<int>(number)); }
 
+// Adds one to a word of shared memory.
+__device__ __forceinline__ void count_up(uint32_t at) {
+  asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(at) : "memory");
+}
+
 template <uint32_t kRanks>
 struct BinSearch {
   uint32_t bin[kRanks];

@@ -96,15 +96,18 @@ struct QuickChoice : HeadChoice<kThreads> {
     if (at + count > room.list) return 0;  // told by s.listed
     const int shift = bin_shift(near.bits());
     uint32_t unordered = 0;
-    for (; within != 0; within &= within - 1) {
+    // Addresses of shared memory, kept in registers.
+    const uint32_t from = shared_address(mine), counts = shared_address(s.counts);
+    const uint32_t to_scores = room.resident ? 0 : room.list * sizeof(float);
+    uint32_t to = shared_address(list + at);
+    for (; within != 0; within &= within - 1, to += sizeof(uint32_t)) {
       const uint32_t bit = __ffs(static_cast<int>(within)) - 1;
-      const float score = mine[bit];
-      const uint32_t key = near(score);
+      const uint32_t score = load_word(from + bit * sizeof(float));
+      const uint32_t key = near(__uint_as_float(score));
       unordered += key == 0;
-      atomicAdd(&s.counts[key >> shift], 1);
-      list[at] = word * 32 + bit;
-      if (!room.resident) listed_scores[at] = score;
-      ++at;
+      count_up(counts + (key >> shift) * sizeof(uint32_t));
+      store_word(to, word * 32 + bit);
+      if (to_scores > 0) store_word(to + to_scores, score);
     }
     return unordered;
   }

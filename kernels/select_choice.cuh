@@ -36,6 +36,14 @@ struct SelectShared {
   uint32_t unordered;  // listed rows that rank behind rows that are not: no numbers
 };
 
+// One instruction where the compiler would branch.
+__device__ __forceinline__ void store_if(uint32_t condition, uint32_t* to, uint32_t value) {
+  asm volatile(
+      "{\n\t.reg .pred is;\n\tsetp.ne.u32 is, %0, 0;\n\t@is st.global.u32 [%1], %2;\n\t}" ::"r"(condition),
+      "l"(to), "r"(value)
+      : "memory");
+}
+
 template <uint32_t kThreads>
 struct HeadChoice {
   static constexpr uint32_t kWarps = kThreads / 32;
@@ -181,6 +189,7 @@ struct HeadChoice {
       before += __popc(kept[w]);
     }
     __syncthreads();
+    asm volatile("" : "+l"(out));  // a register: each address is then one multiply-add
     const uint32_t lane = threadIdx.x % 32, mine = 1u << lane, below = mine - 1;
     for (uint32_t w = threadIdx.x / 32 * 4; w < words; w += kWarps * 4) {
       const uint4 bits = *reinterpret_cast<const uint4*>(kept + w);
@@ -188,10 +197,8 @@ struct HeadChoice {
       const uint32_t row = w * 32 + lane;
       const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w}, first_of[4] = {at.x, at.y, at.z, at.w};
 #pragma unroll
-      for (uint32_t i = 0; i < 4; ++i) {
-        uint32_t* const to = out + (first_of[i] + __popc(word[i] & below));
-        if ((word[i] & mine) != 0) *to = row + 32 * i;
-      }
+      for (uint32_t i = 0; i < 4; ++i)
+        store_if(word[i] & mine, out + (first_of[i] + __popc(word[i] & below)), row + 32 * i);
     }
   }
 };

@@ -55,7 +55,8 @@ struct StepShape {
   uint32_t chunk_load = kSustainedLoad;
   uint32_t stretch_ms = 0;  // for so long steps have computed prompts without a pause of forgets_after()
   // Of calls that choose what they read (METHODS 6), whose cells in decode_context_sum are those they read:
-  // how many, and the tokens that they choose from. Pages that the step completes, where they are stored again.
+  // how many, and the tokens that they choose from. Pages that the step completes where they are stored
+  // again, as pages of 16 tokens.
   uint32_t choosing = 0;
   uint64_t chosen_from = 0;
   uint64_t pages_filled = 0;

@@ -48,12 +48,12 @@ Result<void> check_precision(const Scenario& scenario, const CoreConfig& config,
 Result<void> check_engine(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (config.policies.precision != "bf16") return check_precision(scenario, config, llm);
-  if (drops(config)) {
-    if (method != RetrievalMethod::kAll)
+  if (drops(config) && method != RetrievalMethod::kAll) {
+    if (const auto wrong = cuda::check_recalled(config, score_spec(scenario.values), method, llm))
       return mistake(scenario.where("policies.retrieval"),
-                     fmt::format("retrieval {} beside dropped cells is not computed by the CUDA engine",
-                                 config.policies.retrieval),
-                     "retrieval all is; or --world=cpu, or --world=sim");
+                     "the CUDA engine does not compute it beside dropped cells: " + *wrong,
+                     "or --world=cpu, or --world=sim");
+  } else if (drops(config)) {
     if (const auto wrong = cuda::check_compressed(config, score_spec(scenario.values), llm))
       return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
                      "or --world=sim");
@@ -122,18 +122,19 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
   cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
   if (packs) return make_packed(config, memory, &weights->llm());
-  if (!drops(config))
-    return cuda::make_retrieved({.method = method,
-                                 .spec = config.policies.retrieval_spec,
-                                 .weights = weights,
-                                 .prefix_cache = config.prefix_cache && config.policies.placement == "arena"},
-                                memory, weights->llm());
+  const cuda::RetrievedOptions retrieved{
+      .method = method,
+      .spec = config.policies.retrieval_spec,
+      .weights = weights,
+      .prefix_cache = config.prefix_cache && config.policies.placement == "arena"};
+  if (!drops(config)) return cuda::make_retrieved(retrieved, memory, weights->llm());
   cuda::CompressedOptions options;
   options.config = {.core = config,
                     .score = score_spec(scenario.values),
                     .seed = scenario.values.seed(),
                     .weights = trained,
                     .ask_response = scenario.values.cpu().judge_rows() == "response"};
+  if (method != RetrievalMethod::kAll) return cuda::make_recalled(options, retrieved, memory, weights);
   return cuda::make_compressed(options, memory, weights);
 }
 

@@ -10,12 +10,6 @@ namespace kvtwin::cpu {
 using kernels::HeadsView;
 using kernels::ScorerKind;
 
-namespace {
-
-constexpr uint32_t kAll = UINT32_MAX;
-
-}  // namespace
-
 CellScorer::CellScorer(const ScorerConfig& config, const ModelWeights* model, const ScorerWeights* weights,
                        CellStore* store)
     : config_(config),
@@ -53,9 +47,8 @@ void CellScorer::begin_rows(const StepRows& rows, State* state) const {
   for (Queries& queries : state->queries) queries.clear();
 }
 
-// How many of the last query rows are kept while rows such as these are computed.
-uint32_t CellScorer::rows_kept(const StepRows& rows) const {
-  switch (config_.spec.kind) {
+uint32_t query_rows_kept(const ScorerConfig& config, const StepRows& rows) {
+  switch (config.spec.kind) {
     case ScorerKind::kTova:
     case ScorerKind::kRaas:
       return 1;
@@ -63,13 +56,13 @@ uint32_t CellScorer::rows_kept(const StepRows& rows) const {
     case ScorerKind::kPyramidKv:
     case ScorerKind::kFinch:
     case ScorerKind::kCritical:
-      return rows.prompt ? config_.spec.window.window : 0;
+      return rows.prompt ? config.spec.window.window : 0;
     case ScorerKind::kExpected:
     case ScorerKind::kObserved:
-      return rows.prompt ? kAll : 0;
+      return rows.prompt ? kAllRows : 0;
     case ScorerKind::kIntentRule:
     case ScorerKind::kIntentResidual:
-      return rows.prompt ? config_.span_rows : 0;
+      return rows.prompt ? config.span_rows : 0;
     default:
       return 0;
   }
@@ -94,7 +87,7 @@ void CellScorer::mark_cells(uint32_t layer, const float* hidden, uint32_t rows,
 
 void CellScorer::observe(uint32_t layer, const StepRows& rows, const float* q, const CallCells& cells,
                          State* state) const {
-  if (const uint32_t kept = rows_kept(rows); kept > 0) {
+  if (const uint32_t kept = query_rows_kept(config_, rows); kept > 0) {
     const size_t width = size_t{llm_.query_heads} * llm_.head_dim;
     Queries& queries = state->queries[layer];
     const uint32_t skipped = rows.tokens > kept ? rows.tokens - kept : 0;

@@ -30,6 +30,11 @@ struct ScorerConfig {
   uint32_t span_rows = 0;  // IntentKV: last rows of a prompt that stand for the query span
 };
 
+// How many of the last query rows of an entry are kept while rows such as these are computed, by an engine
+// that gathers nothing as they go by; kAllRows: all.
+constexpr uint32_t kAllRows = UINT32_MAX;
+uint32_t query_rows_kept(const ScorerConfig& config, const StepRows& rows);
+
 class CellScorer {
  public:
   // Of one call, from its admission on.
@@ -73,7 +78,6 @@ class CellScorer {
  private:
   struct Gathered;  // tensors of some heads of one layer
 
-  uint32_t rows_kept(const StepRows& rows) const;
   void accumulate(uint32_t layer, const StepRows& rows, const float* q, const CallCells& cells,
                   State* state) const;
   void touch(uint32_t layer, const StepRows& rows, const float* q, const CallCells& cells,

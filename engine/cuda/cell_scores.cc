@@ -18,8 +18,6 @@ using kernels::ScorerKind;
 
 namespace {
 
-constexpr uint32_t kAllRows = UINT32_MAX;
-
 std::string no_shape() { return {}; }
 
 void started(cudaError_t error, const char* kernel, uint32_t heads, uint32_t rows) {
@@ -136,35 +134,20 @@ bool CellScores::by_position() const {
   }
 }
 
+// What is observed of a prompt becomes marks as it goes by.
 uint32_t CellScores::rows_kept(const cpu::StepRows& rows) const {
-  switch (config_.spec.kind) {
-    case ScorerKind::kTova:
-    case ScorerKind::kRaas:
-      return 1;
-    case ScorerKind::kSnapKv:
-    case ScorerKind::kPyramidKv:
-    case ScorerKind::kFinch:
-    case ScorerKind::kCritical:
-      return rows.prompt ? config_.spec.window.window : 0;
-    case ScorerKind::kExpected:
-      return rows.prompt ? kAllRows : 0;
-    case ScorerKind::kIntentRule:
-    case ScorerKind::kIntentResidual:
-      return rows.prompt ? config_.span_rows : 0;
-    default:
-      return 0;
-  }
+  return config_.spec.kind == ScorerKind::kObserved ? 0 : cpu::query_rows_kept(config_, rows);
 }
 
 void CellScores::begin_rows(const cpu::StepRows& rows, State* state) {
   // What works at chunk ends looks at its chunk alone.
   if (config_.moment == Moment::kChunkEnd && rows.prompt) state->phases.clear();
   const uint32_t kept = rows_kept(rows), had = static_cast<uint32_t>(state->phases.size());
-  const uint32_t needed = kept == kAllRows ? had + rows.tokens : kept;
+  const uint32_t needed = kept == cpu::kAllRows ? had + rows.tokens : kept;
   if (needed <= state->room) return;
   const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim * sizeof(__nv_bfloat16);
   State larger;
-  larger.room = kept == kAllRows ? 2 * needed : needed, larger.phases = state->phases;
+  larger.room = kept == cpu::kAllRows ? 2 * needed : needed, larger.phases = state->phases;
   grow(&larger.queries, Buffer::Kind::kDevice, 2 * row * larger.room * llm_->layers, "captured queries");
   for (uint32_t l = 0; had > 0 && l < llm_->layers; ++l) {  // nothing is in flight
     must(cudaMemcpy(larger.queries.as<char>(l * larger.room * row), queries(*state, l), had * row,

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/cpu/cell_scorer.h"
 #include "engine/cpu/ranking.h"
 #include "engine/cpu/scorer_weights.h"
 #include "engine/cuda/cell_gates.h"
@@ -33,11 +34,7 @@ class CellScores {
     std::vector<uint32_t> phases;  // of the rows on it, ascending
   };
 
-  struct Config {
-    kernels::ScoreSpec spec;
-    Moment moment = Moment::kPromptEnd;
-    uint32_t span_rows = 0;  // IntentKV: last rows of a prompt that stand for the query span
-  };
+  using Config = cpu::ScorerConfig;
 
   // All must outlive it. `rows`: of one step, at most. Wrong: no room for weights.
   static Result<CellScores> make(const Config& config, const LlmSpec* llm, const CellMemory* memory,

@@ -12,6 +12,7 @@
 #include "engine/policy/budget_groups.h"
 #include "engine/policy/registry.h"
 #include "engine/policy/retention.h"
+#include "kernels/attention_rows.h"
 #include "models/rope.h"
 
 namespace kvtwin::cuda {
@@ -191,6 +192,7 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   if (scores_->has_marks()) on.timer->begin(Operation::kScore, layer);
   scores_->mark_cells(layer, tensors, mine, access_.forward->matmul(), on.stream);
   attention_.attend(layer, tensors, mine, cells_.pool(), on.stream, on.timer);
+  if (lists.runs.count > 0) attend_runs(layer, tensors, on);
   on.timer->begin(Operation::kScore, layer);
   if (probing_.has_value()) return score_probes(layer, tensors, on);
   observe(layer, tensors, on);
@@ -198,21 +200,42 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   move(at_.holds, lists.holds);
 }
 
+// Chunks whose cells no table of pages names: holes, and rings that have wrapped.
+void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
+  on.timer->begin(Operation::kRowAttention, layer);
+  const Part& runs = layers_[layer].runs;
+  AttentionRowsArgs args;
+  args.pool = cells_.pool(), args.pages = lists_.at(at_.tables), args.list = lists_.at(at_.runs) + runs.first;
+  args.q = tensors.q, args.out = tensors.out;
+  args.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
+  args.rows = runs.count, args.query_heads = llm_.query_heads, args.kv_heads = llm_.kv_heads;
+  args.head_dim = llm_.head_dim, args.page_tokens = memory_.page_tokens;
+  args.heads_per_page = cells_.columns();
+  args.by_head = args.listed = args.runs = true;
+  must(attention_rows(args, on.stream), "attention_rows", 0,
+       [&] { return fmt::format("{} rows and heads of chunks, layer {}", runs.count, layer); });
+}
+
 // Marks that grow with what rows look at, and query rows that are needed later.
 void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const StepStream& on) {
   const LayerLists& lists = layers_[layer];
-  if (lists.looks.count > 0) {
-    LookArgs look = look_args(tensors.q);
-    const bool together = scores_->spec().kind != kernels::ScorerKind::kRaas;
-    const uint32_t each = together ? lists.looks.count : llm_.kv_heads;
-    uint32_t first = lists.looks.first;
-    for (const Work& work : work_) {
-      if (!scores_->observes(work.rows)) continue;
-      look.heads = lists_.at(at_.looks) + first, look.count = each;
-      scores_->observe_marks(look, work.rows.context + work.rows.tokens, on.stream);
-      first += each;
-      if (together) break;
+  LookArgs look = look_args(tensors.q);
+  const bool stamps = scores_->spec().kind == kernels::ScorerKind::kRaas;  // each at its own call's time
+  uint32_t first = lists.looks.first;
+  for (size_t i = 0; i < work_.size();) {
+    const cpu::StepRows& rows = work_[i++].rows;
+    if (!scores_->observes(rows)) continue;
+    // Rows that are alone of their calls look together, and chunks do: each has a kernel of its own.
+    look.queries_max = stamps ? 1 : rows.tokens, look.count = llm_.kv_heads;
+    for (; !stamps && i < work_.size() && scores_->observes(work_[i].rows) &&
+           (work_[i].rows.tokens == 1) == (rows.tokens == 1);
+         ++i) {
+      look.queries_max = std::max(look.queries_max, work_[i].rows.tokens);
+      look.count += llm_.kv_heads;
     }
+    look.heads = lists_.at(at_.looks) + first;
+    scores_->observe_marks(look, rows.context + rows.tokens, on.stream);
+    first += look.count;
   }
   for (Work& work : work_) scores_->capture(layer, work.rows, tensors.q, &work.call->captured, on.stream);
 }

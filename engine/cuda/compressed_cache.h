@@ -45,6 +45,11 @@ class CompressedCache final : public KvCache {
   void copy(PageId source, PageId target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
+  // For who takes a call's cells over: where they are.
+  const cpu::CallCells& cells(CallId call) const { return calls_.at(call).cells; }
+  const cpu::CellShape& shape() const { return shape_; }
+  const CellMemory& memory() const { return cells_; }
+
  private:
   struct Call {
     cpu::CallCells cells;
@@ -75,6 +80,7 @@ class CompressedCache final : public KvCache {
   struct LayerLists {
     uint32_t slots = 0;
     Part decodes, chunks, others;
+    Part runs;    // rows of chunks that are read cell by cell
     Part copies;  // before rows are written
     Part holds;   // after attention: into rings
     Part looks;   // of what becomes marks
@@ -87,6 +93,7 @@ class CompressedCache final : public KvCache {
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
   void adopt(const Adoption& adoption);
   Call& call_of(CallId id);
+  void attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void observe(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   LookArgs look_args(const __nv_bfloat16* q) const;
   void add_works(const LaunchStep& launch, std::span<const PlanEntry> entries, StepRows* rows);
@@ -167,7 +174,7 @@ class CompressedCache final : public KvCache {
   std::vector<AppendSlot> slots_;
   std::vector<DecodeSequence> decodes_;
   std::vector<PrefillSequence> chunks_;
-  std::vector<QueryRow> others_;
+  std::vector<QueryRow> others_, runs_;
   std::vector<CompactHead> copies_, holds_;
   std::vector<LookHead> looks_;
   const StepValues* given_ = nullptr;  // what is imposed on it
@@ -178,7 +185,7 @@ class CompressedCache final : public KvCache {
     ListAt<AppendSlot> slots;
     ListAt<DecodeSequence> decodes;
     ListAt<PrefillSequence> chunks;
-    ListAt<QueryRow> others;
+    ListAt<QueryRow> others, runs;
     ListAt<CompactHead> copies, holds;
     ListAt<LookHead> looks;
   } at_;

@@ -11,7 +11,8 @@ namespace kvtwin::cuda {
 void CompressedCache::clear_lists() {
   for (LayerLists& lists : layers_) lists = {};
   tables_.clear(), visible_.clear(), iota_.clear(), slots_.clear();
-  decodes_.clear(), chunks_.clear(), others_.clear(), copies_.clear(), holds_.clear(), looks_.clear();
+  decodes_.clear(), chunks_.clear(), others_.clear(), runs_.clear(), copies_.clear(), holds_.clear(),
+      looks_.clear();
   kept_total_ = look_rows_ = look_queries_ = 0;
 }
 
@@ -26,7 +27,7 @@ void CompressedCache::write_lists(const StepStream& on) {
     lists.slots = size(slots_);
     slots_.resize(slots_.size() + size_t{rows_} * llm_.kv_heads);
     lists.decodes.first = size(decodes_), lists.chunks.first = size(chunks_);
-    lists.others.first = size(others_), lists.copies.first = size(copies_);
+    lists.others.first = size(others_), lists.runs.first = size(runs_), lists.copies.first = size(copies_);
     lists.holds.first = size(holds_), lists.looks.first = size(looks_);
     for (Work& work : work_) {
       for (uint32_t h = 0; h < llm_.kv_heads; ++h) add_head(l, h, &work);
@@ -34,6 +35,7 @@ void CompressedCache::write_lists(const StepStream& on) {
     lists.decodes.count = size(decodes_) - lists.decodes.first;
     lists.chunks.count = size(chunks_) - lists.chunks.first;
     lists.others.count = size(others_) - lists.others.first;
+    lists.runs.count = size(runs_) - lists.runs.first;
     lists.copies.count = size(copies_) - lists.copies.first;
     lists.holds.count = size(holds_) - lists.holds.first;
     lists.looks.count = size(looks_) - lists.looks.first;
@@ -45,8 +47,8 @@ void CompressedCache::write_lists(const StepStream& on) {
 void CompressedCache::send_lists(const StepStream& on) {
   lists_.clear();
   at_ = {lists_.add(tables_),  lists_.add(visible_), lists_.add(iota_),   lists_.add(slots_),
-         lists_.add(decodes_), lists_.add(chunks_),  lists_.add(others_), lists_.add(copies_),
-         lists_.add(holds_),   lists_.add(looks_)};
+         lists_.add(decodes_), lists_.add(chunks_),  lists_.add(others_), lists_.add(runs_),
+         lists_.add(copies_),  lists_.add(holds_),   lists_.add(looks_)};
   for (LayerLists& lists : layers_) lists.staged.add_to(&lists_);
   lists_.send(on.stream);
   if (looks_.empty()) return;
@@ -223,7 +225,8 @@ void CompressedCache::add_rows(uint32_t kv_head, uint32_t column, Work* work, co
       row.sinks = read.sinks, row.gap = first - read.from;
       row.cells = std::min(read.sinks, position + 1) + (position >= first ? position + 1 - first : 0);
     }
-    others_.push_back(row);
+    // Pages of one token are tables that the dense engine reads with the other kernel: equal bits (G-2).
+    (rows.tokens > 1 && read.listed ? runs_ : others_).push_back(row);
   }
 }
 

@@ -224,15 +224,9 @@ void DualCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRow
 
 void DualCache::copy(PageId, PageId, cudaStream_t) { KVT_CHECK(!"pages of two formats are not copied"); }
 
-// As PackedCache's.
 void DualCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  staged_.clear();
   fused_.clear();
-  const uint32_t base = staged_.open(size);
-  StagedCells::add_rows(llm_, base, 0, size, rows);
-  staged_.add_reads(base, 0, 0, 1, rows);
-  if (size > 2) staged_.add_reads(base, 1, 0, 2, rows);
-  staged_.send(on.stream);
+  staged_.warm_up(size, on.stream, rows);
   waiting_.reserve(1);
 }
 

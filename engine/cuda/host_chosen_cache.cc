@@ -80,9 +80,7 @@ Result<void> HostChosenCache::allocate() {
     return ok;
   if (spec_.layers_dense == 0) return {};
   if (auto ok = take(DevicePages::make(dense_llm_, page, memory_.pages_host, 0), &resident_); !ok) return ok;
-  if (auto ok = take(RowsUpload::make(uint64_t{1} << 20), &dense_upload_); !ok) return ok;
-  return take(RowAttention::make(&llm_, {page, heads, memory_.pages_host, memory_.rows_max}),
-              &dense_attention_);
+  return take(DenseLayers::make(&llm_, page, memory_.pages_host, memory_.rows_max), &dense_);
 }
 
 HostChosenCache::Call HostChosenCache::new_call() const {
@@ -102,7 +100,7 @@ void HostChosenCache::begin(const LaunchStep& launch, uint32_t offset, std::span
                             const StepStream& on, StepRows* rows) {
   KVT_CHECK(launch.compressions.empty());
   rows_.clear();
-  dense_rows_.clear();
+  dense_.clear();
   recalls_.assign(llm_.layers, {});
   take_pages(launch, offset, on.stream);
   uint64_t choosing = 0;
@@ -179,26 +177,15 @@ void HostChosenCache::add_entry(const PlanEntry& entry, StepRows* rows) {
     rows->slots.push_back({page * llm_.kv_heads, position % page_tokens});
     rows_.push_back({&call, position, page, chooses});
   }
-  if (spec_.layers_dense > 0) add_dense(call, entry);
+  if (spec_.layers_dense > 0) {
+    std::vector<uint32_t> pages;
+    for (const kernels::ReadRun& page : call.resident) pages.push_back(page.page);
+    dense_.add(pages, entry.context, entry.tokens, 0);
+  }
   if (chooses) return add_arena(call, first, entry.context, rows);
   const auto table = static_cast<uint32_t>(rows->pages.size());
   for (uint32_t page = 0; page < pages_of(end); ++page) rows->pages.push_back(call.pages.at(page).page);
   attention_.add(first, table, entry.context, entry.tokens, rows);
-}
-
-// The same rows as the layers have it that read everything.
-void HostChosenCache::add_dense(const Call& call, const PlanEntry& entry) {
-  const uint32_t end = entry.context + entry.tokens, page_tokens = memory_.page_tokens;
-  const auto first = static_cast<uint32_t>(dense_rows_.positions.size());
-  for (uint32_t position = entry.context; position < end; ++position) {
-    dense_rows_.positions.push_back(position);
-    dense_rows_.slots.push_back(
-        {call.resident.at(position / page_tokens).page * llm_.kv_heads, position % page_tokens});
-  }
-  const auto table = static_cast<uint32_t>(dense_rows_.pages.size());
-  for (uint32_t page = 0; page < pages_of(end); ++page)
-    dense_rows_.pages.push_back(call.resident.at(page).page);
-  dense_attention_.add(first, table, entry.context, entry.tokens, &dense_rows_);
 }
 
 // ShadowKV: all slots of the arena, the same for all heads; what lies in them is a head's own. The window
@@ -217,8 +204,7 @@ void HostChosenCache::add_arena(const Call& call, uint32_t row, uint32_t positio
 void HostChosenCache::plan(const DeviceRows& rows, const StepStream& on) {
   attention_.plan(rows, pages_.layer(0), on.stream);
   if (spec_.layers_dense == 0) return;
-  dense_on_device_ = dense_upload_.send(dense_rows_, on.stream);
-  dense_attention_.plan(dense_on_device_, resident_.layer(0), on.stream);
+  dense_.plan(resident_.layer(0), on.stream);
 }
 
 // `width` numbers of every row; waits for them, and so for everything before.
@@ -244,9 +230,7 @@ void HostChosenCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
     }
   }
   if (dense(layer)) {
-    dense_attention_.append(tensors, dense_on_device_, resident_.layer(layer), on.stream);
-    dense_attention_.attend(layer, tensors, dense_on_device_, resident_.layer(layer), on.stream, on.timer);
-    return;
+    return dense_.attend(layer, tensors, resident_.layer(layer), on);
   }
   attention_.append(tensors, rows, pages_.layer(layer), on.stream, keys_.as<__nv_bfloat16>());
   if (!rows_.empty()) {  // there are none while everything is warmed up
@@ -344,20 +328,10 @@ void HostChosenCache::copy(PageId source, PageId target, cudaStream_t stream) {
   summaries_.copy(raw(source), raw(target));
 }
 
-// All on page 0.
 void HostChosenCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
-  rows_.clear(), dense_rows_.clear();
-  for (const auto& [own, attention] :
-       {std::pair{rows, &attention_}, std::pair{&dense_rows_, &dense_attention_}}) {
-    if (own == &dense_rows_ && spec_.layers_dense == 0) continue;
-    own->pages.push_back(0);
-    for (uint32_t row = 0; row < size; ++row) {
-      own->positions.push_back(0);
-      own->slots.push_back({0, row % memory_.page_tokens});
-    }
-    attention->add(0, 0, 0, 1, own);
-    if (size > 2) attention->add(1, 0, 0, 2, own);
-  }
+  rows_.clear(), dense_.clear();
+  attention_.add_warm_up(size, rows);
+  if (spec_.layers_dense > 0) dense_.warm_up(size);
 }
 
 }  // namespace kvtwin::cuda

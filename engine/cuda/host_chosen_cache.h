@@ -25,6 +25,7 @@
 #include "engine/cpu/page_summaries.h"
 #include "engine/cpu/prefix_rows.h"
 #include "engine/cpu/query_projection.h"
+#include "engine/cuda/dense_layers.h"
 #include "engine/cuda/device_lists.h"
 #include "engine/cuda/device_pages.h"
 #include "engine/cuda/kv_cache.h"
@@ -73,7 +74,6 @@ class HostChosenCache final : public KvCache {
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
   void begin_with(const Adoption& adoption);
   void add_entry(const PlanEntry& entry, StepRows* rows);
-  void add_dense(const Call& call, const PlanEntry& entry);
   void add_arena(const Call& call, uint32_t row, uint32_t position, StepRows* rows);
   void fetch(const __nv_bfloat16* from, uint32_t width, std::vector<float>* to, cudaStream_t stream);
   void attend_tokens(uint32_t layer, const LayerRows& tensors, const StepStream& on);
@@ -104,7 +104,8 @@ class HostChosenCache final : public KvCache {
   const RopeFrequencies rope_;
   LlmSpec dense_llm_;  // the layers that choose nothing
   DevicePages pages_, resident_;
-  RowAttention attention_, dense_attention_;
+  RowAttention attention_;
+  DenseLayers dense_;
   cpu::PageSummaries summaries_;                   // of homes
   cpu::PrefixRows prefix_rows_;                    // likewise, for who begins with them
   std::vector<cpu::QueryProjection> projections_;  // InfiniGen: of the layers that choose
@@ -116,9 +117,6 @@ class HostChosenCache final : public KvCache {
   std::vector<Row> rows_;
   std::vector<float> queries_, row_keys_, hidden_;  // of the layer, on the host
   std::vector<LayerRecall> recalls_;
-  StepRows dense_rows_;
-  DeviceRows dense_on_device_;
-  RowsUpload dense_upload_;
   DeviceLists cells_;  // InfiniGen: what the layer's choosing rows read, cell by cell
 };
 

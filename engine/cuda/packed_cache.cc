@@ -231,15 +231,9 @@ void PackedCache::copy(PageId source, PageId target, cudaStream_t stream) {
   pool_.pages.copy(source, target, stream);
 }
 
-// Rows that nobody has: one decode and, where there is room for it, a chunk.
 void PackedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
-  staged_.clear();
   fused_.clear();
-  const uint32_t base = staged_.open(size);
-  StagedCells::add_rows(llm_, base, 0, size, rows);
-  staged_.add_reads(base, 0, 0, 1, rows);
-  if (size > 2) staged_.add_reads(base, 1, 0, 2, rows);
-  staged_.send(on.stream);
+  staged_.warm_up(size, on.stream, rows);
 }
 
 }  // namespace kvtwin::cuda

@@ -81,16 +81,8 @@ void PagedCache::copy(PageId source, PageId target, cudaStream_t stream) {
   pages_.copy(source, target, stream);
 }
 
-// All on page 0.
 void PagedCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
-  rows->pages.push_back(0);
-  for (uint32_t row = 0; row < size; ++row) {
-    rows->positions.push_back(0);
-    rows->slots.push_back({0, row % memory_.page_tokens});
-  }
-  // One decode and, where there is room for it, a chunk. (What padding rows read does not matter.)
-  attention_.add(0, 0, 0, 1, rows);
-  if (size > 2 && memory_.page_tokens > 1) attention_.add(1, 0, 0, 2, rows);
+  attention_.add_warm_up(size, rows);
 }
 
 }  // namespace kvtwin::cuda

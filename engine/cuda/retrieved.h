@@ -48,6 +48,14 @@ std::optional<std::string> check_retrieved(RetrievalMethod method, const Retriev
 Result<OwnedCache> make_retrieved(const RetrievedOptions& options, const KvMemory& memory,
                                   const LlmSpec& llm);
 
+// A budget drops cells of prompts, and decodes recall pages of what is left (recalled_cells.h). The check is
+// a sentence, as above, of a policy set that drops cells and retrieves; REQUIRES: validate_core_config()
+// found nothing. Wrong: no room. `weights` must outlive it.
+std::optional<std::string> check_recalled(const CoreConfig& config, const kernels::ScoreSpec& score,
+                                          RetrievalMethod method, const LlmSpec& llm);
+Result<OwnedCache> make_recalled(const CompressedOptions& compressed, const RetrievedOptions& retrieved,
+                                 const KvMemory& memory, const ModelWeights* weights);
+
 }  // namespace kvtwin::cuda
 
 #endif  // KVTWIN_ENGINE_CUDA_RETRIEVED_H_

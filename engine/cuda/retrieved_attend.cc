@@ -44,10 +44,7 @@ void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const Devi
                             const StepStream& on) {
   on.timer->begin(Operation::kAppend, layer);
   if (dense(layer)) {
-    __nv_bfloat16* const pool = resident() ? resident_.layer(layer) : pages_.layer(layer);
-    dense_attention_.append(tensors, dense_on_device_, pool, on.stream);
-    dense_attention_.attend(layer, tensors, dense_on_device_, pool, on.stream, on.timer);
-    return;
+    return dense_.attend(layer, tensors, resident() ? resident_.layer(layer) : pages_.layer(layer), on);
   }
   if (arena_) order_->wait(Lane::kCompute, Edge::kRecalled, layer);
   order_->touches(Lane::kCompute, Access::kWrite, kPages, layer, "append");

@@ -99,11 +99,7 @@ Result<void> RetrievedCache::allocate() {
     if (auto ok = take(DevicePages::make(dense_llm_, page, resident() ? host : 0, 0), &resident_); !ok)
       return ok;
     const uint32_t pages = resident() ? host : memory_.pages_gpu;
-    if (auto ok = take(RowAttention::make(&llm_, {page, llm_.kv_heads, pages, memory_.rows_max}),
-                       &dense_attention_);
-        !ok)
-      return ok;
-    if (auto ok = take(RowsUpload::make(uint64_t{1} << 20), &dense_upload_); !ok) return ok;
+    if (auto ok = take(DenseLayers::make(&llm_, page, pages, memory_.rows_max), &dense_); !ok) return ok;
   }
   if (arena_ && spec_.host_layout == HostLayout::kNhd) {
     if (auto ok = take(Buffer::make(Buffer::Kind::kDevice, pages_.part_bytes() * kStagedMax,
@@ -146,7 +142,7 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   lists_.clear();
   sealed_.clear();
   kept_.clear();
-  dense_rows_.clear();
+  dense_.clear();
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
 }
@@ -163,8 +159,7 @@ void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
   upload_.send(on.stream);
   attention_.plan(rows, pages_.layer(0), on.stream);
   if (spec_.layers_dense == 0) return;
-  dense_on_device_ = dense_upload_.send(dense_rows_, on.stream);
-  dense_attention_.plan(dense_on_device_, resident() ? resident_.layer(0) : pages_.layer(0), on.stream);
+  dense_.plan(resident() ? resident_.layer(0) : pages_.layer(0), on.stream);
 }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,

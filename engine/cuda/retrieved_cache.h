@@ -22,12 +22,14 @@
 #include <vector>
 
 #include "engine/cpu/arena_call.h"
+#include "engine/cuda/dense_layers.h"
 #include "engine/cuda/device_lists.h"
 #include "engine/cuda/device_pages.h"
 #include "engine/cuda/kv_cache.h"
 #include "engine/cuda/ordered_streams.h"
 #include "engine/cuda/retrieval_memory.h"
 #include "engine/cuda/retrieved.h"
+#include "kernels/cell_heads.h"
 #include "kernels/page_moves.h"
 
 namespace kvtwin::cuda {
@@ -51,12 +53,34 @@ class RetrievedCache final : public KvCache {
   void copy_all(std::span<const PageId> source, std::span<const PageId> target, cudaStream_t stream) override;
   void warm_up(uint32_t size, const StepStream& on, StepRows* rows) override;
 
+  // A prompt that somebody else computed and cut, whose last row has just run: what is left of it, equally
+  // many cells in every head. `gpu` and `homes` are the call's pages; those that what is left does not fill
+  // are nobody's. Three calls (retrieved_kept.cc): expect() before the step's lists are sent, keep_query() in
+  // every layer, take_over() when its rows went through all layers; it waits for what it starts.
+  // REQUIRES: an arena.
+  struct KeptHead {
+    std::span<const PageId> pages;  // of the pool that its cells are in, in order
+    uint32_t column = 0;
+  };
+  struct KeptPrompt {
+    CallId call{};
+    uint32_t tokens = 0, cells = 0;
+    std::span<const PageId> gpu, homes;
+    std::vector<KeptHead> heads;  // layer * kv_heads + head
+  };
+  void expect(CallId call);
+  // q: the last row's, rotated, [query_heads][head_dim].
+  void keep_query(uint32_t layer, CallId call, const __nv_bfloat16* q, cudaStream_t stream);
+  // `from`: the pool that the cells are in.
+  void take_over(std::span<const KeptPrompt> prompts, const CellPool& from, cudaStream_t stream);
+
  private:
   struct Call {
     std::vector<uint32_t> pages;     // of the GPU: by position, then the arena's
     std::vector<uint32_t> homes;     // host pages, as the address space counts them, by position
     std::vector<uint32_t> resident;  // numbers of dense layers' pages, by position
     uint32_t state = 0;              // its number in RetrievalMemory
+    uint32_t gone = 0;               // cells that were dropped: cell i is the i-th that is left
     bool in_arena = false;           // its prompt is complete
     bool preempted = false;
     bool filled = false;  // its slots were filled when its prompt was complete
@@ -90,8 +114,7 @@ class RetrievedCache final : public KvCache {
   void begin_with(const Adoption& adoption);
   Call& new_call(CallId id);
   void add_entry(const PlanEntry& entry, StepRows* rows);
-  void add_dense(const Call& call, const PlanEntry& entry);
-  void add_choice(Call* call, uint32_t row, uint32_t position, StepRows* rows);
+  void add_choice(Call* call, uint32_t row, uint32_t cell, StepRows* rows);
   ChoiceRow choice_of(const Call& call, uint32_t pages);
   void deal_recalls();
   void pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const;
@@ -103,6 +126,8 @@ class RetrievedCache final : public KvCache {
   void recall(uint32_t layer, const RecallMove* moves, const uint32_t* count, bool beside);
   void enter_arenas(cudaStream_t stream);
   void fill_slots(uint32_t layer, cudaStream_t stream);
+  void take_kept(const KeptPrompt& prompt, cudaStream_t stream);
+  void copy_kept(std::span<const KeptPrompt> prompts, const CellPool& from, cudaStream_t stream);
   void fetch(std::span<const PageId> homes, std::span<const PageId> pages, cudaStream_t stream);
 
   const KvMemory memory_;
@@ -112,7 +137,8 @@ class RetrievedCache final : public KvCache {
   const bool arena_, prefix_cache_;
   LlmSpec dense_llm_;  // the layers that choose nothing
   DevicePages pages_, resident_;
-  RowAttention attention_, dense_attention_;
+  RowAttention attention_;
+  DenseLayers dense_;
   RetrievalMemory choices_;
   Buffer staging_;  // a page on its way to the host, NHD
   Buffer fetched_;  // pinned: what prefixes fetch, one list behind the other, round and round
@@ -128,10 +154,7 @@ class RetrievedCache final : public KvCache {
   std::vector<QueryKept> kept_;
   const StepValues* given_ = nullptr;  // what is imposed on it
   std::vector<kernels::HeadRecall> imposed_;
-  StepRows dense_rows_;
-  DeviceRows dense_on_device_;
-  RowsUpload dense_upload_;
-  DeviceLists upload_, enter_upload_;
+  DeviceLists upload_, enter_upload_, kept_upload_;
   Lists at_;
   std::vector<Call*> entering_;
 };

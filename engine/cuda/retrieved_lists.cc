@@ -78,45 +78,32 @@ void RetrievedCache::add_entry(const PlanEntry& entry, StepRows* rows) {
   // Placement arena: until the step that completes its prompt has ended, a call has all its pages.
   const bool may_choose = arena_ ? call.in_arena : entry.kind == EntryKind::kDecode;
   KVT_CHECK(!call.in_arena || entry.tokens == 1);
-  const uint32_t page_tokens = memory_.page_tokens, end = entry.context + entry.tokens;
+  const uint32_t page_tokens = memory_.page_tokens, context = entry.context - call.gone;
+  const uint32_t end = context + entry.tokens;
   const auto first = static_cast<uint32_t>(rows->positions.size());
-  for (uint32_t position = entry.context; position < end; ++position) {
-    const uint32_t number = position / page_tokens;
+  for (uint32_t cell = context; cell < end; ++cell) {
+    const uint32_t number = cell / page_tokens;
     const uint32_t page = call.pages.at(call.in_arena ? shape_.slot_of(number) : number);
-    rows->positions.push_back(position);
-    rows->slots.push_back({page * llm_.kv_heads, position % page_tokens});
-    if ((position + 1) % page_tokens == 0) sealed_.push_back({page, arena_ ? call.homes.at(number) : page});
+    rows->positions.push_back(cell + call.gone);
+    rows->slots.push_back({page * llm_.kv_heads, cell % page_tokens});
+    if ((cell + 1) % page_tokens == 0) sealed_.push_back({page, arena_ ? call.homes.at(number) : page});
   }
   if (arena_) kept_.push_back({first + entry.tokens - 1, call.state});
-  if (spec_.layers_dense > 0) add_dense(call, entry);
+  if (spec_.layers_dense > 0)
+    dense_.add(resident() ? call.resident : call.pages, context, entry.tokens, call.gone);
   if (may_choose && call_retrieves(spec_, page_tokens, end)) {
     KVT_CHECK(entry.tokens == 1);
-    return add_choice(&call, first, entry.context, rows);
+    return add_choice(&call, first, context, rows);
   }
   const auto table = static_cast<uint32_t>(rows->pages.size());
   rows->pages.insert(rows->pages.end(), call.pages.begin(), call.pages.begin() + pages_of(end));
-  attention_.add(first, table, entry.context, entry.tokens, rows);
-}
-
-// The same rows as the layers have it that read everything.
-void RetrievedCache::add_dense(const Call& call, const PlanEntry& entry) {
-  const std::vector<uint32_t>& pages = resident() ? call.resident : call.pages;
-  const uint32_t end = entry.context + entry.tokens;
-  const auto first = static_cast<uint32_t>(dense_rows_.positions.size());
-  for (uint32_t position = entry.context; position < end; ++position) {
-    dense_rows_.positions.push_back(position);
-    dense_rows_.slots.push_back(
-        {pages.at(position / memory_.page_tokens) * llm_.kv_heads, position % memory_.page_tokens});
-  }
-  const auto table = static_cast<uint32_t>(dense_rows_.pages.size());
-  dense_rows_.pages.insert(dense_rows_.pages.end(), pages.begin(), pages.begin() + pages_of(end));
-  dense_attention_.add(first, table, entry.context, entry.tokens, &dense_rows_);
+  attention_.add(first, table, context, entry.tokens, rows);
 }
 
 // Each KV head has a table of its own: sinks, what is chosen (written on the device, layer by layer), window.
-void RetrievedCache::add_choice(Call* call, uint32_t row, uint32_t position, StepRows* rows) {
-  const uint32_t pages = pages_of(position + 1), length = shape_.sinks + shape_.selectable + shape_.window;
-  const uint32_t tokens = (length - 1) * memory_.page_tokens + position % memory_.page_tokens + 1;
+void RetrievedCache::add_choice(Call* call, uint32_t row, uint32_t cell, StepRows* rows) {
+  const uint32_t pages = pages_of(cell + 1), length = shape_.sinks + shape_.selectable + shape_.window;
+  const uint32_t tokens = (length - 1) * memory_.page_tokens + cell % memory_.page_tokens + 1;
   ChoiceRow choice = choice_of(*call, pages);
   choice.row = row;
   choice.table = static_cast<uint32_t>(rows->pages.size()) + shape_.sinks, choice.table_stride = length;
@@ -190,20 +177,10 @@ void RetrievedCache::pack(const std::vector<QueryKept>& kept, DeviceLists* uploa
   at->imposed = upload->add(imposed_);
 }
 
-// All on page 0.
 void RetrievedCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
-  choice_rows_.clear(), lists_.clear(), sealed_.clear(), kept_.clear(), dense_rows_.clear();
-  for (const auto& [own, attention] :
-       {std::pair{rows, &attention_}, std::pair{&dense_rows_, &dense_attention_}}) {
-    if (own == &dense_rows_ && spec_.layers_dense == 0) continue;
-    own->pages.push_back(0);
-    for (uint32_t row = 0; row < size; ++row) {
-      own->positions.push_back(0);
-      own->slots.push_back({0, row % memory_.page_tokens});
-    }
-    attention->add(0, 0, 0, 1, own);
-    if (size > 2) attention->add(1, 0, 0, 2, own);
-  }
+  choice_rows_.clear(), lists_.clear(), sealed_.clear(), kept_.clear(), dense_.clear();
+  attention_.add_warm_up(size, rows);
+  if (spec_.layers_dense > 0) dense_.warm_up(size);
 }
 
 }  // namespace kvtwin::cuda

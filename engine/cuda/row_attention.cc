@@ -108,6 +108,17 @@ void RowAttention::add(uint32_t first, uint32_t table, uint32_t context, uint32_
   for (uint32_t i = 0; i < count; ++i) rows->others.push_back({first + i, table, context + i + 1});
 }
 
+void RowAttention::add_warm_up(uint32_t size, StepRows* rows) const {
+  const auto table = static_cast<uint32_t>(rows->pages.size());
+  rows->pages.push_back(0);
+  for (uint32_t row = 0; row < size; ++row) {
+    rows->positions.push_back(0);
+    rows->slots.push_back({0, row % shape_.page_tokens});
+  }
+  add(0, table, 0, 1, rows);
+  if (size > 2 && shape_.page_tokens > 1) add(1, table, 0, 2, rows);
+}
+
 DecodeArgs RowAttention::decode_args(const DeviceRows& rows, const __nv_bfloat16* pool) const {
   DecodeArgs args;
   args.pool = pool;

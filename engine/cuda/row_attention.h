@@ -49,6 +49,10 @@ class RowAttention {
   // themselves, each the ones before it and itself: adds them to the list that takes them.
   void add(uint32_t first, uint32_t table, uint32_t context, uint32_t count, StepRows* rows) const;
 
+  // `size` rows on page 0 that nobody has: one decode and, where there is room for it, a chunk. (What the
+  // others read does not matter.)
+  void add_warm_up(uint32_t size, StepRows* rows) const;
+
   // The lists are on the device: cuts the work. One plan serves every layer.
   void plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
   // `keys` [rows][kv_heads][head_dim], rotated, beside the pages; null: not wanted. REQUIRES (wanted):

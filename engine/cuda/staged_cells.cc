@@ -81,6 +81,15 @@ void StagedCells::add_reads(uint32_t base, uint32_t first, uint32_t context, uin
   attention_.add(first, table, context, count, rows);
 }
 
+void StagedCells::warm_up(uint32_t size, cudaStream_t stream, StepRows* rows) {
+  clear();
+  const uint32_t base = open(size);
+  add_rows(*llm_, base, 0, size, rows);
+  add_reads(base, 0, 0, 1, rows);
+  if (size > 2) add_reads(base, 1, 0, 2, rows);
+  send(stream);
+}
+
 void StagedCells::grow_pages() {
   if (used_ <= cells_) return;
   if (Result<void> ok = allocate(used_ + used_ / 2); !ok) fail(ok.error().text());

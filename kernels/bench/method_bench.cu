@@ -146,6 +146,43 @@ void marks(benchmark::State& state) {
   label_with_digest(state, c.scores);
 }
 
+// What marks can reach: 64-byte pieces that a table names, four lanes each, read or copied, and nothing else.
+template <bool kCopied>
+__global__ void pieces_kernel(const float4* from, const uint32_t* table, float4* to, uint32_t count) {
+  constexpr uint32_t kEach = 4;
+  const uint32_t first = blockIdx.x * blockDim.x * kEach + threadIdx.x;
+  uint32_t piece[kEach];
+  float4 held[kEach];
+#pragma unroll
+  for (uint32_t k = 0; k < kEach; ++k) piece[k] = __ldg(table + min((first + k * blockDim.x) / 4, count - 1));
+#pragma unroll
+  for (uint32_t k = 0; k < kEach; ++k)
+    held[k] = __ldcs(from + size_t{piece[k]} * 4 + (first + k * blockDim.x) % 4);
+#pragma unroll
+  for (uint32_t k = 0; k < kEach; ++k) {
+    const uint32_t at = first + k * blockDim.x;
+    if (at < 4 * count && (kCopied || held[k].x == -1)) __stcs(to + at, held[k]);  // none is -1
+  }
+}
+void pieces(benchmark::State& state, bool copied, bool shuffled) {
+  constexpr uint32_t kCount = 1 << 20, kSets = 4;
+  std::vector<uint32_t> order(kCount);
+  std::iota(order.begin(), order.end(), 0);
+  if (shuffled) std::shuffle(order.begin(), order.end(), std::mt19937(1));
+  const DeviceArray<uint32_t> table(order);
+  const DeviceArray<float> from(std::vector<float>(size_t{kCount} * kSets * 16, 0.5f)), to(from.bytes() / 4);
+  const double seconds = median_of_replays(state, 2 * kSets, [&](uint32_t i, cudaStream_t stream) {
+    const size_t set = size_t{i % kSets} * kCount * 4;
+    const auto* const source = reinterpret_cast<const float4*>(from.get()) + set;
+    auto* const target = reinterpret_cast<float4*>(to.get()) + set;
+    (copied ? pieces_kernel<true> : pieces_kernel<false>)<<<kCount * 4 / 1024, 256, 0, stream>>>(
+        source, table.get(), target, kCount);
+    return cudaGetLastError();
+  });
+  report(state, kCount * (copied ? 132.0 : 68.0), seconds);
+  if (copied) label_with_digest(state, to);
+}
+
 // Heads of all layers of one call, and of many.
 void sizes(benchmark::internal::Benchmark* b) {
   b->Args({256, 8192})->Args({256, 32768})->Args({2048, 8192})->Iterations(9)->UseManualTime();
@@ -155,6 +192,10 @@ BENCHMARK_CAPTURE(keys, keydiff, true)->Apply(sizes);
 BENCHMARK(select)->Apply(sizes)->Args({256, 65536})->Args({1024, 2048})->Args({8, 131072})->Args({64, 8192});
 BENCHMARK(compact)->Apply(sizes);
 BENCHMARK(marks)->Args({256, 32768})->Args({2048, 8192})->Iterations(9)->UseManualTime();
+BENCHMARK_CAPTURE(pieces, read_random, false, true)->Iterations(9)->UseManualTime();
+BENCHMARK_CAPTURE(pieces, read_in_order, false, false)->Iterations(9)->UseManualTime();
+BENCHMARK_CAPTURE(pieces, copied_random, true, true)->Iterations(9)->UseManualTime();
+BENCHMARK_CAPTURE(pieces, copied_in_order, true, false)->Iterations(9)->UseManualTime();
 BENCHMARK(look)
     ->Args({256, 8192, 1})
     ->Args({8, 32768, 1})

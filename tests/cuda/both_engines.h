@@ -7,10 +7,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/cpu/cpu_backend.h"
+#include "engine/cpu/recalled_cells.h"
 #include "engine/cpu/retrieved_cache.h"
 #include "engine/cuda/retrieved.h"
 #include "engine/driver.h"
@@ -25,7 +28,7 @@ namespace kvtwin::testing {
 struct Compared {
   std::vector<double> errors;  // of every sample
   uint64_t samples_that_chose = 0, blocking_cpu = 0, blocking_gpu = 0, chosen_cpu = 0, chosen_gpu = 0;
-  uint64_t preemptions = 0, pages_adopted = 0;
+  uint64_t preemptions = 0, pages_adopted = 0, compressions = 0;
   std::vector<std::vector<float>> logits;  // of the GPU
 };
 
@@ -36,6 +39,7 @@ class BothEngines final : public OutcomeSource {
       : gpu_(*gpu), cpu_(*cpu), vocab_(vocab), out_(*out) {}
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
     StepValues same;
+    if (offset == 0) out_.compressions += launch.compressions.size();
     for (const Adoption& adoption : launch.adoptions)
       out_.pages_adopted += offset == 0 ? adoption.pages.size() / 2 : 0;
     gpu_.step(launch, offset, &same);
@@ -71,6 +75,59 @@ class BothEngines final : public OutcomeSource {
   Compared& out_;
 };
 
+// Which cells the GPU kept: the CPU engine keeps the same, because scores of bf16 have other near ties.
+using KeptByGpu = std::shared_ptr<std::map<std::pair<CallId, uint32_t>, std::vector<uint32_t>>>;
+
+inline cpu::CompressedConfig cutting_config(const RetrievalSetting& setting, const CoreConfig& core) {
+  cpu::CompressedConfig out{
+      .core = core, .score = kernels::score_spec(*kernels::scorer_kind(setting.scorer)), .seed = 1};
+  out.score.window.window = 8;
+  out.score.seed = 11;
+  return out;
+}
+
+inline cuda::OwnedCache cuda_cache(const RetrievalSetting& setting, RetrievalMethod method,
+                                   const CoreConfig& core, const cuda::CudaEngineConfig& engine,
+                                   const ModelWeights& weights, const KeptByGpu& kept) {
+  const cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max, true};
+  const cuda::RetrievedOptions options{
+      .method = method, .spec = setting.spec, .weights = &weights, .prefix_cache = setting.prefix_cache};
+  Result<cuda::OwnedCache> made;
+  if (setting.scorer == "none") {
+    REQUIRE(!cuda::check_retrieved(method, setting.spec, weights.llm(), core.page_tokens).has_value());
+    made = cuda::make_retrieved(options, memory, weights.llm());
+  } else {
+    cuda::CompressedOptions cutting{.config = cutting_config(setting, core)};
+    cutting.kept = [kept](CallId call, uint32_t head, std::span<const uint32_t> positions) {
+      (*kept)[{call, head}].assign(positions.begin(), positions.end());
+    };
+    REQUIRE(!cuda::check_recalled(core, cutting.config.score, method, weights.llm()).has_value());
+    made = cuda::make_recalled(cutting, options, memory, &weights);
+  }
+  REQUIRE(made.has_value());
+  return std::move(*made);
+}
+
+inline std::unique_ptr<cpu::KvCache> cpu_cache(const RetrievalSetting& setting, RetrievalMethod method,
+                                               const CoreConfig& core, const ModelWeights& weights,
+                                               const KeptByGpu& kept) {
+  const cpu::KvMemory memory{core.page_tokens, core.pages_gpu, core.pages_host, true};
+  const cpu::RetrievedOptions options{
+      .method = method, .spec = setting.spec, .prefix_cache = setting.prefix_cache};
+  Result<std::unique_ptr<cpu::KvCache>> made;
+  if (setting.scorer == "none") {
+    made = cpu::RetrievedCache::make(memory, &weights, options);
+  } else {
+    cpu::CompressedConfig cutting = cutting_config(setting, core);
+    cutting.impose = [kept](CallId call, uint32_t head) {
+      return std::span<const uint32_t>(kept->at({call, head}));
+    };
+    made = cpu::RecalledCells::make(cutting, memory, &weights, options);
+  }
+  REQUIRE(made.has_value());
+  return std::move(*made);
+}
+
 inline Compared run_both(const RetrievalSetting& setting, RetrievalMethod method,
                          const std::vector<RetrievalCall>& calls, const LlmSpec& llm) {
   Compared out;
@@ -78,7 +135,7 @@ inline Compared run_both(const RetrievalSetting& setting, RetrievalMethod method
   const std::unique_ptr<cuda::DeviceModel> model = on_device(weights);
   RunOptions options;
   options.check_invariants = true;
-  options.engines = {core_of(setting)};
+  options.engines = {core_of(setting, &llm)};
   const CoreConfig& core = options.engines[0];
   ArrivingCalls client(calls);
   cpu::IdentityTokens tokens({.seed = setting.seed, .unit_tokens = setting.page_tokens, .vocab = llm.vocab});
@@ -86,18 +143,11 @@ inline Compared run_both(const RetrievalSetting& setting, RetrievalMethod method
   config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
   config.pages_host = core.pages_host;
   config.rows_max = core.step_tokens_max, config.samples_max = core.calls_max, config.poison = true;
-  REQUIRE(!cuda::check_retrieved(method, setting.spec, llm, core.page_tokens).has_value());
-  Result<cuda::OwnedCache> cache = cuda::make_retrieved(
-      {.method = method, .spec = setting.spec, .weights = &weights, .prefix_cache = setting.prefix_cache},
-      {config.page_tokens, config.pages_gpu, config.pages_host, config.rows_max, true}, llm);
-  REQUIRE(cache.has_value());
-  auto gpu = cuda::CudaEngine::make(config, model.get(), &tokens, std::move(*cache));
+  const auto kept_by_gpu = std::make_shared<KeptByGpu::element_type>();
+  auto gpu = cuda::CudaEngine::make(config, model.get(), &tokens,
+                                    cuda_cache(setting, method, core, config, weights, kept_by_gpu));
   REQUIRE(gpu.has_value());
-  auto kept = cpu::RetrievedCache::make(
-      {core.page_tokens, core.pages_gpu, core.pages_host, true}, &weights,
-      {.method = method, .spec = setting.spec, .prefix_cache = setting.prefix_cache});
-  REQUIRE(kept.has_value());
-  cpu::CpuEngine cpu({}, &weights, &tokens, std::move(*kept));
+  cpu::CpuEngine cpu({}, &weights, &tokens, cpu_cache(setting, method, core, weights, kept_by_gpu));
   BothEngines both(gpu->get(), &cpu, llm.vocab, &out);
   cpu::CpuBackend world({{setting.in_flight}}, &both, drawn_times(setting.seed));
   Recorder recorder(options, {"chosen", setting.seed});

@@ -126,12 +126,11 @@ TEST_CASE(
         host.push_back(PageId{config.pages_gpu + 3 * i}), target.push_back(steps.take());
       steps.engine().told(
           StartTransfer{{}, TransferId{1}, TransferKind::kDemote, Tier::kGpu, Tier::kHost, source, host});
+      // Nobody asks for what is still on its way.
+      if (beside) CHECK(steps.engine().copy_time(TransferId{1}).ns > 0);
       steps.engine().told(
           StartTransfer{{}, TransferId{2}, TransferKind::kRecall, Tier::kHost, Tier::kGpu, host, target});
-      if (beside) {
-        CHECK(steps.engine().copy_time(TransferId{1}).ns > 0);
-        CHECK(steps.engine().copy_time(TransferId{2}).ns > 0);
-      }
+      if (beside) CHECK(steps.engine().copy_time(TransferId{2}).ns > 0);
       steps.begin(kC, target);
       CHECK(steps.run({{kC, 16}}) == expected);
     }

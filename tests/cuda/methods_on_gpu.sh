@@ -30,7 +30,8 @@ for file in "$scenarios"/*.textproto; do
   fi
   expected=$(digest "$records/$name.txt")
   sets="--set=simulation.impose=true"
-  if [ -e "$records/$name/outcomes.binpb" ]; then
+  grep -qE 'retrieval: "(shadowkv|infinigen)"' "$file" && sets=  # what they recall cannot be imposed: values decide
+  if [ -n "$sets" ] && [ -e "$records/$name/outcomes.binpb" ]; then
     sets="$sets --set=simulation.recorded_run=$records/$name --set=simulation.kept=recorded"
     grep -q 'retrieval: "' "$file" && sets="$sets --set=simulation.retrieval.outcomes=recorded"
   fi

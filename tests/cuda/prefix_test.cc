@@ -30,7 +30,7 @@ RetrievalSetting setting_of(const std::string& name, RetrievalMethod method) {
 
 TEST_CASE("X-5 cuda: turns that begin with prefixes on the host read what the CPU engine reads") {
   const struct {
-    const char* name;
+    std::string name;
     RetrievalMethod method;
   } rows[] = {{"freekv", RetrievalMethod::kFreekv},
               {"arkvale", RetrievalMethod::kArkvale},

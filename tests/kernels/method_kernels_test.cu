@@ -309,48 +309,80 @@ TEST_CASE("1.2 1.8 1.9 scores of marks are those of the definition, wherever cel
   }
 }
 
-TEST_CASE("G-3 attention_rows by head: listed cells, gaps, and columns of their own") {
-  for (const CellProblem::Shape& shape : cell_shapes()) {
+// 40 rows a head, that see less and less gone: windows that slide (with sinks, or without), then rows that
+// see nothing, and one that sees everything. `runs`: rows of a head stand together, or alternate.
+std::vector<QueryRow> sliding_rows(const CellProblem& p, uint32_t kv_heads, uint32_t rows) {
+  std::vector<QueryRow> list;
+  for (uint32_t h = 0; h < kv_heads; ++h) {
+    const CellHead& head = p.heads[h];
+    for (uint32_t i = 0; i < rows; ++i) {
+      QueryRow row{i, head.table, 0, h, head.column};
+      const uint32_t end = std::min(head.rows, 20 + 7 * i), window = std::min(end, 33u);
+      row.cells = i == 5 ? 0 : i == 6 ? head.rows : window;
+      if (i != 5 && i != 6) row.sinks = i % 2 == 0 ? std::min(4u, window) : 0, row.gap = end - window;
+      list.push_back(row);
+    }
+  }
+  return list;
+}
+
+TEST_CASE("G-3 attention_rows by head: listed cells, gaps, and columns of their own, alone and in runs") {
+  std::vector<std::pair<CellProblem::Shape, bool>> cases;
+  for (const CellProblem::Shape& shape : cell_shapes())
+    cases.insert(cases.end(), {{shape, false}, {shape, true}});
+  for (const auto& [shape, runs] : cases) {
     CellProblem::Shape by_cell = shape;
     by_cell.listed = true;
     const CellProblem p(by_cell, {90, 1, 300}, {0, 0, 0}, 14);
-    const uint32_t group = 4, dim = shape.dim, kv_heads = 3;
-    std::mt19937_64 random(15);
-    const Bf16s numbers = normal_bf16(&random, size_t{2} * kv_heads * group * dim, 1);
-    const Floats q = widened(numbers);
-    const DeviceArray<__nv_bfloat16> q_on(numbers);
-    const DeviceArray<__nv_bfloat16> out(Bf16s(numbers.size(), __float2bfloat16(NAN)));
-    std::vector<QueryRow> list;
-    for (uint32_t h = 0; h < kv_heads; ++h) {
-      const CellHead& head = p.heads[h];
-      list.push_back({0, head.table, head.rows, h, head.column});
-      list.push_back(
-          {1, head.table, head.rows - head.rows / 2, h, head.column, head.rows / 4, head.rows / 2});
-    }
-    const DeviceArray<QueryRow> list_on(list);
-    KVT_CUDA(attention_rows({p.pool.get(), p.tables_on.get(), list_on.get(), q_on.get(), out.get(), 0.125f,
-                             static_cast<uint32_t>(list.size()), kv_heads * group, kv_heads, dim, shape.page,
-                             shape.columns, true, true},
-                            nullptr));
-    std::vector<double> expected(numbers.size());
-    for (const QueryRow& row : list) {
-      for (uint32_t g = 0; g < group; ++g) {
-        const size_t at = (size_t{row.row} * kv_heads + row.head) * group * dim + size_t{g} * dim;
-        double sum = 0;
-        std::vector<double> value(dim, 0.0);
-        for (uint32_t i = 0; i < row.cells; ++i) {
-          const uint32_t cell = i < row.sinks ? i : i + row.gap;
-          double logit = 0;
-          for (uint32_t c = 0; c < dim; ++c)
-            logit += double{q[at + c]} * double{p.keys[row.head][cell * dim + c]};
-          const double weight = std::exp(logit * 0.125);
-          sum += weight;
-          for (uint32_t c = 0; c < dim; ++c) value[c] += weight * double{p.values[row.head][cell * dim + c]};
+    const uint32_t dim = shape.dim, kv_heads = 3, rows = 40;
+    for (const uint32_t group : {1u, 3u, 4u, 7u}) {
+      CAPTURE(group);
+      CAPTURE(runs);
+      std::mt19937_64 random(15);
+      const Bf16s numbers = normal_bf16(&random, size_t{rows} * kv_heads * group * dim, 1);
+      const Floats q = widened(numbers);
+      const DeviceArray<__nv_bfloat16> q_on(numbers);
+      const DeviceArray<__nv_bfloat16> out(Bf16s(numbers.size(), __float2bfloat16(NAN)));
+      std::vector<QueryRow> list = sliding_rows(p, kv_heads, rows);
+      if (group == 3) std::swap(list[3], list[kv_heads * rows - 1]);  // runs of one, and of what is left
+      const DeviceArray<QueryRow> list_on(list);
+      AttentionRowsArgs args{p.pool.get(),
+                             p.tables_on.get(),
+                             list_on.get(),
+                             q_on.get(),
+                             out.get(),
+                             0.125f,
+                             static_cast<uint32_t>(list.size()),
+                             kv_heads * group,
+                             kv_heads,
+                             dim,
+                             shape.page,
+                             shape.columns,
+                             true,
+                             true};
+      args.runs = runs;
+      KVT_CUDA(attention_rows(args, nullptr));
+      std::vector<double> expected(numbers.size());
+      for (const QueryRow& row : list) {
+        for (uint32_t g = 0; g < group; ++g) {
+          const size_t at = (size_t{row.row} * kv_heads + row.head) * group * dim + size_t{g} * dim;
+          double sum = 0;
+          std::vector<double> value(dim, 0.0);
+          for (uint32_t i = 0; i < row.cells; ++i) {
+            const uint32_t cell = i < row.sinks ? i : i + row.gap;
+            double logit = 0;
+            for (uint32_t c = 0; c < dim; ++c)
+              logit += double{q[at + c]} * double{p.keys[row.head][cell * dim + c]};
+            const double weight = std::exp(logit * 0.125);
+            sum += weight;
+            for (uint32_t c = 0; c < dim; ++c)
+              value[c] += weight * double{p.values[row.head][cell * dim + c]};
+          }
+          for (uint32_t c = 0; c < dim; ++c) expected[at + c] = sum > 0 ? value[c] / sum : 0;
         }
-        for (uint32_t c = 0; c < dim; ++c) expected[at + c] = value[c] / sum;
       }
+      CHECK(largest_error(out, expected, dim) < 0.01);
     }
-    CHECK(largest_error(out, expected, dim) < 0.01);
   }
 }
 

@@ -1,0 +1,46 @@
+#include "engine/cuda/dense_layers.h"
+
+#include <utility>
+
+#include "engine/base/check.h"
+
+namespace kvtwin::cuda {
+
+Result<DenseLayers> DenseLayers::make(const LlmSpec* llm, uint32_t page_tokens, uint32_t pages,
+                                      uint32_t rows) {
+  DenseLayers out;
+  out.page_tokens_ = page_tokens, out.kv_heads_ = llm->kv_heads;
+  Result<RowAttention> attention = RowAttention::make(llm, {page_tokens, llm->kv_heads, pages, rows});
+  if (!attention) return tl::unexpected<Mistake>(attention.error());
+  out.attention_ = std::move(*attention);
+  Result<RowsUpload> upload = RowsUpload::make(uint64_t{1} << 20);
+  if (!upload) return tl::unexpected<Mistake>(upload.error());
+  out.upload_ = std::move(*upload);
+  return out;
+}
+
+void DenseLayers::add(std::span<const uint32_t> pages, uint32_t context, uint32_t tokens, uint32_t gone) {
+  const uint32_t end = context + tokens, used = div_ceil(end, page_tokens_);
+  KVT_CHECK(used <= pages.size());
+  const auto first = static_cast<uint32_t>(rows_.positions.size());
+  for (uint32_t cell = context; cell < end; ++cell) {
+    rows_.positions.push_back(cell + gone);
+    rows_.slots.push_back({pages[cell / page_tokens_] * kv_heads_, cell % page_tokens_});
+  }
+  const auto table = static_cast<uint32_t>(rows_.pages.size());
+  rows_.pages.insert(rows_.pages.end(), pages.begin(), pages.begin() + used);
+  attention_.add(first, table, context, tokens, &rows_);
+}
+
+void DenseLayers::plan(const __nv_bfloat16* pool, cudaStream_t stream) {
+  on_device_ = upload_.send(rows_, stream);
+  attention_.plan(on_device_, pool, stream);
+}
+
+void DenseLayers::attend(uint32_t layer, const LayerRows& tensors, __nv_bfloat16* pool,
+                         const StepStream& on) {
+  attention_.append(tensors, on_device_, pool, on.stream);
+  attention_.attend(layer, tensors, on_device_, pool, on.stream, on.timer);
+}
+
+}  // namespace kvtwin::cuda
