@@ -87,7 +87,7 @@ class CompressionCost final : public CostModel {
   // Captures, scores, selections and moves follow attention, or the last layer (after_layers).
   std::vector<StepPart> ops(const StepShape& shape) override;
   Ticks looks_back() const override { return model_->looks_back(); }
-  Ticks looks_far_back() const override { return model_->looks_far_back(); }
+  Ticks forgets_after() const override { return model_->forgets_after(); }
   uint32_t graphs_kept() const override { return model_->graphs_kept(); }
   // The model's, and what is added as it is.
   StepRange range(const StepShape& shape) override;

@@ -53,7 +53,13 @@ struct StepShape {
   std::span<const CompressionShape> compressions{};  // behind its attention
   // Of CostModel::looks_back() before this step, what steps that computed prompts took: recent_load.h.
   uint32_t chunk_load = kSustainedLoad;
-  uint32_t long_load = kSustainedLoad;  // likewise, of looks_far_back()
+  uint32_t stretch_ms = 0;  // for so long steps have computed prompts without a pause of forgets_after()
+  // Of calls that choose what they read (METHODS 6), whose cells in decode_context_sum are those they read:
+  // how many, and the tokens that they choose from. Pages that the step completes where they are stored
+  // again, as pages of 16 tokens.
+  uint32_t choosing = 0;
+  uint64_t chosen_from = 0;
+  uint64_t pages_filled = 0;
   bool launched =
       false;  // operations are started one by one: no graph of this shape exists yet (graph_shapes.h)
 };
@@ -124,7 +130,8 @@ class CostModel {
   virtual StepCost step(const StepShape& shape) = 0;
   // How far back StepShape::chunk_load looks; 0: it does not matter.
   virtual Ticks looks_back() const { return 0; }
-  virtual Ticks looks_far_back() const { return 0; }
+  // A pause after which StepShape::stretch_ms begins anew; 0: it does not matter.
+  virtual Ticks forgets_after() const { return 0; }
   // How many shapes of decode steps the engine keeps graphs of; 0: StepShape::launched does not matter.
   virtual uint32_t graphs_kept() const { return 0; }
   // The same step operation by operation, in the order in which they run: times * each sums to

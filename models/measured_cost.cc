@@ -139,11 +139,16 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& d
     out->after_load_ = MeasuredCurves(*after_load);
     out->looks_back_ = ticks_from_us(window->value * 1e3);
   }
-  const MeasuredTable* const long_load = device.table("chunk after long load", s.model);
-  const MeasuredFigure* const far = device.figure("chunk load looks far back");
-  if (long_load != nullptr && far != nullptr) {
-    out->after_long_load_ = MeasuredCurves(*long_load);
-    out->looks_far_back_ = ticks_from_us(far->value * 1e3);
+  const MeasuredTable* const stretch = device.table("chunk by stretch", s.model);
+  const MeasuredFigure* const pause = device.figure("chunk load is forgotten in");
+  const MeasuredFigure* const from = device.figure("chunk tables hold from");
+  const MeasuredFigure* const to = device.figure("chunk tables hold to");
+  if (stretch != nullptr && !stretch->context.empty() && pause != nullptr && from != nullptr &&
+      to != nullptr) {
+    out->by_stretch_ = MeasuredCurves(*stretch);
+    out->forgets_after_ = ticks_from_us(pause->value * 1e3);
+    out->stretch_from_ = from->value, out->stretch_to_ = to->value;
+    out->stretch_first_ = stretch->context.front(), out->stretch_last_ = stretch->context.back();
   }
   std::vector<double> errors;
   for (const HeldOutStep& step : device.held_out) errors.push_back(std::abs(step.error()));
@@ -213,18 +218,27 @@ StepPart MeasuredCost::part_of(const Op& op) {
   return {op.name, op.kind, op.place, op.times, ticks_from_us(op.reading.time.us), op.reading.evidence};
 }
 
-// Tables of chunks were measured behind a short load: as long as the recent past is full of chunks, and what
-// lies behind it is not.
+// Tables of chunks were measured behind a short load: the recent past is full of chunks, and what lies behind
+// it is not.
 double MeasuredCost::pace(const StepShape& shape) const {
   if (shape.chunks.empty()) return 1;
   const double rows = std::max(shape.tokens, shape.tokens_padded);
-  const auto ratio = [rows](const MeasuredCurves& curves, uint32_t load, uint32_t measured_at) {
-    const double usual = curves.at(rows, measured_at).time.us;
-    return usual > 0 ? std::clamp(curves.at(rows, load).time.us / usual, kPaceLeast, kPaceMost) : 1;
+  const auto ratio = [](double here, double usual) {
+    return usual > 0 ? std::clamp(here / usual, kPaceLeast, kPaceMost) : 1;
   };
   double out = 1;
-  if (looks_back_ > 0) out *= ratio(after_load_, shape.chunk_load, kSustainedLoad);
-  if (looks_far_back_ > 0) out *= ratio(after_long_load_, shape.long_load, 0);
+  if (looks_back_ > 0)
+    out *=
+        ratio(after_load_.at(rows, shape.chunk_load).time.us, after_load_.at(rows, kSustainedLoad).time.us);
+  if (forgets_after_ > 0) {
+    // The mean of five points of the range in which other tables were measured.
+    double usual = 0;
+    for (int i = 0; i < 5; ++i)
+      usual +=
+          by_stretch_.at(rows, stretch_from_ + (stretch_to_ - stretch_from_) * (i + 0.5) / 5).time.us / 5;
+    const double now = std::clamp<double>(shape.stretch_ms, stretch_first_, stretch_last_);
+    out *= ratio(by_stretch_.at(rows, now).time.us, usual);
+  }
   return out;
 }
 

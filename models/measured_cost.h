@@ -16,7 +16,7 @@
 // | chunk host        | the model's name             | tokens           | -                             |
 // | launched host     | the model's name             | calls            | -                             |
 // | chunk after load  | the model's name             | tokens           | permille of recent time       |
-// | chunk after long load, likewise                                                                     |
+// | chunk by stretch  | the model's name             | tokens           | ms since the last pause       |
 //
 // Times are of one operation of one layer. Linear between measured sizes. Decode attention is cut into even
 // shares whatever the lengths (kernels/attention_decode.h), so its cells count and not their distribution.
@@ -27,9 +27,10 @@
 //
 // "chunk after load" is a whole step of one chunk, by how much of the figure "chunk load looks back" before
 // it was spent on prompts: a GPU at its power limit is slower. All other tables were measured behind chunks,
-// so a step with chunks takes them times (chunk after this load / chunk after sustained load). "chunk after
-// long load" is likewise, by the share of a longer past: what stands there at 0 is what the other tables
-// hold.
+// so a step with chunks takes them times (chunk after this load / chunk after sustained load). "chunk by
+// stretch" is likewise, by how long prompts have been computed without a pause of "chunk load is forgotten
+// in": clocks fall again, and rise. Other tables were measured from "chunk tables hold from" to "... to" of a
+// stretch, so they are taken times (chunk in this stretch / its mean between these two).
 
 #ifndef KVTWIN_MODELS_MEASURED_COST_H_
 #define KVTWIN_MODELS_MEASURED_COST_H_
@@ -85,7 +86,7 @@ class MeasuredCost final : public PartwiseCost {
                                                     const HostTime& host, const std::string& where,
                                                     bool graphs = true);
   Ticks looks_back() const override { return looks_back_; }
-  Ticks looks_far_back() const override { return looks_far_back_; }
+  Ticks forgets_after() const override { return forgets_after_; }
   uint32_t graphs_kept() const override { return graphs_ && launched_known_ ? kGraphsKept : 0; }
   StepRange range(const StepShape& shape) override;
 
@@ -116,9 +117,11 @@ class MeasuredCost final : public PartwiseCost {
   MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;  // chunk_: of one unit of ChunkTiles
   Measured decode_host_least_;                                // of the smallest batch
   MeasuredCurves after_load_;
-  MeasuredCurves launched_host_, after_long_load_;
+  MeasuredCurves launched_host_, by_stretch_;
   bool graphs_ = true, launched_known_ = false;
-  Ticks looks_back_ = 0, looks_far_back_ = 0;  // 0: nobody measured what load does
+  Ticks looks_back_ = 0, forgets_after_ = 0;     // 0: nobody measured what load does
+  double stretch_from_ = 0, stretch_to_ = 0;     // ms: where the other tables hold
+  double stretch_first_ = 0, stretch_last_ = 0;  // measured
   ChunkTiles tiles_;
   const uint32_t layers_;
   double interpolation_ = 0;  // relative error of nine of ten held-out steps

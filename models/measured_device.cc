@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "models/method_cost.h"
 #include "models/textproto.h"
 #include "traces/proto/model.pb.h"
 
@@ -83,6 +84,24 @@ void add_table(const MeasuredTable& table, std::string* out) {
   *out += "}\n";
 }
 
+Result<MeasuredMethod> method_from(const v1::MeasuredMethod& in, const std::string& where) {
+  MeasuredMethod out{in.name(), in.model(), {}, in.steps(), in.error_median(), in.error_p90()};
+  const auto share = [](double value) { return value >= 0 && value <= 100; };
+  if (!share(in.error_median()) || !share(in.error_p90()))
+    return mistake(
+        where, fmt::format("method {}: errors of {} and {}", in.name(), in.error_median(), in.error_p90()),
+        "0 to 100, of 1");
+  for (const v1::MeasuredTerm& term : in.term()) {
+    if (!is_method_term(term.of()))
+      return mistake(where, fmt::format("method {}: \"{}\" is no term", in.name(), term.of()),
+                     "one of models/method_cost.h's");
+    if (!(term.us() >= 0 && term.us() <= kUsMax))
+      return mistake(where, fmt::format("method {}: {} is {} us", in.name(), term.of(), term.us()), "a time");
+    out.terms.push_back({term.of(), term.us()});
+  }
+  return out;
+}
+
 }  // namespace
 
 Measured measured_of(std::vector<double> us) {
@@ -105,6 +124,13 @@ const MeasuredTable* MeasuredDevice::table(std::string_view operation, std::stri
 const MeasuredFigure* MeasuredDevice::figure(std::string_view name) const {
   for (const MeasuredFigure& one : figures) {
     if (one.name == name) return &one;
+  }
+  return nullptr;
+}
+
+const MeasuredMethod* MeasuredDevice::method(std::string_view name, std::string_view of_model) const {
+  for (const MeasuredMethod& one : methods) {
+    if (one.name == name && one.model == of_model) return &one;
   }
   return nullptr;
 }
@@ -171,6 +197,14 @@ Result<MeasuredDevice> parse_measured_device(std::string_view text, const std::s
           "times of a step");
     out.held_out.push_back({one.step(), one.measured_us(), one.predicted_us()});
   }
+  for (const v1::MeasuredMethod& one : in.method()) {
+    Result<MeasuredMethod> method = method_from(one, where);
+    if (!method) return tl::unexpected<Mistake>(method.error());
+    if (out.method(method->name, method->model) != nullptr)
+      return mistake(where, fmt::format("method {} of {} is there twice", one.name(), one.model()),
+                     "one of each");
+    out.methods.push_back(std::move(*method));
+  }
   return out;
 }
 
@@ -191,6 +225,13 @@ std::string measured_device_textproto(const MeasuredDevice& device) {
   for (const HeldOutStep& one : device.held_out)
     out += fmt::format("held_out {{ step: {} measured_us: {:.3f} predicted_us: {:.3f} }}\n", quoted(one.step),
                        one.measured_us, one.predicted_us);
+  for (const MeasuredMethod& one : device.methods) {
+    out += fmt::format("method {{ name: {} model: {} steps: {} error_median: {:.5f} error_p90: {:.5f}\n",
+                       quoted(one.name), quoted(one.model), one.steps, one.error_median, one.error_p90);
+    for (const MeasuredMethod::Term& term : one.terms)
+      out += fmt::format("  term {{ of: {} us: {:.4f} }}\n", quoted(term.of), term.us);
+    out += "}\n";
+  }
   return out;
 }
 

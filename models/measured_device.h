@@ -39,16 +39,30 @@ struct HeldOutStep {
   double error() const { return predicted_us / measured_us - 1; }
 };
 
+// What a method adds to steps of the dense engine (method_cost.h).
+struct MeasuredMethod {
+  struct Term {
+    std::string of;  // name_of(MethodTerm)
+    double us = 0;
+  };
+  std::string name, model;  // method_name(); whose shapes
+  std::vector<Term> terms;
+  uint32_t steps = 0;                      // it was learnt from
+  double error_median = 0, error_p90 = 0;  // relative sizes, of steps that it was not learnt from
+};
+
 struct MeasuredDevice {
   std::string gpu, driver, cuda, build, date, model;
   uint32_t sm_count = 0, sm_mhz_min = 0, sm_mhz_max = 0, memory_mhz = 0, page_tokens = 0;
   std::vector<MeasuredTable> tables;
   std::vector<MeasuredFigure> figures;
   std::vector<HeldOutStep> held_out;
+  std::vector<MeasuredMethod> methods;
 
   // Null: not measured.
   const MeasuredTable* table(std::string_view operation, std::string_view shape) const;
   const MeasuredFigure* figure(std::string_view name) const;
+  const MeasuredMethod* method(std::string_view name, std::string_view model) const;
 };
 
 // Copies of pages between tiers: so long for each copy, and the rate of its bytes. Both directions together

@@ -53,6 +53,35 @@ class RecentLoad {
   std::deque<Span> spans_;
 };
 
+// LoadStretch remembers since when a GPU computes prompts without a pause that its clock recovers in.
+class LoadStretch {
+ public:
+  // `pause` 0: nothing is remembered, and stretches are 0.
+  explicit LoadStretch(Ticks pause) : pause_(pause) {}
+
+  // As RecentLoad::add().
+  void add(const StepShape& shape, Ticks begin, Ticks end) {
+    if (pause_ <= 0 || end <= begin || shape.tokens < RecentLoad::kHeavyTokens || shape.chunks.empty())
+      return;
+    if (!known_ || begin - end_ >= pause_) begin_ = begin;
+    end_ = end, known_ = true;
+  }
+
+  // How long the stretch has lasted that a step at `now` would go on with.
+  uint32_t ms(Ticks now) const {
+    if (!known_ || now - end_ >= pause_) return 0;
+    return static_cast<uint32_t>((now - begin_) / (kTicksPerNs * 1'000'000));
+  }
+
+  // Zero of the clock moves by so much.
+  void move_base(Ticks by) { begin_ -= by, end_ -= by; }
+
+ private:
+  Ticks pause_;
+  bool known_ = false;
+  Ticks begin_ = 0, end_ = 0;
+};
+
 }  // namespace kvtwin
 
 #endif  // KVTWIN_MODELS_RECENT_LOAD_H_

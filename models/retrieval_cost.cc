@@ -43,6 +43,7 @@ double RetrievalCost::kernel_ns(double bytes, double flop) const {
 }
 
 Ticks RetrievalCost::score(uint64_t count) const {
+  if (measured_) return 0;
   const auto tokens = static_cast<double>(count);
   if (geometry_.scored_columns > 0) {
     const double values = tokens * kv_heads_ * head_dim_ * geometry_.scored_columns;
@@ -55,6 +56,7 @@ Ticks RetrievalCost::score(uint64_t count) const {
 }
 
 Ticks RetrievalCost::top_k(uint64_t tokens) const {
+  if (measured_) return 0;
   const double items =
       static_cast<double>(tokens) / (geometry_.scored_columns > 0 ? 1 : geometry_.page_tokens);
   // Softmax reads and writes the scores of all query heads, pooling reads them, top-k reads one per KV head.
@@ -63,19 +65,22 @@ Ticks RetrievalCost::top_k(uint64_t tokens) const {
 }
 
 Ticks RetrievalCost::cosine(uint32_t calls) const {
+  if (measured_) return 0;
   const double values = 2.0 * calls * query_heads_ * head_dim_;
   return ticks_from_ns(kernel_ns(values * kBf16Bytes, 3 * values) + sync_ns_);
 }
 
-Ticks RetrievalCost::sync() const { return ticks_from_ns(sync_ns_); }
+Ticks RetrievalCost::sync() const { return measured_ ? 0 : ticks_from_ns(sync_ns_); }
 
 Ticks RetrievalCost::reproject(uint32_t calls) const {
+  if (measured_) return 0;
   const double weights = hidden_ * geometry_.scored_columns * query_heads_ * head_dim_;
   return ticks_from_ns(std::max(weights * kBf16Bytes / bytes_per_ns_, 2 * weights * calls / flop_per_ns_) +
                        gemm_fixed_ns_);
 }
 
 Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t calls) const {
+  if (measured_) return 0;
   const auto tokens = static_cast<double>(count);
   const double width = kv_heads_ * head_dim_, rank = geometry_.rank;
   // Each head chooses its own tokens: rows of U are read once per head, SV once per call, keys written once.
@@ -86,9 +91,13 @@ Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t calls) const {
   return ticks_from_ns(product + rotation);
 }
 
-RetrievalPrice RetrievalCost::recall() const {
+RetrievalPrice RetrievalCost::recall(bool now, bool chunks) const {
   const double parts = geometry_.values_only ? 1 : 2;
   const double bytes = parts * kBf16Bytes * geometry_.page_tokens * head_dim_;
+  if (measured_) {
+    const double before = chunks ? measured_->page_mixed_us : measured_->page_now_us;
+    return {0, ticks_from_us(now ? before : measured_->page_next_us), static_cast<uint64_t>(bytes)};
+  }
   const double piece = geometry_.piece_bytes > 0 ? std::min<double>(geometry_.piece_bytes, bytes) : bytes;
   const double calls = geometry_.copy_each_piece ? bytes / piece : 1;
   // A contiguous page is no strided copy; pieces that are copied one by one are none either.
@@ -97,7 +106,12 @@ RetrievalPrice RetrievalCost::recall() const {
   return {ticks_from_ns(kStreamHopNs), ticks_from_ns(ns), static_cast<uint64_t>(bytes)};
 }
 
+Ticks RetrievalCost::beside(uint32_t pages) const {
+  return measured_ ? ticks_from_us(measured_->page_beside_us * pages) : 0;
+}
+
 RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {
+  if (measured_) return {};
   const double bytes = kBf16Bytes * 2 * geometry_.page_tokens * head_dim_;
   const double each = 2 * bytes / bytes_per_ns_;  // read from staging, written to its slot
   // With two buffers all but the last pair's conversion runs beside the copies (PCIe is the slower by far);
@@ -110,6 +124,7 @@ RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {
 }
 
 RetrievalPrice RetrievalCost::summarise() const {
+  if (measured_) return {};
   const double bytes = kBf16Bytes * geometry_.page_tokens * kv_heads_ * head_dim_;
   return {ticks_from_ns(small_fixed_ns_), ticks_from_ns(bytes / bytes_per_ns_), 0};
 }
@@ -117,6 +132,7 @@ RetrievalPrice RetrievalCost::summarise() const {
 RetrievalPrice RetrievalCost::offload() const {
   double bytes = 2 * kBf16Bytes * geometry_.page_tokens * kv_heads_ * head_dim_;
   if (geometry_.keeps_prefixes) bytes *= 1 + layer_summary_share(geometry_);
+  if (measured_) return {0, 0, static_cast<uint64_t>(bytes)};
   // Turned into the host's layout on the device, then one contiguous copy.
   const double ns = copy_out_ns_ + bytes / in_bytes_per_ns_ + 2 * bytes / bytes_per_ns_ + small_fixed_ns_;
   return {ticks_from_ns(kStreamHopNs), ticks_from_ns(ns), static_cast<uint64_t>(bytes)};

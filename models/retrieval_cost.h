@@ -14,6 +14,7 @@
 #define KVTWIN_MODELS_RETRIEVAL_COST_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "models/cost_model.h"
 #include "models/device.h"
@@ -54,9 +55,19 @@ class RetrievalCost {
   Ticks sync() const;
   Ticks reproject(uint32_t calls) const;
   Ticks reconstruct(uint64_t tokens, uint32_t calls) const;
+  // From now on kernels of this method are in the cost model's steps (method_cost.h), and a page of one KV
+  // head takes so long to recall, whatever it is made of: before its layer's attention | for the next step.
+  struct Measured {
+    double page_now_us = 0, page_next_us = 0;
+    double page_mixed_us = 0;   // page_now_us of steps that compute prompts
+    double page_beside_us = 0;  // and slows a step down by so much that it does not hold up
+  };
+  void set_measured(const Measured& recalls) { measured_ = recalls; }
+
   // Of pages of one KV head. Conversion: what is left of it when the recall has ended, of `tasks` (call,
   // head) pairs that share the staging buffers.
-  RetrievalPrice recall() const;
+  RetrievalPrice recall(bool now = true, bool chunks = false) const;
+  Ticks beside(uint32_t pages) const;  // of pages recalled for the next step, to this one
   RetrievalPrice convert(uint32_t tasks) const;
   // Of pages of all this GPU's heads.
   RetrievalPrice summarise() const;
@@ -67,6 +78,7 @@ class RetrievalCost {
   double kernel_ns(double bytes, double flop) const;
 
   RetrievalGeometry geometry_;
+  std::optional<Measured> measured_;
   double kv_heads_, query_heads_, head_dim_, hidden_;  // on this GPU
   double bytes_per_ns_, flop_per_ns_, vector_flop_per_ns_, small_fixed_ns_, gemm_fixed_ns_;
   double in_bytes_per_ns_, copy_in_ns_, copy_out_ns_, row_bytes_, sync_ns_;

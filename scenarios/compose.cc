@@ -13,8 +13,6 @@
 #include "engine/policy/registry.h"
 #include "engine/policy/retention.h"
 #include "models/catalog.h"
-#include "models/cost_factory.h"
-#include "models/measured_device.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/compose_values.h"
 #include "scenarios/compression_work.h"
@@ -368,78 +366,6 @@ void check_fit(const Scenario& scenario, size_t engine, Composed* out, Mistakes*
                        fmt::format("smallest change that fits: {}; or reject and list these calls: "
                                    "--set=replay.oversized=reject",
                                    change)});
-}
-
-// Copies of pages as they were measured, instead of the node's figures, which are of large pieces.
-void take_measured_copies(const MeasuredDevice& device, uint64_t page_bytes, NodeSpec* node) {
-  const std::optional<CopyRates> rates = copy_rates(device, page_bytes);
-  if (!rates) return;
-  const auto figure = [](double value) { return Figure{value, Basis::kMeasured, "kvtwin calibrate device"}; };
-  node->pcie_bytes_per_s = figure(rates->in_bytes_per_s);
-  node->pcie_out_bytes_per_s = figure(rates->out_bytes_per_s);
-  node->copy_overhead_h2d_ns = figure(rates->in_overhead_ns);
-  node->copy_overhead_d2h_ns = figure(rates->out_overhead_ns);
-  if (rates->both_bytes_per_s > 0) node->pcie_both_bytes_per_s = figure(rates->both_bytes_per_s);
-}
-
-// Tables are of one device: engines of other kinds than the first have none.
-bool one_device(const Scenario& scenario, size_t of, const Composed& composed, Mistakes* mistakes) {
-  const std::string &device = composed.kinds[of].device.name, &first = composed.kinds.front().device.name;
-  if (scenario.values.cost().profile().empty() || device == first) return true;
-  mistakes->push_back(
-      {scenario.where("cost.profile"),
-       fmt::format("{} holds what was measured of one kind of GPU, and engines here run on {} and {}",
-                   scenario.values.cost().profile(), first, device),
-       "leave the profile out, so that all are priced by the roofline; or give all engines one device"});
-  return false;
-}
-
-// Steps of our CUDA engine are graphs where what a step does depends on its shape alone (step_graphs.h).
-bool replays_steps(const CoreConfig& config) {
-  return !drops(config) && retrieval_method(config.policies.retrieval) == RetrievalMethod::kAll;
-}
-
-std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Mistakes* mistakes) {
-  EngineKind& kind = out->kinds[of];
-  const v1::Cost& cost = scenario.values.cost();
-  CostModelSpec spec;
-  spec.llm = out->llm;
-  spec.device = kind.device;
-  spec.tp = kind.gpus_each;
-  spec.host.full_graph_ns = cost.host_ns_per_step();
-  spec.host.planning = plan_price(scenario, out->options.engines.front().policies);
-  spec.host.tables_ns = cost.group_ns() * page_groups(out->options.engines.front().policies);
-  spec.host.piecewise_ns = cost.has_host_piecewise_ns() ? cost.host_piecewise_ns() : spec.host.full_graph_ns;
-  spec.host.eager_ns = cost.has_host_eager_ns() ? cost.host_eager_ns() : spec.host.piecewise_ns;
-  const std::vector<uint32_t>& captured = out->options.engines.front().capture_sizes;
-  spec.host.capture_tokens_max = cost.capture_tokens_max() > 0 ? cost.capture_tokens_max()
-                                 : captured.empty()            ? 512
-                                                               : captured.back();
-  if (!one_device(scenario, of, *out, mistakes)) return nullptr;
-  if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
-  spec.graphs = replays_steps(out->options.engines.front());
-  Result<MeasuredDevice> measured;
-  if (spec.profile.ends_with(".textproto")) {
-    measured = load_measured_device(spec.profile);
-    if (!measured) {
-      add(mistakes, scenario.where("cost.profile"), measured.error());
-      return nullptr;
-    }
-    spec.measured = &*measured;
-  }
-  Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
-  if (!made) {
-    add(mistakes, scenario.where("cost.profile"), made.error());
-    return nullptr;
-  }
-  if (spec.measured != nullptr) {
-    take_measured_copies(*measured, out->facts.front().page_bytes, &kind.node);
-    if (of == 0) out->node = kind.node;
-  }
-  const auto work = compression_work(scenario, out->llm, out->options.engines.front());
-  if (of == 0) out->compression = work;
-  if (!work) return std::move(*made);
-  return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "models/cost_model.h"
 #include "models/device.h"
 #include "models/llm.h"
+#include "models/measured_device.h"
 #include "models/memory_model.h"
 #include "scenarios/scenario.h"
 #include "scenarios/timeline.h"
@@ -67,6 +68,7 @@ struct Composed {
   std::vector<std::string> notes;              // sentences for the user and the result
   uint32_t oversized_calls = 0;                // that will be rejected
   std::optional<CompressionWork> compression;  // what `cost` adds for the scorer; nothing: it adds nothing
+  std::optional<MeasuredMethod> method;        // what `cost` knows of the policies from calibration
   // Of the simulated world: is shown every step, each priced through its graph; null: nobody (explain.h).
   sim::StepWatcher* watcher = nullptr;
   SampleWatcher* samples = nullptr;  // of worlds that compute values; null: nobody

@@ -3,7 +3,9 @@
 #ifndef KVTWIN_SCENARIOS_COMPOSE_PARTS_H_
 #define KVTWIN_SCENARIOS_COMPOSE_PARTS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,17 @@
 #include "traces/sink.h"
 
 namespace kvtwin {
+
+class CostModel;
+struct Composed;
+
+// Cells of the rings that prompts may run over the end of; 0: the policies keep none.
+inline uint32_t ring_cells(const CoreConfig& config) {
+  return config.policies.layout == "arena" ? config.policies.budget_spec.cells : 0;
+}
+
+// Of the engines of kind `of`. Null: a mistake was added. What the policies add to steps is noted in *out.
+std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Mistakes* mistakes);
 
 // What the scenario chooses, with its numbers; names are not checked here.
 PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mistakes);

@@ -11,6 +11,7 @@
 
 #ifdef KVTWIN_HAVE_SIMGRID
 
+#include "models/method_cost.h"
 #include "scenarios/compose_outcomes.h"
 #include "scenarios/compose_partition.h"
 #include "scenarios/compose_retrieving.h"
@@ -55,6 +56,15 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
   geometry.keeps_prefixes = config.prefix_cache && retrieval_needs_arena(method);
   out.prices.emplace(llm, composed.device, composed.node, scenario.values.engines().tensor_parallel(),
                      geometry);
+  if (composed.method) {
+    const auto us = [&](MethodTerm term) {
+      return price_of(*composed.method, term) * config.page_tokens / kMethodPageTokens;
+    };
+    out.prices->set_measured({.page_now_us = us(MethodTerm::kPageNow),
+                              .page_next_us = us(MethodTerm::kPageNext),
+                              .page_mixed_us = us(MethodTerm::kPageMixed),
+                              .page_beside_us = us(MethodTerm::kPageBeside)});
+  }
   sim::GraphPricerSpec pricer;
   pricer.graph.method = method;
   pricer.graph.layers = llm.layers;
@@ -181,6 +191,8 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, co
     sim::SimEngine& engine = out.engines[i];
     engine.page_bytes = transfer_bytes(scenario, composed, i);
     engine.first_step_host = {scenario.values.cost().first_step_host_ns()};
+    if (composed.method && engine.first_step_host.ns == 0)
+      engine.first_step_host.ns = std::llround(price_of(*composed.method, MethodTerm::kFirstStep) * 1e3);
     engine.steps_in_flight_max = composed.options.engines[i].steps_in_flight_max;
     if (!retrieving.pricers.empty()) engine.pricer = retrieving.pricers[i].get();
     engine.watcher = composed.watcher;
@@ -202,7 +214,9 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
   const Retrieving retrieving = make_retrieving(scenario, *composed);
   sim::SimConfig config = sim_config(scenario, *composed, retrieving);
   std::optional<sim::PartitionPrice> partition;  // engines are alike, and share what is remembered
-  if (const auto spec = partition_price_spec(scenario, *composed)) partition.emplace(*spec);
+  // Measured steps of a method have their stragglers in them.
+  if (const auto spec = partition_price_spec(scenario, *composed); spec && !composed->method)
+    partition.emplace(*spec);
   for (sim::SimEngine& engine : config.engines) engine.partition = partition ? &*partition : nullptr;
   const Result<std::unique_ptr<Outcomes>> outcomes = Outcomes::make(scenario, *composed, values);
   if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
@@ -234,10 +248,13 @@ Result<SimulatedEnd> simulate(const Scenario& scenario, Composed* composed, Clie
 #else
 
 #include "engine/base/check.h"
+#include "scenarios/compose_retrieving.h"
 
 namespace kvtwin {
 
 bool can_simulate() { return false; }
+
+Retrieving make_retrieving(const Scenario&, const Composed&) { return {}; }
 
 Result<SimulatedEnd> simulate(const Scenario&, Composed*, Client*, const std::vector<Observer*>&,
                               const std::vector<OutcomeSource*>&) {

@@ -30,8 +30,8 @@ GraphPricer::GraphPricer(const GraphPricerSpec& spec, CostModel* cost, const Ret
 
 void GraphPricer::prepare(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset,
                           std::span<const LayerRecall> recalls) {
-  const StepShape reads = reading_shape(shape, entries, offset);
-  set_model_costs(reads, shape);
+  reads_ = reading_shape(shape, entries, offset);
+  set_model_costs(reads_, shape);
   std::fill(outcomes_.begin(), outcomes_.end(), 0);
   outcomes_[step_.compressing()] = shape.compressions.empty() && shape.copied_pages == 0 ? 0 : 1;
   if (spec_.graph.method == RetrievalMethod::kAll) return;
@@ -87,6 +87,8 @@ StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const Pla
     load_.tokens += left + 1;
     load_.tokens_chosen += uint64_t{selectable_pages(spec_.policy, page)} * page;
   }
+  reads.choosing = load_.calls, reads.chosen_from = load_.tokens,
+  reads.pages_filled = load_.filled * page / 16;
   return reads;
 }
 
@@ -187,8 +189,8 @@ void GraphPricer::set_retrieval_costs() {
   const Ticks cosine = load_.calls > 0 ? prices_->cosine(load_.calls) : 0, sync = prices_->sync();
   const Ticks reproject = prices_->reproject(load_.calls);
   const Ticks rebuilt = prices_->reconstruct(load_.tokens_chosen, load_.calls);
-  const RetrievalPrice recall = prices_->recall(), summarise = prices_->summarise(),
-                       offload = prices_->offload();
+  const RetrievalPrice now = prices_->recall(true, !reads_.chunks.empty()), next = prices_->recall(false),
+                       summarise = prices_->summarise(), offload = prices_->offload();
   // (call, head) pairs of this GPU that share its staging buffers.
   const auto heads = static_cast<uint32_t>(prices_->kv_heads());
   const RetrievalPrice convert = prices_->convert(load_.calls * heads);
@@ -201,7 +203,8 @@ void GraphPricer::set_retrieval_costs() {
     set(&graph, ops.sync, sync);
     set(&graph, ops.reproject, reproject);
     set(&graph, ops.reconstruct, rebuilt);
-    for (const OpId op : {ops.recall_now, ops.recall_next}) set(&graph, op, recall);
+    set(&graph, ops.recall_now, now);
+    set(&graph, ops.recall_next, next);
     for (const OpId op : {ops.convert_now, ops.convert_next}) set(&graph, op, convert);
     set(&graph, ops.summarise, summarise);
     set(&graph, ops.offload, offload);
@@ -219,6 +222,8 @@ void GraphPricer::set_outcomes(std::span<const LayerRecall> recalls) {
     const LayerRecall recall = l < recalls.size() ? recalls[l] : LayerRecall{};
     outcomes_[step_.blocking(l)] = share_of_gpu(recall.blocking);
     outcomes_[step_.background(l)] = share_of_gpu(recall.background);
+    const Ticks beside = prices_->beside(outcomes_[step_.background(l)]);
+    if (beside > 0) set(&step_.graph, step_.layers[l].attention, attention_[l] + beside);
     const bool now = speculates ? recall.corrected > 0 : load_.calls > 0;
     outcomes_[step_.flagged(l)] = now ? 1 : 0;
     outcomes_[step_.unflagged(l)] = !now && load_.calls > 0 ? 1 : 0;

@@ -57,6 +57,9 @@ class GraphPricer {
   // When all that committed steps copy to the host has arrived there.
   Ticks offloaded() const;
   StepGraph* graph() { return &step_.graph; }
+  // The prepared step as the cost model was asked for it: decodes read what they chose. Its lists are those
+  // that prepare() was given.
+  const StepShape& reads() const { return reads_; }
   const RetrievalStep& step() const { return step_; }
 
  private:
@@ -82,6 +85,7 @@ class GraphPricer {
   RetrievalStep step_;
   StepCarry carry_, after_;
   Load load_;
+  StepShape reads_;
   std::vector<uint32_t> outcomes_;
   std::array<Ticks, kEvidenceKinds> by_evidence_{};
   CompressionTicks compression_{};

@@ -22,7 +22,7 @@ StepClock::StepClock(EngineId engine, CostModel* cost, uint32_t steps_in_flight_
       in_flight_max_(steps_in_flight_max),
       first_step_host_(first_step_host.ns * kTicksPerNs),
       load_(cost->looks_back()),
-      long_load_(cost->looks_far_back()),
+      stretch_(cost->forgets_after()),
       graphs_(cost->graphs_kept()),
       priced_(kHistory) {
   KVT_CHECK(steps_in_flight_max == 1 || steps_in_flight_max == 2);
@@ -83,7 +83,7 @@ void StepClock::move_base(Instant now) {
   if (elsewhere_) elsewhere_->start = moved(elsewhere_->start);
   if (pricer_ != nullptr) pricer_->move_base(by_ns * kTicksPerNs);
   load_.move_base(by_ns * kTicksPerNs);
-  long_load_.move_base(by_ns * kTicksPerNs);
+  stretch_.move_base(by_ns * kTicksPerNs);
   base_ = now;
 }
 
@@ -170,7 +170,7 @@ bool StepClock::price_next() {
 void StepClock::recall(Launch* launch, Ticks start) {
   StepShape& shape = launch->shape;
   shape.chunk_load = load_.share(start);
-  shape.long_load = long_load_.share(start);
+  shape.stretch_ms = stretch_.ms(start);
   if (cost_->graphs_kept() == 0) return;
   const GraphShapes::Key key = GraphShapes::key(shape);
   uint32_t seen = graphs_.seen(key);
@@ -182,7 +182,7 @@ void StepClock::recall(Launch* launch, Ticks start) {
 void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end) {
   priced_.back().key = GraphShapes::key(shape);
   load_.add(shape, begin, end);
-  long_load_.add(shape, begin, end);
+  stretch_.add(shape, begin, end);
 }
 
 // The next step of `launch` as if its decodes read what balanced attention reads in the time that theirs

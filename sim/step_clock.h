@@ -224,7 +224,8 @@ class StepClock {
   bool started_ = false;
   Instant base_{};
   std::deque<Launch> launches_;
-  RecentLoad load_, long_load_;
+  RecentLoad load_;
+  LoadStretch stretch_;
   GraphShapes graphs_;          // of answered steps
   std::vector<Priced> priced_;  // [0, head_) answered, at least kHistory of them; then the unanswered
   size_t head_ = kHistory;

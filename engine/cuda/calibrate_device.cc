@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/cuda/calibration_tables.h"
+#include "engine/cuda/chunk_load.h"
 #include "engine/cuda/device_facts.h"
 #include "engine/cuda/step_bench.h"
 #include "models/measured_cost.h"
@@ -17,34 +19,6 @@
 
 namespace kvtwin::cuda {
 namespace {
-
-constexpr uint32_t kPagesGpu = 20480, kPagesHost = 1024;
-constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
-// A GPU that computes prompts lowers its clock some 40 ms after it began, again after some 600 ms, and
-// forgets either in about as long (reports/validation/2026-11-22-h200.md).
-constexpr double kLoadWindowUs = 40e3, kLongLoadWindowUs = 800e3, kQuietUs = 50e3;
-constexpr uint32_t kLoadSteps = 8;
-
-// What a step of these calls is to the cost model, in the middle of `steps` of them.
-struct BenchShape {
-  BenchShape(std::span<const BenchCall> calls, uint32_t padded, uint32_t half) {
-    for (const BenchCall& call : calls) {
-      shape.tokens += call.tokens;
-      shape.logits_rows += call.samples ? 1 : 0;
-      if (call.tokens > 1) {
-        chunks.push_back({call.tokens, call.context, 0});
-        continue;
-      }
-      ++shape.decodes;
-      shape.decode_context_sum += call.context + half;
-      shape.decode_context_max = std::max(shape.decode_context_max, call.context + half);
-    }
-    shape.tokens_padded = std::max(padded, shape.tokens);
-    shape.chunks = chunks;
-  }
-  std::vector<ChunkShape> chunks;
-  StepShape shape;
-};
 
 class Calibration {
  public:
@@ -68,9 +42,9 @@ class Calibration {
   void copies_beside_steps();
   void beside_copies();
   void after_load();
-  void after_long_load();
+  void by_stretch();
+  void pauses();
   void quiet();
-  static uint32_t warm_steps(uint32_t tokens), chunk_steps(uint32_t tokens);
   Result<void> launched();
   Result<void> held_out();
   void figure(const std::string& name, const char* unit, const std::vector<double>& values);
@@ -131,22 +105,8 @@ void Calibration::figure(const std::string& name, const char* unit, const std::v
   out_.figures.push_back({name, unit, m.us, m.p10, m.p90});
 }
 
-// Decodes for a while: the clock recovers from chunks.
-void Calibration::quiet() {
-  const std::vector<BenchCall> calls(32, BenchCall{1, 512, true});
-  plain_->series(calls, 32, kQuietUs);
-}
-
-// Steps of a chunk until the window that a price looks back on is full of them. 8 GFLOP a token, at 600
-// TFLOP/s and never below 5 ms a step.
-uint32_t Calibration::warm_steps(uint32_t tokens) {
-  return 1 + static_cast<uint32_t>(kLoadWindowUs / std::max(5e3, tokens * 22.0));
-}
-
-// So few that the clock does not fall for the second time.
-uint32_t Calibration::chunk_steps(uint32_t tokens) {
-  return std::clamp(static_cast<uint32_t>(150e3 / (tokens * 22.0)), 3u, 14u);
-}
+// The clock recovers from chunks.
+void Calibration::quiet() { rest(plain_.get()); }
 
 // Steps as they are, then with events between operations. `attention`: what depends on contexts is kept too.
 void Calibration::point(std::span<const BenchCall> calls, uint32_t padded, bool attention) {
@@ -295,27 +255,46 @@ void Calibration::after_load() {
   say("chunks behind quiet time are measured");
 }
 
-// Chunks without a pause, for longer. What stands at 0 is a chunk behind a short load.
-void Calibration::after_long_load() {
-  for (const uint32_t tokens : {1024u}) {
-    if (tokens > rows_.back()) continue;
-    const BenchCall chunk{tokens, 0, true};
-    plain_->series(std::vector<BenchCall>(32, BenchCall{1, 512, true}), 32, kLongLoadWindowUs);
-    std::map<uint32_t, std::vector<double>> by_load;
+// Chunks without a pause, for longer: what one takes by how long that has gone on.
+void Calibration::by_stretch() {
+  const uint32_t tokens = std::min(1024u, rows_.back());
+  const BenchCall chunk{tokens, 0, true};
+  std::map<uint32_t, std::vector<double>> by_ms;
+  for (const double length : {kStretchUs, kStretchAgainUs}) {
+    quiet();
+    quiet();
     double spent = 0;
-    for (const double us : plain_->series({&chunk, 1}, tokens, 2 * kLongLoadWindowUs)) {
-      if (spent > kLoadWindowUs) {
-        const double load = std::min(1.0, spent / kLongLoadWindowUs);
-        by_load[static_cast<uint32_t>(std::lround(load * kLoadSteps)) * 1000 / kLoadSteps].push_back(us);
-      }
+    for (const double us : plain_->series({&chunk, 1}, tokens, length)) {
+      const double bin = spent < kLateStretchUs ? kStretchBinUs : kLateStretchBinUs;
+      if (spent >= kStretchBinUs)  // before, it is the window's
+        by_ms[static_cast<uint32_t>((std::floor(spent / bin) + 0.5) * bin / 1e3)].push_back(us);
       spent += us;
     }
-    if (!by_load.contains(0)) by_load[0] = by_load.begin()->second;
-    for (const auto& [load, values] : by_load)
-      tables_.keep("chunk after long load", shapes_.model, tokens, load, measured_of(values));
   }
-  figure("chunk load looks far back", "ms", {kLongLoadWindowUs / 1e3});
+  for (const auto& [ms, values] : by_ms)
+    tables_.keep("chunk by stretch", shapes_.model, tokens, ms, measured_of(values));
+  figure("chunk tables hold from", "ms", {kLoadWindowUs / 1e3});
+  figure("chunk tables hold to", "ms", {(kLoadWindowUs + kShortStretchUs) / 1e3});
   say("chunks behind many others are measured");
+}
+
+// How long a pause must be for a chunk to be as fast as behind quiet time: until half of what load adds is
+// gone.
+void Calibration::pauses() {
+  const uint32_t tokens = std::min(1024u, rows_.back());
+  const BenchCall chunk{tokens, 0, true};
+  const std::vector<BenchCall> calls(32, BenchCall{1, 512, true});
+  quiet();
+  const double cold = plain_->series({&chunk, 1}, tokens, 1).front();
+  double forgotten = 0;
+  for (const double pause_ms : {60.0, 45.0, 30.0, 20.0, 10.0, 5.0}) {
+    const double hot = measured_of(plain_->series({&chunk, 1}, tokens, 300e3)).us;
+    plain_->series(calls, 32, pause_ms * 1e3);
+    const double first = plain_->series({&chunk, 1}, tokens, 1).front();
+    figure(fmt::format("chunk behind a pause of {} ms", pause_ms), "us", {first});
+    if (first < (cold + hot) / 2) forgotten = pause_ms;
+  }
+  figure("chunk load is forgotten in", "ms", {forgotten > 0 ? forgotten : 60.0});
 }
 
 void Calibration::copies() {
@@ -401,7 +380,6 @@ Result<void> Calibration::held_out() {
     const uint32_t warm = chunk ? warm_steps(rows) : 3, count = chunk ? chunk_steps(rows) : 10;
     const StepTimes found = plain_->measure(calls, *padded, warm, count);
     BenchShape at(calls, *padded, warm + count / 2);
-    at.shape.long_load = 0;
     const double predicted = static_cast<double>((*cost)->step(at.shape).device) / kTicksPerNs / 1e3;
     out_.held_out.push_back({name, measured_of(found.wall).us, predicted});
   }
@@ -414,7 +392,7 @@ Result<void> Calibration::held_out() {
       first.push_back(plain_->series({&chunk, 1}, padded, 1).front());
     }
     BenchShape at({&chunk, 1}, padded, 0);
-    at.shape.chunk_load = at.shape.long_load = 0;
+    at.shape.chunk_load = at.shape.stretch_ms = 0;
     const double predicted = static_cast<double>((*cost)->step(at.shape).device) / kTicksPerNs / 1e3;
     out_.held_out.push_back(
         {fmt::format("a chunk of {} behind quiet time", tokens), measured_of(first).us, predicted});
@@ -432,7 +410,8 @@ Result<MeasuredDevice> Calibration::run() {
   if (Result<void> ok = launched(); !ok) return tl::unexpected<Mistake>(ok.error());
   chunks();
   after_load();
-  after_long_load();
+  by_stretch();
+  pauses();
   copies();
   both_ways();
   copies_beside_steps();

@@ -205,6 +205,7 @@ void add_calibrate_command(CLI::App& app, int* status) {
   CLI::App* const calibrate = app.add_subcommand("calibrate", "numbers that policies and models need");
   calibrate->require_subcommand(1);
   add_calibrate_device_command(calibrate, status);
+  add_calibrate_methods_command(calibrate, status);
   CLI::App* const policy = calibrate->add_subcommand(
       "policy",
       "Example: kvtwin calibrate policy budgets scenarios/search_tiny.textproto --ratio=0.3 "

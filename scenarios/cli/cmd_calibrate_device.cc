@@ -13,6 +13,7 @@
 #include "models/measured_device.h"
 #include "scenarios/cli/cli.h"
 #ifdef KVTWIN_HAVE_CUDA
+#include "engine/cuda/anchor_device.h"
 #include "engine/cuda/calibrate_device.h"
 #endif
 
@@ -20,9 +21,9 @@ namespace kvtwin {
 namespace {
 
 struct DeviceArguments {
-  std::string out, model = "llama-3.1-8b", commit;
+  std::string out, model = "llama-3.1-8b", commit, anchors;
   uint32_t page_tokens = 16;
-  bool quick = false, quiet = false;
+  bool quick = false, quiet = false, rescale = false;
 };
 
 #ifdef KVTWIN_HAVE_CUDA
@@ -59,6 +60,29 @@ std::string summary_of(const MeasuredDevice& device) {
                            spread.p90);
 }
 
+constexpr uint32_t kDecodeRowsMax = 256;  // calibrate_device() has decodes of up to so many calls
+
+// Exit status: done, or (rejected, or to be rescaled and nobody asked for it) failed.
+int run_anchors(const DeviceArguments& arguments, const cuda::CalibrationRequest& request) {
+  const Result<MeasuredDevice> profile = load_measured_device(arguments.anchors);
+  if (!profile) return complain(profile.error());
+  const Result<std::vector<Anchor>> anchors = cuda::measure_anchors(request, *profile);
+  if (!anchors) return complain(anchors.error(), kExitNoBackend);
+  fmt::print("{}", drift_table(*anchors));
+  const Drift drift = drift_of(*anchors);
+  const DriftVerdict verdict = verdict_of(drift);
+  const bool good =
+      verdict == DriftVerdict::kAccepted || (verdict == DriftVerdict::kRescale && arguments.rescale);
+  if (!good) return kExitNo;
+  if (arguments.out.empty()) return kExitDone;
+  const MeasuredDevice device =
+      verdict == DriftVerdict::kAccepted ? *profile : rescaled(*profile, drift, kDecodeRowsMax);
+  if (Result<void> ok = write_text(arguments.out, measured_device_textproto(device)); !ok)
+    return complain(ok.error(), kExitEnvironment);
+  fmt::print("written: {}\n", arguments.out);
+  return kExitDone;
+}
+
 int run_device(const DeviceArguments& arguments) {
   if (arguments.page_tokens < 16 || arguments.page_tokens > 1024 || arguments.page_tokens % 16 != 0)
     return complain(
@@ -71,6 +95,7 @@ int run_device(const DeviceArguments& arguments) {
       arguments.commit.empty() ? KVTWIN_VERSION : fmt::format("{}+{}", KVTWIN_VERSION, arguments.commit);
   request.date = today();
   if (!arguments.quiet) request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+  if (!arguments.anchors.empty()) return run_anchors(arguments, request);
   const Result<MeasuredDevice> device = cuda::calibrate_device(request);
   if (!device) return complain(device.error(), kExitNoBackend);
   const std::string text = measured_device_textproto(*device);
@@ -108,6 +133,12 @@ void add_calibrate_device_command(CLI::App* calibrate, int* status) {
   command->add_option("--model", arguments->model, "of the catalog: whose shapes, with random weights");
   command->add_option("--page-tokens", arguments->page_tokens, "tokens of a page");
   command->add_option("--commit", arguments->commit, "of the source that was built, for the record");
+  command->add_option(
+      "--anchors", arguments->anchors,
+      "a file that was measured on another GPU of this kind: is it good here? Within 2 % it is; up to 8 % "
+      "once rescaled; else it is rejected");
+  command->add_flag("--rescale", arguments->rescale,
+                    "with --anchors: writes the file rescaled to this GPU, if need be");
   command->add_flag("--quick", arguments->quick, "few sizes: does it work?");
   command->add_flag("--quiet", arguments->quiet, "no progress on stderr");
   command->callback([=] { *status = run_device(*arguments); });

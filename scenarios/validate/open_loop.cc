@@ -12,9 +12,9 @@ double us_of(Duration time) { return static_cast<double>(time.ns) / 1e3; }
 
 }  // namespace
 
-OpenLoop::OpenLoop(const Log* log, CostModel* cost, const CopyPrice& copies)
+OpenLoop::OpenLoop(const Log* log, const StepPricing& pricing, const CopyPrice& copies)
     : log_(*log),
-      cost_(*cost),
+      pricing_(pricing),
       copy_price_(copies),
       launched_(log->engines.size()),
       copies_until_(log->engines.size()) {}
@@ -31,39 +31,69 @@ void OpenLoop::price(Instant now, const LaunchStep& launch) {
   std::vector<CompressionShape> compressions;
   for (const Compression& one : launch.compressions)
     compressions.push_back(sim::shape_of(one, launch.entries));
+  const auto entries =
+      std::make_shared<const std::vector<PlanEntry>>(launch.entries.begin(), launch.entries.end());
   uint32_t growing = 0;
   for (const PlanEntry& entry : launch.entries) growing += entry.grows ? 1 : 0;
   for (uint32_t i = 0; i < launch.repeat; ++i) {
     const uint64_t step = raw(launch.step) + i;
     if (step >= ends.size()) return;
-    launched_[raw(launch.engine)][step] = {now, shape, chunks_, compressions};
+    launched_[raw(launch.engine)][step] = {now, shape, chunks_, compressions, entries, i};
     shape.decode_context_sum += growing;
     shape.decode_context_max += growing > 0 ? 1 : 0;
   }
 }
 
-PricedStep OpenLoop::priced(uint64_t step, Launched launched, Instant begun, Instant ended,
+// Through the step's graph. What it leaves to later steps counts from where it really ended.
+Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launched, Instant begun,
+                            Instant ended, PricedStep* out) const {
+  sim::GraphPricer& pricer = *pricing_.pricers[engine];
+  std::span<const LayerRecall> recalls;
+  if (pricing_.outcomes != nullptr) {
+    const auto& known = pricing_.outcomes->engines.at(engine).steps;
+    if (const auto found = known.find(step); found != known.end()) recalls = found->second.recalls;
+  }
+  pricer.prepare(launched.shape, *launched.entries, launched.offset, recalls);
+  out->counts = method_counts(pricer.reads(), pricing_.ring_cells);
+  for (const LayerRecall& recall : recalls) {
+    const double size = pricing_.page_tokens / kMethodPageTokens;
+    const MethodTerm before = launched.chunks.empty() ? MethodTerm::kPageNow : MethodTerm::kPageMixed;
+    out->counts[static_cast<size_t>(before)] += size * recall.blocking;
+    for (const MethodTerm term : {MethodTerm::kPageNext, MethodTerm::kPageBeside})
+      out->counts[static_cast<size_t>(term)] += size * recall.background;
+  }
+  const Ticks begin = begun.ns * kTicksPerNs;
+  const Ticks end = pricer.evaluate(begin).end;
+  pricer.commit(end - ended.ns * kTicksPerNs);
+  return end - begin;
+}
+
+PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Instant begun, Instant ended,
                             Memory* memory) const {
   StepShape& shape = launched.shape;
   shape.chunks = launched.chunks, shape.compressions = launched.compressions;
   const Ticks begin = begun.ns * kTicksPerNs;
   const GraphShapes::Key key = GraphShapes::key(shape);
-  shape.chunk_load = memory->load.share(begin), shape.long_load = memory->long_load.share(begin);
+  shape.chunk_load = memory->load.share(begin), shape.stretch_ms = memory->stretch.ms(begin);
   shape.launched = memory->graphs.seen(key) < GraphShapes::kReplayed;
   memory->load.add(shape, begin, ended.ns * kTicksPerNs);
-  memory->long_load.add(shape, begin, ended.ns * kTicksPerNs);
+  memory->stretch.add(shape, begin, ended.ns * kTicksPerNs);
   memory->graphs.add(key);
-  const StepCost cost = cost_.step(shape);
-  const StepRange range = cost_.range(shape);
   PricedStep out;
+  const bool graph = !pricing_.pricers.empty();
+  out.counts = method_counts(shape, pricing_.ring_cells);
+  const Ticks through = graph ? graph_ticks(engine, step, launched, begun, ended, &out) : 0;
+  const StepShape& reads = graph ? pricing_.pricers[engine]->reads() : shape;
+  const StepCost cost = pricing_.cost->step(reads);
+  const StepRange range = pricing_.cost->range(reads);
+  const Ticks took = graph ? through : cost.device, beside = took - cost.device;
   out.measured = us_of(ended - begun);
-  out.predicted = us_of(cost.device + std::max<Ticks>(0, cost.host));
-  out.low = us_of(range.low), out.high = us_of(range.high);
+  out.predicted = us_of(took + std::max<Ticks>(0, cost.host));
+  out.dense = us_of(cost.device);
+  for (const Ticks part : cost.compression) out.dense -= us_of(part);
+  out.low = us_of(range.low + beside), out.high = us_of(range.high + beside);
   out.chunks = !shape.chunks.empty();
-  out.step = step, out.decodes = shape.decodes, out.samples = shape.logits_rows;
-  out.padded = std::max(shape.tokens, shape.tokens_padded), out.decode_cells = shape.decode_context_sum;
-  for (const ChunkShape& chunk : shape.chunks)
-    out.chunk_tokens += chunk.tokens, out.chunk_context += chunk.context;
+  out.step = step, out.samples = shape.logits_rows, out.padded = std::max(shape.tokens, shape.tokens_padded);
   for (int kind = kEvidenceKinds - 1; kind >= 0; --kind) {
     if (cost.by_evidence[static_cast<size_t>(kind)] > 0) out.evidence = static_cast<Evidence>(kind);
   }
@@ -124,11 +154,12 @@ std::vector<PricedStep> OpenLoop::steps() const {
   std::vector<PricedStep> out;
   for (size_t engine = 0; engine < launched_.size(); ++engine) {
     const std::vector<Instant>& ends = log_.engines[engine].ends;
-    Memory memory{RecentLoad(cost_.looks_back()), RecentLoad(cost_.looks_far_back()),
-                  GraphShapes(cost_.graphs_kept())};
+    Memory memory{RecentLoad(pricing_.cost->looks_back()), LoadStretch(pricing_.cost->forgets_after()),
+                  GraphShapes(pricing_.cost->graphs_kept())};
     for (const auto& [step, launched] : launched_[engine]) {
       const Instant before = step == 0 ? Instant{} : ends[step - 1];
-      const PricedStep one = priced(step, launched, std::max(before, launched.at), ends[step], &memory);
+      const PricedStep one =
+          priced(engine, step, launched, std::max(before, launched.at), ends[step], &memory);
       if (one.measured > 0) out.push_back(one);
     }
   }

@@ -3,7 +3,8 @@
 //
 // It watches a replay (engine/recorder_replay.h), which launches what was launched then. A step took from the
 // end of the one before, or from its launch if that came later, to its own end; a copy likewise, from the end
-// of the one before in its direction.
+// of the one before in its direction. Steps that recall pages themselves are priced through their graph, with
+// the recalls that were recorded, from where the step before really ended.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_OPEN_LOOP_H_
 #define KVTWIN_SCENARIOS_VALIDATE_OPEN_LOOP_H_
@@ -11,12 +12,16 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "engine/recorder_log.h"
+#include "engine/recorder_outcomes.h"
 #include "models/cost_model.h"
 #include "models/graph_shapes.h"
+#include "models/method_cost.h"
 #include "models/recent_load.h"
+#include "sim/graph_pricer.h"
 
 namespace kvtwin {
 
@@ -26,9 +31,10 @@ struct PricedStep {
   double low = 0, high = 0;  // where the model expects it
   bool chunks = false;       // prompts are computed in it
   uint64_t step = 0;
-  uint32_t decodes = 0, chunk_tokens = 0, padded = 0, samples = 0;
-  uint64_t decode_cells = 0, chunk_context = 0;  // read by all decodes; before all chunks, together
-  Evidence evidence = Evidence::kMeasured;       // the worst
+  uint32_t padded = 0, samples = 0;
+  MethodCounts counts{};                    // what it does
+  double dense = 0;                         // of `predicted`: what it would take if no method added anything
+  Evidence evidence = Evidence::kMeasured;  // the worst
   double error() const { return predicted / measured - 1; }
 };
 
@@ -48,10 +54,19 @@ struct CopyPrice {
   double page_bytes = 0;
 };
 
+// What prices steps beside the cost model. All must outlive the OpenLoop.
+struct StepPricing {
+  CostModel* cost = nullptr;
+  std::vector<sim::GraphPricer*> pricers{};    // by engine, where steps move pages; else empty
+  const RecordedOutcomes* outcomes = nullptr;  // what values decided in the run; null: not recorded
+  uint32_t ring_cells = 0;                     // method_counts()
+  uint32_t page_tokens = 16;
+};
+
 class OpenLoop final : public Observer {
  public:
-  // `log` and `cost` must outlive this.
-  OpenLoop(const Log* log, CostModel* cost, const CopyPrice& copies);
+  // `log` must outlive this.
+  OpenLoop(const Log* log, const StepPricing& pricing, const CopyPrice& copies);
 
   void saw_command(Instant now, const Command& command) override;
 
@@ -66,6 +81,8 @@ class OpenLoop final : public Observer {
     StepShape shape;  // without its lists, which are:
     std::vector<ChunkShape> chunks;
     std::vector<CompressionShape> compressions;
+    std::shared_ptr<const std::vector<PlanEntry>> entries;  // of the launch, which was `offset` steps before
+    uint32_t offset = 0;
   };
   // A copy by engine; the instants it ran between.
   struct Copied {
@@ -77,14 +94,18 @@ class OpenLoop final : public Observer {
   void price(Instant now, const StartTransfer& transfer);
   // What prices depend on beside a step's plan.
   struct Memory {
-    RecentLoad load, long_load;
+    RecentLoad load;
+    LoadStretch stretch;
     GraphShapes graphs;
   };
   double predicted(const Copied& copy) const;
-  PricedStep priced(uint64_t step, Launched launched, Instant begun, Instant ended, Memory* memory) const;
+  PricedStep priced(size_t engine, uint64_t step, Launched launched, Instant begun, Instant ended,
+                    Memory* memory) const;
+  Ticks graph_ticks(size_t engine, uint64_t step, const Launched& launched, Instant begun, Instant ended,
+                    PricedStep* out) const;
 
   const Log& log_;
-  CostModel& cost_;
+  const StepPricing pricing_;
   const CopyPrice copy_price_;
   std::vector<ChunkShape> chunks_;
   std::vector<std::map<uint64_t, Launched>> launched_;  // by engine, by step: what was launched last

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "scenarios/compose_retrieving.h"
 #include "scenarios/validate/validation.h"
 
 namespace kvtwin {
@@ -31,6 +32,9 @@ Result<Validation> run_validation(const ValidateRequest& request);
 
 // Of a KnownDeviations textproto.
 Result<std::vector<KnownDeviation>> parse_known_deviations(std::string_view text, const std::string& where);
+
+// What steps of a recorded run are priced by. All must outlive it.
+StepPricing step_pricing(const Composed& composed, const Retrieving& retrieving, const Recording& recording);
 
 }  // namespace kvtwin
 

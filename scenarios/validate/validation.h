@@ -6,13 +6,13 @@
 //   figure
 //                    stands beside the spread of the real repeats, which no prediction can beat
 //
-// A recording is DIR/SCENARIO/REPEAT/ with log.binpb (engine/recorder.h) and run.binpb (its result). Figures
-// and tolerances: closed_loop.cc, where each has its source.
+// Recordings: recordings.h. Figures and tolerances: closed_loop.cc, where each has its source.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_VALIDATION_H_
 #define KVTWIN_SCENARIOS_VALIDATE_VALIDATION_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +63,8 @@ struct ScenarioValidation {
   double in_range = 0;      // percent of steps within the model's interval
   double extrapolated = 0;  // percent of steps that lie outside the tables in part
   std::vector<ComparedFigure> figures;
+  double simulated_ms = 0;      // until the last step ended
+  std::vector<double> real_ms;  // likewise, by repeat
   // Where the simulated run first decides otherwise than a real one, and both sides' state (divergence.h);
   // "": nowhere. Instants differ, so it says where runs part, not that something is wrong.
   std::string parts_at{};
@@ -86,12 +88,16 @@ struct Recording {
   std::string repeat;
   Log log;
   v1::RunResult result;
-  uint64_t pages_evicted = 0;  // from the prefix index, for room: known once it was replayed
+  std::optional<RecordedOutcomes> outcomes{};  // where steps recall pages
+  uint64_t pages_evicted = 0;                  // from the prefix index, for room: known once it was replayed
 };
 
 // `simulated`: the same scenario's result. Its log is not read.
 std::vector<ComparedFigure> compare_closed_loop(const Recording& simulated,
                                                 const std::vector<Recording>& real);
+// Where steps recall pages themselves no engine measures what it waited: a scenario NAME_miss_N takes so much
+// longer than NAME_miss_0, the same steps with nothing absent. Adds that to each, simulated beside real.
+void add_exposed_transfers(std::vector<ScenarioValidation>* scenarios);
 // Marks what is known, and adds the figures of the open loop with their tolerances.
 void judge(const std::vector<KnownDeviation>& known, ScenarioValidation* one);
 

@@ -77,3 +77,42 @@ TEST_CASE("validate cli: mistakes name what would be right") {
     CHECK_MESSAGE(outcome.err.find(row.message) != std::string::npos, outcome.err);
   }
 }
+
+TEST_CASE("calibrate methods cli: prices are learnt from recorded runs, and mistakes say what is missing") {
+  const Folder folder;
+  const std::string profile = KVTWIN_SOURCE_DIR "/models/measured/h200.textproto";
+  const std::string scenario = KVTWIN_SOURCE_DIR "/scenarios/validation/snapkv.textproto";
+  const std::vector<std::string> words = {"calibrate", "methods", scenario, "--quiet",
+                                          "--profile=" + profile};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_kvtwin(folder, all);
+  };
+  const Outcome neither = with({});
+  CHECK(neither.status == 2);
+  CHECK(neither.err.find("neither or both of --recorded and --keep") != std::string::npos);
+  const Outcome nothing = with({"--recorded=" + folder.file("none")});
+  CHECK(nothing.status == 2);
+  CHECK(nothing.err.find("holds no recording") != std::string::npos);
+
+  const std::string out = folder.file("learnt.textproto");
+  const Outcome learnt = with({"--recorded=" KVTWIN_SOURCE_DIR "/tests/golden/h200", "--out=" + out});
+  CHECK_MESSAGE(learnt.status == 0, learnt.err);
+  CHECK(learnt.out.find("snapkv/uniform/compact") != std::string::npos);
+  CHECK(text_of(out).find("term { of: \"compression\"") != std::string::npos);
+  // What was learnt is read again, and others' prices are kept.
+  const Outcome again =
+      run_kvtwin(folder, {"run", scenario, "--quiet", "--no-write", "--set=cost.profile=" + out});
+  CHECK_MESSAGE(again.status == 0, again.err);
+  CHECK(again.out.find("was not calibrated") == std::string::npos);
+}
+
+TEST_CASE("calibrate methods cli: a method that was not calibrated is priced by the roofline, and said so") {
+  const Folder folder;
+  const Outcome run = run_kvtwin(
+      folder, {"run", KVTWIN_SOURCE_DIR "/scenarios/validation/snapkv.textproto", "--quiet", "--no-write",
+               "--set=policies.scorer=keydiff", "--set=policies.budget_options.chunk_tokens=512"});
+  CHECK_MESSAGE(run.status == 0, run.err);
+  CHECK(run.out.find("keydiff/uniform/compact was not calibrated") != std::string::npos);
+}

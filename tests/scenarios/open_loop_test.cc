@@ -40,7 +40,7 @@ TEST_CASE(
   Flat flat;
   // The second step ends 80 us after the first; the third was launched 20 us after that, and took 150.
   const Log log = log_of({125, 205, 375}, {});
-  OpenLoop open(&log, &flat, {});
+  OpenLoop open(&log, {.cost = &flat}, {});
   const PlanEntry decode[] = {{CallId{1}, EntryKind::kDecode, false, true, 1, 40}};
   open.saw_command(
       {0},
@@ -73,6 +73,46 @@ TEST_CASE(
   CHECK(flat.ranked == std::vector<uint32_t>{0, 0, 64});
 }
 
+TEST_CASE(
+    "open loop: a step that recalls pages is priced through its graph, from where the last one really "
+    "ended") {
+  Flat flat;
+  const Log log = log_of({100, 400, 600}, {});
+  RecordedOutcomes outcomes;
+  auto& steps = outcomes.engines.emplace_back().steps;
+  steps[0].recalls = {{.blocking = 30, .background = 0, .corrected = 0, .heads = 1, .chosen = 30}};
+  steps[1].recalls = {{.blocking = 0, .background = 0, .corrected = 0, .heads = 1, .chosen = 30}};
+  LlmSpec llm;
+  llm.name = "tiny", llm.layers = 1, llm.query_heads = 2, llm.kv_heads = 1, llm.head_dim = 16;
+  llm.hidden = 32, llm.intermediate = 64, llm.vocab = 100, llm.context_window = 4096;
+  RetrievalCost prices(llm, {}, {}, 1, {.page_tokens = 32});
+  prices.set_measured({.page_now_us = 2, .page_next_us = 1});
+  sim::GraphPricerSpec spec;
+  spec.graph.method = RetrievalMethod::kArkvale, spec.graph.layers = 1;
+  spec.policy.budget_tokens = 256, spec.policy.sink_tokens = 32, spec.policy.window_tokens = 64;
+  spec.page_tokens = 32;
+  sim::GraphPricer pricer(spec, &flat, &prices);
+  OpenLoop open(&log, {.cost = &flat, .pricers = {&pricer}, .outcomes = &outcomes, .page_tokens = 32}, {});
+  const PlanEntry decode[] = {{CallId{1}, EntryKind::kDecode, false, true, 1, 2000}};
+  open.saw_command(
+      {0},
+      LaunchStep{
+          .step = StepId{0}, .repeat = 3, .tokens = 1, .entries = decode, .grants = {}, .adoptions = {}});
+  const std::vector<PricedStep> priced = open.steps();
+  REQUIRE(priced.size() == 3);
+  CHECK(priced[0].predicted == doctest::Approx(160));  // 30 pages of 2 us before its attention
+  CHECK(priced[1].predicted == doctest::Approx(100));
+  CHECK(priced[2].predicted == doctest::Approx(100));  // of which nothing was recorded
+  CHECK(priced[0].dense == doctest::Approx(100));
+  const auto count = [&](size_t step, MethodTerm term) {
+    return priced[step].counts[static_cast<size_t>(term)];
+  };
+  CHECK(count(0, MethodTerm::kPageNow) == 60);  // of 16 tokens
+  CHECK(count(1, MethodTerm::kPageNow) == 0);
+  CHECK(count(0, MethodTerm::kChoosingStep) == 1);
+  CHECK(count(0, MethodTerm::kDecodeCells) == doctest::Approx(0.255).epsilon(0.2));  // what it reads of 2,000
+}
+
 TEST_CASE("open loop: copies follow one another in each direction, and a failed one is left out") {
   Flat flat;
   const Log log = log_of({}, {{0, {20 * kUs}, false},
@@ -80,7 +120,7 @@ TEST_CASE("open loop: copies follow one another in each direction, and a failed 
                               {2, {50 * kUs}, false},
                               {3, {60 * kUs}, true},
                               {4, {70 * kUs}, false}});
-  OpenLoop open(&log, &flat,
+  OpenLoop open(&log, {.cost = &flat},
                 {.in_overhead_us = 2,
                  .out_overhead_us = 10,
                  .in_bytes_per_us = 100,

@@ -24,11 +24,13 @@ v1::RunResult result(double tokens_per_s, double tpot_ns, uint64_t preemptions, 
 std::vector<Recording> recordings(const std::vector<v1::RunResult>& results) {
   std::vector<Recording> out;
   for (const v1::RunResult& one : results)
-    out.push_back({std::to_string(out.size() + 1), {}, one, 40 + 5 * out.size()});
+    out.push_back({std::to_string(out.size() + 1), {}, one, {}, 40 + 5 * out.size()});
   return out;
 }
 
-Recording simulated(const v1::RunResult& result, uint64_t evicted = 0) { return {"", {}, result, evicted}; }
+Recording simulated(const v1::RunResult& result, uint64_t evicted = 0) {
+  return {"", {}, result, {}, evicted};
+}
 
 const ComparedFigure& figure(const std::vector<ComparedFigure>& all, const std::string& name) {
   for (const ComparedFigure& one : all) {
@@ -57,6 +59,26 @@ TEST_CASE("validation: errors' sizes have nearest-rank percentiles, their mean a
   CHECK(s.median == doctest::Approx(10));
   CHECK(s.p95 == doctest::Approx(19));
   CHECK(s.mean == doctest::Approx(0.5));
+}
+
+TEST_CASE("validation: what is exposed is what a run takes longer than the same steps with nothing absent") {
+  std::vector<ScenarioValidation> all(4);
+  const char* const names[] = {"freekv_miss_0", "freekv_miss_20", "quest", "arkvale_miss_20"};
+  for (size_t i = 0; i < all.size(); ++i) all[i].name = names[i];
+  all[0].simulated_ms = 1000, all[0].real_ms = {1010, 990};
+  all[1].simulated_ms = 1108, all[1].real_ms = {1095, 1105};
+  all[2].simulated_ms = 900, all[2].real_ms = {900};
+  all[3].simulated_ms = 900, all[3].real_ms = {900};  // its like without misses was not run
+  add_exposed_transfers(&all);
+  for (const size_t none : {0, 2, 3}) CHECK(all[none].figures.empty());
+  REQUIRE(all[1].figures.size() == 1);
+  const ComparedFigure& exposed = all[1].figures[0];
+  CHECK(exposed.name == "exposed transfers");
+  CHECK(exposed.simulated == doctest::Approx(108));
+  CHECK(exposed.real == doctest::Approx(100));
+  CHECK(exposed.real_min == doctest::Approx(95));
+  CHECK(exposed.difference == doctest::Approx(8));
+  CHECK(exposed.verdict == Verdict::kWithin);
 }
 
 TEST_CASE("validation: a figure is within its limit, within the repeats, or outside") {

@@ -1,0 +1,97 @@
+#include "engine/cuda/anchor_device.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/cuda/chunk_load.h"
+#include "engine/cuda/device_facts.h"
+#include "models/measured_cost.h"
+#include "models/weights.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+constexpr uint32_t kSteps = 14;
+
+class Anchors {
+ public:
+  Anchors(StepBench* bench, CostModel* cost) : bench_(*bench), cost_(*cost) {}
+
+  void decodes(uint32_t count, uint32_t context) {
+    const std::vector<BenchCall> calls(count, BenchCall{1, context, true});
+    const Measured found = measured_of(bench_.measure(calls, count, 4, kSteps).wall);
+    add(fmt::format("{} decodes of {}", count, context), AnchorKind::kDecode,
+        BenchShape(calls, count, 4 + kSteps / 2), found.us);
+  }
+
+  // Twice: one series may fall on a bad moment of the clock.
+  void chunk(uint32_t tokens, uint32_t context) {
+    const BenchCall call{tokens, context, true};
+    std::vector<double> all;
+    for (int i = 0; i < 2; ++i) {
+      rest(&bench_);
+      const StepTimes found = bench_.measure({&call, 1}, tokens, warm_steps(tokens), chunk_steps(tokens));
+      all.insert(all.end(), found.wall.begin(), found.wall.end());
+    }
+    add(fmt::format("a chunk of {} behind {}", tokens, context), AnchorKind::kChunk,
+        BenchShape({&call, 1}, tokens, 0), measured_of(all).us);
+  }
+
+  void copy(bool in, uint32_t pages, const MeasuredTable* table) {
+    if (table == nullptr) return;
+    for (size_t i = 0; i < table->rows.size(); ++i) {
+      if (table->rows[i] == pages)
+        out_.push_back({fmt::format("{} pages {}", pages, in ? "in" : "out"), AnchorKind::kCopy,
+                        table->at[i].us, measured_of(bench_.copies(in, pages, 5)).us});
+    }
+  }
+
+  std::vector<Anchor> take() { return std::move(out_); }
+
+ private:
+  void add(const std::string& what, AnchorKind kind, const BenchShape& at, double measured) {
+    out_.push_back(
+        {what, kind, static_cast<double>(cost_.step(at.shape).device) / kTicksPerNs / 1e3, measured});
+  }
+
+  StepBench& bench_;
+  CostModel& cost_;
+  std::vector<Anchor> out_;
+};
+
+}  // namespace
+
+Result<std::vector<Anchor>> measure_anchors(const CalibrationRequest& request,
+                                            const MeasuredDevice& profile) {
+  if (Result<void> ok = check_gpu(); !ok) return tl::unexpected<Mistake>(ok.error());
+  auto cost = MeasuredCost::make(profile, request.llm, {}, "the profile");
+  if (!cost) return tl::unexpected<Mistake>(cost.error());
+  Result<std::unique_ptr<DeviceModel>> model =
+      DeviceModel::make(ModelWeights::random_outline(request.llm, request.seed));
+  if (!model) return tl::unexpected<Mistake>(model.error());
+  StepBenchConfig config;
+  config.page_tokens = profile.page_tokens;
+  config.pages_gpu = kPagesGpu * 16 / profile.page_tokens, config.pages_host = kPagesHost;
+  config.row_sizes = calibrated_rows(false);
+  config.rows_max = config.row_sizes.back(), config.samples_max = kDecodeRowsMax;
+  Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request.llm, model->get());
+  if (!bench) return tl::unexpected<Mistake>(bench.error());
+  Anchors anchors(bench->get(), cost->get());
+  rest(bench->get());
+  for (const uint32_t count : {1u, 4u, 16u, 64u, 256u}) anchors.decodes(count, kShortContext);
+  for (const auto& [count, context] :
+       {std::pair(1u, 16384u), std::pair(8u, 8192u), std::pair(32u, 4096u), std::pair(128u, 1024u)})
+    anchors.decodes(count, context);
+  for (const auto& [tokens, context] :
+       {std::pair(256u, 0u), std::pair(512u, 0u), std::pair(1024u, 0u), std::pair(1024u, 4096u),
+        std::pair(2048u, 0u), std::pair(2048u, 4096u)})
+    anchors.chunk(tokens, context);
+  const std::string page = std::to_string(request.llm.kv_bytes_per_token() * profile.page_tokens);
+  for (const bool in : {true, false}) anchors.copy(in, 256, profile.table(in ? "copy in" : "copy out", page));
+  return anchors.take();
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,68 @@
+// How steps with prompts are measured, by whoever measures them: behind quiet time, behind a short load.
+
+#ifndef KVTWIN_ENGINE_CUDA_CHUNK_LOAD_H_
+#define KVTWIN_ENGINE_CUDA_CHUNK_LOAD_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/cuda/step_bench.h"
+#include "models/cost_model.h"
+
+namespace kvtwin::cuda {
+
+constexpr uint32_t kPagesGpu = 20480, kPagesHost = 1024;  // of 16 tokens
+constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
+// A GPU that computes prompts lowers its clock some 40 ms after it began, again after some 600 ms, raises it
+// a little, and forgets all that in a pause of 30 to 60 ms (reports/validation/2026-11-22-h200.md).
+constexpr double kLoadWindowUs = 40e3, kQuietUs = 80e3;
+constexpr double kStretchUs = 3500e3, kStretchAgainUs = 1200e3;  // the first time, and once more
+constexpr double kStretchBinUs = 50e3, kLateStretchBinUs = 250e3, kLateStretchUs = 1000e3;
+constexpr double kShortStretchUs = 150e3;  // behind the window: where tables of chunks are measured
+constexpr uint32_t kLoadSteps = 8;
+
+// Decodes for a while: the clock recovers from chunks.
+inline void rest(StepBench* bench) {
+  const std::vector<BenchCall> calls(32, BenchCall{1, 512, true});
+  bench->series(calls, 32, kQuietUs);
+}
+
+// Steps of a chunk until the window that a price looks back on is full of them. 8 GFLOP a token, at 600
+// TFLOP/s and never below 5 ms a step.
+inline uint32_t warm_steps(uint32_t tokens) {
+  return 1 + static_cast<uint32_t>(kLoadWindowUs / std::max(5e3, tokens * 22.0));
+}
+
+// So few that the clock does not fall for the second time.
+inline uint32_t chunk_steps(uint32_t tokens) {
+  return std::clamp(static_cast<uint32_t>(kShortStretchUs / (tokens * 22.0)), 3u, 14u);
+}
+
+// What a step of these calls is to the cost model, in the middle of `half` * 2 of them, behind a short load.
+struct BenchShape {
+  BenchShape(std::span<const BenchCall> calls, uint32_t padded, uint32_t half) {
+    for (const BenchCall& call : calls) {
+      shape.tokens += call.tokens;
+      shape.logits_rows += call.samples ? 1 : 0;
+      if (call.tokens > 1) {
+        chunks.push_back({call.tokens, call.context, 0});
+        continue;
+      }
+      ++shape.decodes;
+      shape.decode_context_sum += call.context + half;
+      shape.decode_context_max = std::max(shape.decode_context_max, call.context + half);
+    }
+    shape.tokens_padded = std::max(padded, shape.tokens);
+    shape.chunks = chunks;
+    if (!chunks.empty())
+      shape.stretch_ms = static_cast<uint32_t>((kLoadWindowUs + kShortStretchUs / 2) / 1e3);
+  }
+  std::vector<ChunkShape> chunks;
+  StepShape shape;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_CHUNK_LOAD_H_

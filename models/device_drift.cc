@@ -1,0 +1,69 @@
+#include "models/device_drift.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvtwin {
+namespace {
+
+double median(const std::vector<Anchor>& anchors, AnchorKind kind) {
+  std::vector<double> drifts;
+  for (const Anchor& one : anchors) {
+    if (one.kind == kind) drifts.push_back(one.drift());
+  }
+  return drifts.empty() ? 0 : measured_of(drifts).us;
+}
+
+bool is_copy(const std::string& operation) { return operation.starts_with("copy "); }
+bool is_of_decodes(const std::string& operation) {
+  return operation.starts_with("decode ") || operation.starts_with("launched ");
+}
+bool is_of_chunks(const std::string& operation) { return operation.starts_with("chunk "); }
+
+}  // namespace
+
+Drift drift_of(const std::vector<Anchor>& anchors) {
+  return {median(anchors, AnchorKind::kDecode), median(anchors, AnchorKind::kChunk),
+          median(anchors, AnchorKind::kCopy)};
+}
+
+DriftVerdict verdict_of(const Drift& drift) {
+  const double steps = std::max(std::abs(drift.decodes), std::abs(drift.chunks));
+  if (steps > kDriftRescaled || std::abs(drift.copies) > kDriftRescaled) return DriftVerdict::kRejected;
+  return steps > kDriftAccepted ? DriftVerdict::kRescale : DriftVerdict::kAccepted;
+}
+
+MeasuredDevice rescaled(MeasuredDevice device, const Drift& drift, uint32_t decode_rows_max) {
+  for (MeasuredTable& table : device.tables) {
+    if (is_copy(table.operation)) continue;
+    for (size_t i = 0; i < table.rows.size(); ++i) {
+      const bool decodes = is_of_decodes(table.operation) ||
+                           (!is_of_chunks(table.operation) && table.rows[i] <= decode_rows_max);
+      const double factor = 1 + (decodes ? drift.decodes : drift.chunks);
+      table.at[i] = {table.at[i].us * factor, table.at[i].p10 * factor, table.at[i].p90 * factor};
+    }
+  }
+  for (MeasuredMethod& method : device.methods) {
+    for (MeasuredMethod::Term& term : method.terms) term.us *= 1 + drift.decodes;
+  }
+  return device;
+}
+
+std::string drift_table(const std::vector<Anchor>& anchors) {
+  std::string out = fmt::format("  {:<40}{:>12}{:>12}{:>9}\n", "anchor", "profile us", "now us", "drift");
+  for (const Anchor& one : anchors) {
+    out += fmt::format("  {:<40}{:>12.1f}{:>12.1f}{:>+8.2f}%\n", one.what, one.profile_us, one.measured_us,
+                       100 * one.drift());
+  }
+  const Drift drift = drift_of(anchors);
+  const char* const says[] = {"within 2 %: the profile is taken as it is",
+                              "2 to 8 %: good once it is rescaled (--rescale)",
+                              "beyond 8 %: kvtwin calibrate device must measure this machine"};
+  return out + fmt::format("  medians: decodes {:+.2f} %, chunks {:+.2f} %, copies {:+.2f} %; {}\n",
+                           100 * drift.decodes, 100 * drift.chunks, 100 * drift.copies,
+                           says[static_cast<size_t>(verdict_of(drift))]);
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,49 @@
+// Is a profile of one GPU good for another one of its kind? Anchors are steps that were measured when the
+// profile was made, measured again: what they take now over what the profile says is the machine's drift.
+//
+// The rule: machines within 2 % are taken as they are; up to 8 % the profile may be rescaled, decode steps by
+// the median drift of decodes and steps with prompts by that of chunks, because the first wait for memory and
+// the second for clocks under a power limit; beyond that it must be measured anew. Copies that drift are
+// never rescaled.
+
+#ifndef KVTWIN_MODELS_DEVICE_DRIFT_H_
+#define KVTWIN_MODELS_DEVICE_DRIFT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/measured_device.h"
+
+namespace kvtwin {
+
+constexpr double kDriftAccepted = 0.02, kDriftRescaled = 0.08;
+
+enum class AnchorKind : uint8_t { kDecode, kChunk, kCopy };
+
+struct Anchor {
+  std::string what;
+  AnchorKind kind = AnchorKind::kDecode;
+  double profile_us = 0, measured_us = 0;
+  double drift() const { return measured_us / profile_us - 1; }
+};
+
+// Median drift of each kind; 0 where there is no anchor of it.
+struct Drift {
+  double decodes = 0, chunks = 0, copies = 0;
+};
+Drift drift_of(const std::vector<Anchor>& anchors);
+
+enum class DriftVerdict : uint8_t { kAccepted, kRescale, kRejected };
+DriftVerdict verdict_of(const Drift& drift);
+
+// Steps take so much longer: decodes in tables of decodes and of up to `decode_rows_max` rows, all other
+// tables of steps as chunks do. Methods are widened like decodes.
+MeasuredDevice rescaled(MeasuredDevice device, const Drift& drift, uint32_t decode_rows_max);
+
+// One line per anchor, and what follows.
+std::string drift_table(const std::vector<Anchor>& anchors);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_DEVICE_DRIFT_H_

@@ -1,0 +1,159 @@
+#include "models/method_cost.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "models/partwise_cost.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr const char* kNames[kMethodTerms] = {"step",
+                                              "decode",
+                                              "thousand cells of decodes",
+                                              "chunk step",
+                                              "chunk",
+                                              "thousand tokens of chunks",
+                                              "million pairs with history",
+                                              "million pairs of chunks",
+                                              "million pairs over a ring's end",
+                                              "million pairs of such rows with history",
+                                              "compression",
+                                              "thousand cells held",
+                                              "prompt complete",
+                                              "choosing step",
+                                              "choosing call",
+                                              "thousand tokens chosen from",
+                                              "16 tokens filled",
+                                              "16 tokens of a head before attention",
+                                              "16 tokens of a head before attention beside chunks",
+                                              "16 tokens of a head behind attention",
+                                              "16 tokens of a head beside a step",
+                                              "first step"};
+
+constexpr double kThousand = 1e3, kMillion = 1e6;
+
+bool compresses(MethodTerm term) { return term == MethodTerm::kCompression || term == MethodTerm::kHeld; }
+
+MethodCounts prices_of(const MeasuredMethod& method) {
+  MethodCounts out{};
+  for (size_t i = 0; i < kMethodTerms; ++i) out[i] = price_of(method, static_cast<MethodTerm>(i));
+  return out;
+}
+
+}  // namespace
+
+bool is_method_term(std::string_view name) {
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+double price_of(const MeasuredMethod& method, MethodTerm term) {
+  for (const MeasuredMethod::Term& one : method.terms) {
+    if (one.of == name_of(term)) return one.us;
+  }
+  return 0;
+}
+
+const char* name_of(MethodTerm term) { return kNames[static_cast<size_t>(term)]; }
+
+MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells) {
+  MethodCounts out{};
+  const auto at = [&](MethodTerm term) -> double& { return out[static_cast<size_t>(term)]; };
+  at(MethodTerm::kStep) = 1;
+  at(MethodTerm::kDecode) = shape.decodes;
+  at(MethodTerm::kDecodeCells) = static_cast<double>(shape.decode_context_sum) / kThousand;
+  at(MethodTerm::kChunkStep) = shape.chunks.empty() ? 0 : 1;
+  at(MethodTerm::kChunk) = static_cast<double>(shape.chunks.size());
+  for (const ChunkShape& chunk : shape.chunks) {
+    const double rows = chunk.tokens, history = rows * chunk.context / kMillion,
+                 own = rows * rows / 2 / kMillion;
+    at(MethodTerm::kChunkTokens) += rows / kThousand;
+    at(MethodTerm::kHistory) += history;
+    at(MethodTerm::kOwn) += own;
+    if (ring_cells > 0 && chunk.context + chunk.tokens > ring_cells) {
+      at(MethodTerm::kWrapped) += rows * ring_cells / kMillion;
+      at(MethodTerm::kWrappedHistory) += history;
+    }
+  }
+  at(MethodTerm::kCompression) = static_cast<double>(shape.compressions.size());
+  for (const CompressionShape& one : shape.compressions) at(MethodTerm::kHeld) += one.held / kThousand;
+  if (shape.compressions.empty() && shape.logits_rows > shape.decodes)
+    at(MethodTerm::kPrompt) = shape.logits_rows - shape.decodes;
+  at(MethodTerm::kChoosingStep) = shape.choosing > 0 ? 1 : 0;
+  at(MethodTerm::kChoosing) = shape.choosing;
+  at(MethodTerm::kChosenFrom) = static_cast<double>(shape.chosen_from) / kThousand;
+  at(MethodTerm::kFilled) = static_cast<double>(shape.pages_filled);
+  return out;
+}
+
+std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
+                        const std::string& retrieval) {
+  if (retrieval != "all") return retrieval;
+  std::string out = scorer;
+  out += '/';
+  out += budget;
+  out += '/';
+  return out += layout;
+}
+
+MethodCost::MethodCost(const MeasuredMethod& method, uint32_t layers, uint32_t ring_cells, bool retrieves,
+                       std::unique_ptr<CostModel> model)
+    : us_(prices_of(method)),
+      error_(method.error_p90),
+      layers_(std::max(1u, layers)),
+      ring_cells_(ring_cells),
+      retrieves_(retrieves),
+      model_(std::move(model)) {
+  KVT_CHECK(model_ != nullptr);
+}
+
+// Where it stands beside attention each layer has as much.
+MethodCost::Added MethodCost::added(const StepShape& shape) const {
+  const MethodCounts counts = method_counts(shape, ring_cells_);
+  double usual = 0, compressing = 0;
+  for (size_t i = 0; i < kMethodTerms; ++i)
+    (compresses(static_cast<MethodTerm>(i)) ? compressing : usual) += counts[i] * us_[i];
+  if (retrieves_) return {ticks_from_us(usual / layers_) * layers_, ticks_from_us(compressing)};
+  return {ticks_from_us(usual), ticks_from_us(compressing)};
+}
+
+StepCost MethodCost::step(const StepShape& shape) {
+  StepCost cost = model_->step(shape);
+  const Added more = added(shape);
+  cost.device += more.usual + more.compressing;
+  cost.by_evidence[static_cast<size_t>(Evidence::kInterpolated)] += more.usual + more.compressing;
+  cost.compression[static_cast<size_t>(CompressionPart::kCapture)] += more.usual;
+  cost.compression[static_cast<size_t>(CompressionPart::kScore)] += more.compressing;
+  return cost;
+}
+
+StepRange MethodCost::range(const StepShape& shape) {
+  StepRange range = model_->range(shape);
+  const Added more = added(shape);
+  const auto all = static_cast<double>(model_->step(shape).device + more.usual + more.compressing);
+  range.low = std::min(range.low + more.usual + more.compressing,
+                       static_cast<Ticks>(all * std::max(0.0, 1 - error_)));
+  range.high = std::max(range.high + more.usual + more.compressing, static_cast<Ticks>(all * (1 + error_)));
+  return range;
+}
+
+std::vector<StepPart> MethodCost::ops(const StepShape& shape) {
+  std::vector<StepPart> all = model_->ops(shape);
+  if (all.empty()) return all;  // it does not know its parts
+  const Added more = added(shape);
+  if (!retrieves_) {
+    all.push_back({"method", PartKind::kHost, PartPlace::kAfter, 1, more.usual, Evidence::kInterpolated});
+  } else {
+    const auto last = std::find_if(all.begin(), all.end(),
+                                   [](const StepPart& part) { return part.kind == PartKind::kAttention; });
+    all.insert(last, {"choose", PartKind::kAttention, PartPlace::kLayer, layers_, more.usual / layers_,
+                      Evidence::kInterpolated});
+  }
+  if (more.compressing > 0)
+    all.push_back(
+        {"compress", PartKind::kHost, PartPlace::kAfter, 1, more.compressing, Evidence::kInterpolated});
+  return all;
+}
+
+}  // namespace kvtwin

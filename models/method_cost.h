@@ -1,0 +1,101 @@
+// MethodCost prices what a KV method adds to the steps of our dense CUDA engine, from what `kvtwin calibrate
+// methods` measured of real steps of that method:
+//
+//   step = the dense engine's step of the same shape + sum over MethodTerm of count * us
+//
+// Counts are what a step does, in the method's own units: rows that it looks at, cells that it ranks, lists
+// that it writes. They are linear because the engine's work is (each head's list is written, each cell is
+// scored once); calibration prints how far that holds on steps that it did not learn from.
+//
+// It takes the place of CompressionCost, which knows rooflines only, and of the selection in RetrievalCost;
+// pages that are recalled stay in RetrievalCost, at the measured price, because they overlap with steps.
+
+#ifndef KVTWIN_MODELS_METHOD_COST_H_
+#define KVTWIN_MODELS_METHOD_COST_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/cost_model.h"
+#include "models/measured_device.h"
+
+namespace kvtwin {
+
+// What a step does, and in which unit it is counted. Names are those of the device file.
+enum class MethodTerm : uint8_t {
+  kStep,         // 1: lists are made and sent
+  kDecode,       // calls that decode
+  kDecodeCells,  // thousands of cells that decodes read
+  kChunkStep,    // 1 if prompts are computed
+  kChunk,        // chunks
+  kChunkTokens,  // thousands of their tokens
+  kHistory,      // millions of (row of a chunk, cell before the chunk)
+  kOwn,          // millions of (row of a chunk, row of the same chunk)
+  kWrapped,  // millions of (row of a chunk that runs over a ring's end, cell of the ring): read one by one
+  kWrappedHistory,  // millions of (such a row, cell before its chunk)
+  kCompression,     // calls that are compressed
+  kHeld,            // thousands of cells that they held
+  kPrompt,          // prompts that are complete, in steps without compressions: those have their own
+  kChoosingStep,    // 1 if any call chooses what it reads
+  kChoosing,        // calls that do
+  kChosenFrom,      // thousands of tokens that these choose from
+  kFilled,      // pages that the step completes, where methods store them elsewhere; as pages of 16 tokens
+  kPageNow,     // page of 16 tokens of one head, recalled before its layer's attention; of RetrievalCost
+  kPageMixed,   // likewise, where prompts are computed: its copy runs beside their rows
+  kPageNext,    // likewise, for the next step, where a step waits for nothing else
+  kPageBeside,  // what such a page slows a step down that does not wait for it
+  kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
+};
+constexpr size_t kMethodTerms = 22;
+constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
+const char* name_of(MethodTerm term);
+// 0: the method has no such price.
+double price_of(const MeasuredMethod& method, MethodTerm term);
+bool is_method_term(std::string_view name);
+
+using MethodCounts = std::array<double, kMethodTerms>;
+
+// `ring_cells`: of a ring that chunks may run over the end of; 0: there is none. kPageNow and kPageNext stay
+// 0.
+MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells);
+
+// How a policy set is called in device files: "snapkv/compact", "freekv".
+std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
+                        const std::string& retrieval);
+
+class MethodCost final : public CostModel {
+ public:
+  // `layers`: of the model. `retrieves`: what it adds stands beside attention in every layer, else behind the
+  // step. REQUIRES: `model` is not null.
+  MethodCost(const MeasuredMethod& method, uint32_t layers, uint32_t ring_cells, bool retrieves,
+             std::unique_ptr<CostModel> model);
+
+  StepCost step(const StepShape& shape) override;
+  std::vector<StepPart> ops(const StepShape& shape) override;
+  Ticks looks_back() const override { return model_->looks_back(); }
+  Ticks forgets_after() const override { return model_->forgets_after(); }
+  uint32_t graphs_kept() const override { return model_->graphs_kept(); }
+  // The model's, widened by nine tenths of the errors that calibration saw.
+  StepRange range(const StepShape& shape) override;
+
+ private:
+  struct Added {
+    Ticks usual = 0, compressing = 0;
+  };
+  Added added(const StepShape& shape) const;
+
+  const MethodCounts us_;
+  const double error_;  // relative, of nine of ten steps
+  const uint32_t layers_, ring_cells_;
+  const bool retrieves_;
+  const std::unique_ptr<CostModel> model_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_METHOD_COST_H_

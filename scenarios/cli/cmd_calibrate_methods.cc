@@ -1,0 +1,80 @@
+// kvtwin calibrate methods: what KV methods add to steps of the engine on this GPU, into the device's file.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scenarios/cli/cli.h"
+#include "scenarios/validate/method_calibration.h"
+
+namespace kvtwin {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct MethodsArguments {
+  MethodCalibrationRequest request;
+  std::string recorded, keep, out;
+  bool quiet = false;
+};
+
+int run_methods(MethodsArguments arguments) {
+  MethodCalibrationRequest& request = arguments.request;
+  if (arguments.recorded.empty() == arguments.keep.empty())
+    return complain(
+        {"kvtwin calibrate methods", "neither or both of --recorded and --keep are given",
+         "--keep=DIR runs the scenarios on this GPU and keeps what happened; --recorded=DIR reads that"});
+  request.record = arguments.recorded.empty();
+  request.recordings = request.record ? arguments.keep : arguments.recorded;
+  request.work = (fs::temp_directory_path() / fmt::format("kvtwin-methods-{}", getpid())).string();
+  std::error_code ignored;
+  fs::create_directories(request.work, ignored);
+  if (!arguments.quiet) request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+  const Result<MeasuredDevice> device = calibrate_methods(request);
+  fs::remove_all(request.work, ignored);
+  if (!device) return complain(device.error());
+  const std::string text = measured_device_textproto(*device);
+  if (arguments.out.empty()) {
+    fmt::print("{}", text);
+    return kExitDone;
+  }
+  if (Result<void> ok = write_text(arguments.out, text); !ok) return complain(ok.error(), kExitEnvironment);
+  fmt::print("{}\nwritten: {}   (cost.profile of a scenario)\n", methods_table(*device), arguments.out);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_calibrate_methods_command(CLI::App* calibrate, int* status) {
+  CLI::App* const command = calibrate->add_subcommand(
+      "methods",
+      "Example: kvtwin calibrate methods scenarios/calibration/*.textproto "
+      "--profile=models/measured/h200.textproto "
+      "--keep=runs --out=models/measured/h200.textproto\n\n"
+      "Runs the scenarios on this GPU and fits what each method adds to the dense engine's steps, per call, "
+      "row, "
+      "cell\nand page; prints how far that is off on steps that it was not fitted to.");
+  const auto arguments = std::make_shared<MethodsArguments>();
+  command->add_option("SCENARIO", arguments->request.scenarios, "of the methods; several may be of one")
+      ->required();
+  command
+      ->add_option("--profile", arguments->request.profile,
+                   "file of kvtwin calibrate device, of this machine")
+      ->required();
+  command->add_option("--recorded", arguments->recorded, "folder of runs that were kept");
+  command->add_option("--keep", arguments->keep, "folder to keep runs in, made on this GPU now");
+  command->add_option("--out", arguments->out, "file to write (default: standard output)");
+  command->add_option("--set", arguments->request.sets, "change a field of all scenarios; may be repeated")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  command->add_flag("--quiet", arguments->quiet, "no progress on stderr");
+  command->callback([=] { *status = run_methods(*arguments); });
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,127 @@
+// The cost model's part of compose(): a profile where one is given, what calibration says of the policies,
+// rooflines for the rest.
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "engine/policy/retention.h"
+#include "models/cost_factory.h"
+#include "models/measured_device.h"
+#include "models/method_cost.h"
+#include "scenarios/compose.h"
+#include "scenarios/compose_parts.h"
+#include "scenarios/compose_values.h"
+#include "scenarios/compression_work.h"
+#include "scenarios/formats.h"
+#include "scenarios/retrieval_options.h"
+
+namespace kvtwin {
+namespace {
+
+// Joins the place in the scenario with what a catalog or model said.
+void add(Mistakes* mistakes, const std::string& where, const Mistake& inner) {
+  mistakes->push_back(
+      {where, inner.where.empty() ? inner.what : inner.where + ": " + inner.what, inner.hint});
+}
+
+// Copies of pages as they were measured, instead of the node's figures, which are of large pieces.
+void take_measured_copies(const MeasuredDevice& device, uint64_t page_bytes, NodeSpec* node) {
+  const std::optional<CopyRates> rates = copy_rates(device, page_bytes);
+  if (!rates) return;
+  const auto figure = [](double value) { return Figure{value, Basis::kMeasured, "kvtwin calibrate device"}; };
+  node->pcie_bytes_per_s = figure(rates->in_bytes_per_s);
+  node->pcie_out_bytes_per_s = figure(rates->out_bytes_per_s);
+  node->copy_overhead_h2d_ns = figure(rates->in_overhead_ns);
+  node->copy_overhead_d2h_ns = figure(rates->out_overhead_ns);
+  if (rates->both_bytes_per_s > 0) node->pcie_both_bytes_per_s = figure(rates->both_bytes_per_s);
+}
+
+// Tables are of one device: engines of other kinds than the first have none.
+bool one_device(const Scenario& scenario, size_t of, const Composed& composed, Mistakes* mistakes) {
+  const std::string &device = composed.kinds[of].device.name, &first = composed.kinds.front().device.name;
+  if (scenario.values.cost().profile().empty() || device == first) return true;
+  mistakes->push_back(
+      {scenario.where("cost.profile"),
+       fmt::format("{} holds what was measured of one kind of GPU, and engines here run on {} and {}",
+                   scenario.values.cost().profile(), first, device),
+       "leave the profile out, so that all are priced by the roofline; or give all engines one device"});
+  return false;
+}
+
+// Steps of our CUDA engine are graphs where what a step does depends on its shape alone (step_graphs.h).
+bool replays_steps(const CoreConfig& config) {
+  return !drops(config) && retrieval_method(config.policies.retrieval) == RetrievalMethod::kAll;
+}
+
+// `model` with what calibration says of these policies. Null: nothing, and `model` is as it was; said in a
+// note.
+std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreConfig& config,
+                                       const std::string& profile, Composed* out,
+                                       std::unique_ptr<CostModel>* model) {
+  const PolicySet& set = config.policies;
+  const std::string name = method_name(set.scorer, set.budget, set.layout, set.retrieval);
+  const MeasuredMethod* const method = device.method(name, device.model);
+  if (method == nullptr) {
+    out->notes.push_back(
+        fmt::format("{} was not calibrated in {}: the roofline prices what it adds to steps "
+                    "(kvtwin calibrate methods)",
+                    name, profile));
+    return nullptr;
+  }
+  out->method = *method;
+  return std::make_unique<MethodCost>(*method, out->llm.layers, ring_cells(config), set.retrieval != "all",
+                                      std::move(*model));
+}
+
+}  // namespace
+
+std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Composed* out, Mistakes* mistakes) {
+  EngineKind& kind = out->kinds[of];
+  const v1::Cost& cost = scenario.values.cost();
+  CostModelSpec spec;
+  spec.llm = out->llm;
+  spec.device = kind.device;
+  spec.tp = kind.gpus_each;
+  spec.host.full_graph_ns = cost.host_ns_per_step();
+  spec.host.planning = plan_price(scenario, out->options.engines.front().policies);
+  spec.host.tables_ns = cost.group_ns() * page_groups(out->options.engines.front().policies);
+  spec.host.piecewise_ns = cost.has_host_piecewise_ns() ? cost.host_piecewise_ns() : spec.host.full_graph_ns;
+  spec.host.eager_ns = cost.has_host_eager_ns() ? cost.host_eager_ns() : spec.host.piecewise_ns;
+  const std::vector<uint32_t>& captured = out->options.engines.front().capture_sizes;
+  spec.host.capture_tokens_max = cost.capture_tokens_max() > 0 ? cost.capture_tokens_max()
+                                 : captured.empty()            ? 512
+                                                               : captured.back();
+  if (!one_device(scenario, of, *out, mistakes)) return nullptr;
+  if (!cost.profile().empty()) spec.profile = scenario.file(cost.profile());
+  spec.graphs = replays_steps(out->options.engines.front());
+  Result<MeasuredDevice> measured;
+  if (spec.profile.ends_with(".textproto")) {
+    measured = load_measured_device(spec.profile);
+    if (!measured) {
+      add(mistakes, scenario.where("cost.profile"), measured.error());
+      return nullptr;
+    }
+    spec.measured = &*measured;
+  }
+  Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
+  if (!made) {
+    add(mistakes, scenario.where("cost.profile"), made.error());
+    return nullptr;
+  }
+  if (spec.measured != nullptr) {
+    take_measured_copies(*measured, out->facts.front().page_bytes, &kind.node);
+    if (of == 0) out->node = kind.node;
+  }
+  const CoreConfig& config = out->options.engines.front();
+  const auto work = compression_work(scenario, out->llm, config);
+  if (of == 0) out->compression = work;
+  if (spec.measured != nullptr && !spec.graphs) {
+    if (auto priced = with_method(*measured, config, spec.profile, out, &*made)) return priced;
+  }
+  if (!work) return std::move(*made);
+  return std::make_unique<CompressionCost>(out->llm, kind.device, *work, std::move(*made));
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,138 @@
+#include "scenarios/validate/method_calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "engine/recorder_replay.h"
+#include "models/textproto.h"
+#include "scenarios/compose.h"
+#include "scenarios/compose_retrieving.h"
+#include "scenarios/results.h"
+#include "scenarios/validate/method_fit.h"
+#include "scenarios/validate/open_loop.h"
+#include "scenarios/validate/recordings.h"
+#include "scenarios/validate/run_validation.h"
+
+namespace kvtwin {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first steps of a run use kernels and memory for the first time.
+constexpr size_t kFirstSteps = 2;
+constexpr char kNoRecalls[] = "quest";
+
+std::string stem_of(const std::string& path) { return fs::path(path).stem().string(); }
+
+struct Steps {
+  std::string method, model;
+  std::vector<MethodSample> samples;
+  std::vector<PricedStep> first;  // of each run
+};
+
+Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::string& path) {
+  std::vector<std::string> sets = request.sets;
+  sets.push_back("cost.profile=" + fs::absolute(request.profile).string());
+  const tl::expected<Scenario, Mistakes> scenario = load_scenario(path, sets);
+  if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
+  const std::string name = stem_of(path), folder = fmt::format("{}/{}", request.recordings, name);
+  if (request.record) {
+    const RecordRequest recorded{path, sets, "cuda", 1, folder, request.work, request.progress};
+    if (Result<void> ok = record(recorded, name); !ok) return tl::unexpected<Mistake>(ok.error());
+  }
+  const Result<std::vector<Recording>> recordings = read_recordings(folder);
+  if (!recordings) return tl::unexpected<Mistake>(recordings.error());
+  tl::expected<Composed, Mistakes> composed = compose(*scenario);
+  if (!composed) return tl::unexpected<Mistake>(composed.error().front());
+  const PolicySet& set = composed->options.engines.front().policies;
+  Steps out{method_name(set.scorer, set.budget, set.layout, set.retrieval), composed->llm.name, {}, {}};
+  for (const Recording& recording : *recordings) {
+    const Retrieving retrieving = make_retrieving(*scenario, *composed);
+    OpenLoop open(&recording.log, step_pricing(*composed, retrieving, recording), {});
+    const Result<Replayed> replayed = replay(name, recording.log, {&open});
+    if (!replayed) return tl::unexpected<Mistake>(replayed.error());
+    if (!replayed->same)
+      return mistake(folder, fmt::format("is no run of {} as it is now: {}", path, replayed->difference),
+                     "record it again");
+    const std::vector<PricedStep> steps = open.steps();
+    if (!steps.empty()) out.first.push_back(steps.front());
+    for (size_t i = kFirstSteps; i < steps.size(); ++i)
+      out.samples.push_back({steps[i].counts, steps[i].measured, steps[i].dense});
+  }
+  return out;
+}
+
+bool recalls(const std::vector<MethodSample>& samples) {
+  return std::any_of(samples.begin(), samples.end(), [](const MethodSample& one) {
+    return one.counts[static_cast<size_t>(MethodTerm::kPageNow)] > 0 ||
+           one.counts[static_cast<size_t>(MethodTerm::kPageNext)] > 0;
+  });
+}
+
+// What the first steps took beyond their prices: the median.
+void add_first_step(const std::vector<PricedStep>& first, MeasuredMethod* method) {
+  std::vector<double> more;
+  for (const PricedStep& step : first) {
+    double priced = step.dense;
+    for (size_t i = 0; i < kMethodTerms; ++i)
+      priced += step.counts[i] * price_of(*method, static_cast<MethodTerm>(i));
+    more.push_back(std::max(0.0, step.measured - priced));
+  }
+  if (!more.empty() && measured_of(more).us > 0)
+    method->terms.push_back({name_of(MethodTerm::kFirstStep), measured_of(more).us});
+}
+
+}  // namespace
+
+Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request) {
+  Result<MeasuredDevice> device = load_measured_device(request.profile);
+  if (!device) return tl::unexpected<Mistake>(device.error());
+  std::map<std::pair<std::string, std::string>, Steps> by_method;
+  for (const std::string& path : request.scenarios) {
+    Result<Steps> steps = steps_of(request, path);
+    if (!steps) return tl::unexpected<Mistake>(steps.error());
+    Steps& all = by_method[{steps->method, steps->model}];
+    all.samples.insert(all.samples.end(), steps->samples.begin(), steps->samples.end());
+    all.first.insert(all.first.end(), steps->first.begin(), steps->first.end());
+  }
+  for (const auto& [key, steps] : by_method) {
+    MethodCounts known = learn_all();
+    known[static_cast<size_t>(MethodTerm::kFirstStep)] = 0;
+    // More tokens to choose from are more pages to recall. Quest moves none: what scores take is learnt
+    // there.
+    const auto quest = by_method.find({kNoRecalls, key.second});
+    if (quest != by_method.end() && recalls(steps.samples)) {
+      known[static_cast<size_t>(MethodTerm::kChosenFrom)] =
+          price_of(fit_method(kNoRecalls, key.second, quest->second.samples, known), MethodTerm::kChosenFrom);
+    }
+    MeasuredMethod fitted = fit_method(key.first, key.second, steps.samples, known);
+    add_first_step(steps.first, &fitted);
+    const auto same = std::find_if(
+        device->methods.begin(), device->methods.end(),
+        [&](const MeasuredMethod& one) { return one.name == fitted.name && one.model == fitted.model; });
+    if (same != device->methods.end()) {
+      *same = std::move(fitted);
+    } else {
+      device->methods.push_back(std::move(fitted));
+    }
+  }
+  return device;
+}
+
+std::string methods_table(const MeasuredDevice& device) {
+  std::string out = fmt::format("  {:<34}{:>7}  {:>8}{:>8}  us each\n", "method", "steps", "median", "p90");
+  for (const MeasuredMethod& one : device.methods) {
+    std::string terms;
+    for (const MeasuredMethod::Term& term : one.terms)
+      terms += fmt::format("{}{} {:.2f}", terms.empty() ? "" : ", ", term.of, term.us);
+    out += fmt::format("  {:<34}{:>7}  {:>7.2f}%{:>7.2f}%  {}\n", one.name, one.steps, 100 * one.error_median,
+                       100 * one.error_p90, terms);
+  }
+  return out;
+}
+
+}  // namespace kvtwin

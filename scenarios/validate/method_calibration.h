@@ -1,0 +1,34 @@
+// What methods add to steps of the engine on this machine: scenarios/calibration is run for real, and prices
+// are fitted to its steps (method_fit.h). Its traces share no length, batch or mixture with
+// scenarios/validation.
+
+#ifndef KVTWIN_SCENARIOS_VALIDATE_METHOD_CALIBRATION_H_
+#define KVTWIN_SCENARIOS_VALIDATE_METHOD_CALIBRATION_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/measured_device.h"
+
+namespace kvtwin {
+
+struct MethodCalibrationRequest {
+  std::vector<std::string> scenarios;  // files; several may be of one method
+  std::vector<std::string> sets;
+  std::string profile;     // file of kvtwin calibrate device, of this machine
+  std::string recordings;  // folder: DIR/NAME/1, NAME being the file's without its end
+  bool record = false;     // first make them
+  std::string work;        // folder for what is not kept; it must exist
+  std::function<void(const std::string&)> progress{};
+};
+
+// The profile with its methods replaced where scenarios are of them, and kept where none is.
+Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request);
+
+// One line per method and its terms.
+std::string methods_table(const MeasuredDevice& device);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_VALIDATE_METHOD_CALIBRATION_H_

@@ -1,0 +1,155 @@
+#include "scenarios/validate/method_fit.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvtwin {
+namespace {
+
+constexpr int kRounds = 12;
+constexpr double kSmallError = 0.003;  // relative: below it a step weighs no more
+constexpr double kRidge = 1e-9;
+constexpr double kHeldUp = 1.1;  // a step takes so much longer than its sum: it waited
+
+using Vector = std::vector<double>;
+
+size_t index(MethodTerm term) { return static_cast<size_t>(term); }
+
+// The solution of a symmetric system, which is changed. Rows that say nothing give 0.
+Vector solve(std::vector<Vector>* a, Vector b) {
+  const size_t n = b.size();
+  for (size_t i = 0; i < n; ++i) {
+    size_t best = i;
+    for (size_t r = i + 1; r < n; ++r) best = std::abs((*a)[r][i]) > std::abs((*a)[best][i]) ? r : best;
+    std::swap((*a)[i], (*a)[best]), std::swap(b[i], b[best]);
+    if (std::abs((*a)[i][i]) < 1e-300) continue;
+    for (size_t r = 0; r < n; ++r) {
+      if (r == i) continue;
+      const double factor = (*a)[r][i] / (*a)[i][i];
+      for (size_t c = i; c < n; ++c) (*a)[r][c] -= factor * (*a)[i][c];
+      b[r] -= factor * b[i];
+    }
+  }
+  for (size_t i = 0; i < n; ++i) b[i] = std::abs((*a)[i][i]) < 1e-300 ? 0 : b[i] / (*a)[i][i];
+  return b;
+}
+
+// Weighted least squares over `terms`.
+Vector least_squares(const std::vector<MethodSample>& samples, const Vector& weights,
+                     const std::vector<size_t>& terms) {
+  const size_t n = terms.size();
+  std::vector<Vector> a(n, Vector(n));
+  Vector b(n);
+  for (size_t s = 0; s < samples.size(); ++s) {
+    const MethodSample& one = samples[s];
+    for (size_t i = 0; i < n; ++i) {
+      const double x = weights[s] * one.counts[terms[i]];
+      b[i] += x * (one.measured - one.dense);
+      for (size_t j = 0; j < n; ++j) a[i][j] += x * one.counts[terms[j]];
+    }
+  }
+  for (size_t i = 0; i < n; ++i) a[i][i] *= 1 + kRidge;
+  return solve(&a, b);
+}
+
+// Terms whose price comes out below zero leave, the worst one first, until none does.
+MethodCounts no_price_below_zero(const std::vector<MethodSample>& samples, const Vector& weights,
+                                 std::vector<size_t> terms) {
+  MethodCounts out{};
+  while (!terms.empty()) {
+    const Vector found = least_squares(samples, weights, terms);
+    const auto worst = std::min_element(found.begin(), found.end());
+    if (*worst >= 0) {
+      for (size_t i = 0; i < terms.size(); ++i) out[terms[i]] = found[i];
+      return out;
+    }
+    terms.erase(terms.begin() + (worst - found.begin()));
+  }
+  return out;
+}
+
+double predicted(const MethodSample& one, const MethodCounts& prices) {
+  double out = one.dense;
+  for (size_t i = 0; i < kMethodTerms; ++i) out += one.counts[i] * prices[i];
+  return out;
+}
+
+// Recalls behind attention run beside a step and bound it from below (graph_pricer.h has the exact rule).
+double predicted_beside(const MethodSample& one, MethodCounts prices) {
+  const size_t behind = index(MethodTerm::kPageNext);
+  const double recalls = one.counts[behind] * prices[behind];
+  prices[behind] = 0;
+  return std::max(predicted(one, prices), recalls);
+}
+
+MethodCounts sums(std::vector<MethodSample> samples, const MethodCounts& known) {
+  std::vector<size_t> terms;
+  for (size_t i = 0; i < kMethodTerms; ++i) {
+    if (known[i] < 0) {
+      if (i != index(MethodTerm::kPageNext)) terms.push_back(i);
+      continue;
+    }
+    for (MethodSample& one : samples) one.dense += known[i] * one.counts[i];
+  }
+  Vector weights;
+  for (const MethodSample& one : samples) weights.push_back(1 / (one.measured * one.measured));
+  MethodCounts out{};
+  for (int round = 0; round < kRounds; ++round) {
+    out = no_price_below_zero(samples, weights, terms);
+    for (size_t s = 0; s < samples.size(); ++s) {
+      const MethodSample& one = samples[s];
+      const double error = std::abs(predicted(one, out) / one.measured - 1);
+      weights[s] = 1 / (one.measured * one.measured * std::max(kSmallError, error));
+    }
+  }
+  for (size_t i = 0; i < kMethodTerms; ++i) out[i] = known[i] >= 0 ? known[i] : out[i];
+  return out;
+}
+
+// Of steps that take a tenth longer without any other reason, what each page takes.
+double page_behind(const std::vector<MethodSample>& samples, const MethodCounts& prices) {
+  std::vector<double> each;
+  for (const MethodSample& one : samples) {
+    const double pages = one.counts[index(MethodTerm::kPageNext)];
+    if (pages > 0 && one.counts[index(MethodTerm::kChunkStep)] == 0 &&
+        one.measured > kHeldUp * predicted(one, prices))
+      each.push_back(one.measured / pages);
+  }
+  return each.empty() ? 0 : measured_of(each).us;
+}
+
+}  // namespace
+
+MethodCounts learn_all() {
+  MethodCounts out{};
+  out.fill(-1);
+  return out;
+}
+
+MeasuredMethod fit_method(const std::string& name, const std::string& model,
+                          const std::vector<MethodSample>& samples, const MethodCounts& known) {
+  std::vector<MethodSample> learnt, few;
+  double most = 0;
+  for (const MethodSample& one : samples) most = std::max(most, one.counts[index(MethodTerm::kPageNext)]);
+  for (size_t s = 0; s < samples.size(); ++s) {
+    if (s % kHeldOut == 0) continue;
+    learnt.push_back(samples[s]);
+    // Steps with many pages behind attention may wait for those, and say nothing about the rest.
+    if (samples[s].counts[index(MethodTerm::kPageNext)] * 4 <= most) few.push_back(samples[s]);
+  }
+  MethodCounts prices = sums(few, known);
+  prices[index(MethodTerm::kPageNext)] = page_behind(learnt, prices);
+  MeasuredMethod out{name, model, {}, static_cast<uint32_t>(learnt.size()), 0, 0};
+  for (size_t i = 0; i < kMethodTerms; ++i) {
+    if (prices[i] > 0) out.terms.push_back({name_of(static_cast<MethodTerm>(i)), prices[i]});
+  }
+  std::vector<double> errors;
+  for (size_t s = 0; s < samples.size(); s += kHeldOut)
+    errors.push_back(std::abs(predicted_beside(samples[s], prices) / samples[s].measured - 1));
+  if (errors.empty()) return out;
+  const Measured spread = measured_of(errors);
+  out.error_median = spread.us, out.error_p90 = spread.p90;
+  return out;
+}
+
+}  // namespace kvtwin

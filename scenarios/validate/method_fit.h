@@ -1,0 +1,33 @@
+// What a method adds to steps, from steps of real runs: prices of MethodTerms (models/method_cost.h).
+//
+// Least absolute relative errors, by reweighted least squares; no price is below zero, because no operation
+// takes less than no time. Pages that are recalled behind attention overlap with steps, so no sum holds:
+// their price is what one takes where they are all that a step waits for.
+
+#ifndef KVTWIN_SCENARIOS_VALIDATE_METHOD_FIT_H_
+#define KVTWIN_SCENARIOS_VALIDATE_METHOD_FIT_H_
+
+#include <vector>
+
+#include "models/method_cost.h"
+
+namespace kvtwin {
+
+struct MethodSample {
+  MethodCounts counts{};
+  double measured = 0, dense = 0;  // us: the step; the dense engine's step of the same shape
+};
+
+// Of samples that are numbered 0, kHeldOut, 2 * kHeldOut ... nothing is learnt: they say how good the prices
+// are.
+constexpr size_t kHeldOut = 5;
+
+// REQUIRES: samples are steps in order, measured > 0. `name`, `model`: as in MeasuredMethod.
+// `known`: prices that are taken as given, by term; below zero: to be learnt.
+MethodCounts learn_all();
+MeasuredMethod fit_method(const std::string& name, const std::string& model,
+                          const std::vector<MethodSample>& samples, const MethodCounts& known = learn_all());
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_VALIDATE_METHOD_FIT_H_

@@ -1,0 +1,116 @@
+#include "scenarios/validate/recordings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "models/textproto.h"
+#include "scenarios/results.h"
+#include "scenarios/sweep/pool.h"
+
+namespace kvtwin {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kLogBytesMax = size_t{1} << 30;
+constexpr char kOutcomes[] = "/outcomes.binpb";
+
+// What can be had again from log and scenario is left out, and so are paths of this machine.
+Result<void> keep_recording(const std::string& from, const std::string& to) {
+  Result<v1::RunResult> result = read_result(from);
+  if (!result) return tl::unexpected<Mistake>(result.error());
+  result->clear_scenario_text();
+  result->clear_series();
+  const Result<std::string> log = read_text_file(from + "/log.binpb", kLogBytesMax);
+  if (!log) return tl::unexpected<Mistake>(log.error());
+  std::vector<RunFile> files = {{"log.binpb", *log}, {"run.binpb", result->SerializeAsString()}};
+  // Cells that were kept stand in the log as counts; recalls stand nowhere else.
+  if (result->has_retrieval()) {
+    const Result<std::string> outcomes = read_text_file(from + kOutcomes, kLogBytesMax);
+    if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+    files.push_back({"outcomes.binpb", *outcomes});
+  }
+  return write_files(to, files);
+}
+
+}  // namespace
+
+Result<void> run_apart(const std::string& scenario, const std::vector<std::string>& sets,
+                       const std::vector<std::string>& words, const std::string& errors,
+                       const std::string& out) {
+  Job job;
+  job.words = {"run", scenario, "--quiet", "--out=" + out};
+  for (const std::string& set : sets) job.words.push_back("--set=" + set);
+  job.words.insert(job.words.end(), words.begin(), words.end());
+  job.errors = errors;
+  int status = 0;
+  if (auto ok =
+          run_jobs(own_program(), {job}, {1}, [&](const JobEnd& end) { return (status = end.status) == 0; });
+      !ok)
+    return ok;
+  if (status == 0) return {};
+  const Result<std::string> said = read_text_file(job.errors);
+  return mistake(scenario, fmt::format("a run ended with status {}: {}", status,
+                                       said && !said->empty() ? said->substr(0, 1000) : "it said nothing"));
+}
+
+Result<void> record(const RecordRequest& request, const std::string& name) {
+  for (uint32_t repeat = 1; repeat <= request.repeats; ++repeat) {
+    if (request.progress)
+      request.progress(fmt::format("{}: real run {} of {}", name, repeat, request.repeats));
+    const std::string made = fmt::format("{}/{}.real", request.work, name);
+    if (Result<void> ok = run_apart(request.scenario, request.sets,
+                                    {"--world=" + request.world, "--clock=wall", "--record"},
+                                    fmt::format("{}/{}.errors", request.work, name), made);
+        !ok)
+      return ok;
+    if (Result<void> ok = keep_recording(made, fmt::format("{}/{}", request.to, repeat)); !ok) return ok;
+    std::error_code ignored;
+    fs::remove_all(made, ignored);
+  }
+  return {};
+}
+
+Result<Recording> read_recording(const std::string& path, const std::string& repeat) {
+  const Result<std::string> bytes = read_text_file(path + "/log.binpb", kLogBytesMax);
+  if (!bytes) return tl::unexpected<Mistake>(bytes.error());
+  Result<Log> log = read_log(path + "/log.binpb", *bytes);
+  if (!log) return tl::unexpected<Mistake>(log.error());
+  Result<v1::RunResult> result = read_result(path);
+  if (!result) return tl::unexpected<Mistake>(result.error());
+  Recording out{repeat, std::move(*log), std::move(*result)};
+  std::error_code error;
+  if (!fs::exists(path + kOutcomes, error)) return out;
+  const Result<std::string> said = read_text_file(path + kOutcomes, kLogBytesMax);
+  if (!said) return tl::unexpected<Mistake>(said.error());
+  Result<RecordedOutcomes> outcomes = read_outcomes(path + kOutcomes, *said);
+  if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+  if (outcomes->engines.size() != out.log.engines.size())
+    return mistake(path + kOutcomes, fmt::format("is of {} engines", outcomes->engines.size()),
+                   fmt::format("the log beside it is of {}", out.log.engines.size()));
+  out.outcomes = std::move(*outcomes);
+  return out;
+}
+
+Result<std::vector<Recording>> read_recordings(const std::string& dir) {
+  std::vector<std::string> repeats;
+  std::error_code failed;
+  for (fs::directory_iterator at(dir, failed), end; !failed && at != end; at.increment(failed)) {
+    if (at->is_directory()) repeats.push_back(at->path().filename().string());
+  }
+  if (failed || repeats.empty())
+    return mistake(dir, "holds no recording", "kvtwin validate SCENARIO --out=DIR makes them, on a GPU");
+  std::sort(repeats.begin(), repeats.end());
+  std::vector<Recording> out;
+  for (const std::string& repeat : repeats) {
+    Result<Recording> one = read_recording(dir + "/" + repeat, repeat);
+    if (!one) return tl::unexpected<Mistake>(one.error());
+    out.push_back(std::move(*one));
+  }
+  return out;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,41 @@
+// Recordings of real runs: DIR/SCENARIO/REPEAT/ with log.binpb (engine/recorder.h), run.binpb (the result)
+// and, where steps recall pages themselves, outcomes.binpb (engine/recorder_outcomes.h: what values decided).
+
+#ifndef KVTWIN_SCENARIOS_VALIDATE_RECORDINGS_H_
+#define KVTWIN_SCENARIOS_VALIDATE_RECORDINGS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "scenarios/scenario.h"
+#include "scenarios/validate/validation.h"
+
+namespace kvtwin {
+
+// `kvtwin run SCENARIO WORDS...`, in a process of its own, into folder `out`: the simulator runs once in a
+// process, and a run that fails is only its own. Its messages go to `errors`. Mistakes: how it failed.
+Result<void> run_apart(const std::string& scenario, const std::vector<std::string>& sets,
+                       const std::vector<std::string>& words, const std::string& errors,
+                       const std::string& out);
+
+struct RecordRequest {
+  std::string scenario;  // file
+  std::vector<std::string> sets;
+  std::string world = "cuda";
+  uint32_t repeats = 3;
+  std::string to;    // the scenario's folder of recordings
+  std::string work;  // folder for what is not kept; it must exist
+  std::function<void(const std::string&)> progress{};
+};
+// Runs the scenario under the wall clock. `name`: of the scenario, for messages.
+Result<void> record(const RecordRequest& request, const std::string& name);
+
+Result<Recording> read_recording(const std::string& path, const std::string& repeat);
+// All repeats in a scenario's folder, by name.
+Result<std::vector<Recording>> read_recordings(const std::string& dir);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_VALIDATE_RECORDINGS_H_

@@ -1,0 +1,8 @@
+#!/bin/sh
+# calibrate_check.sh KVTWIN PROFILE OUT SCENARIO...: what PROFILE says of methods follows, byte by byte, from the
+# recorded steps of the scenarios.
+set -eu
+kvtwin=$1 profile=$2 out=$3
+shift 3
+"$kvtwin" calibrate methods "$@" --recorded="$(dirname "$0")/h200/calibration" --profile="$profile" --out="$out" --quiet
+cmp "$profile" "$out"

@@ -1,0 +1,147 @@
+#include "models/method_cost.h"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+
+#include "models/device_drift.h"
+#include "models/partwise_cost.h"
+#include "models/recent_load.h"
+
+namespace kvtwin {
+namespace {
+
+constexpr Ticks kUs = 1000 * kTicksPerNs;
+
+// Every step takes 100 us: attention in each of two layers 10, the rest beside it.
+class Flat final : public CostModel {
+ public:
+  StepCost step(const StepShape&) override {
+    StepCost cost;
+    cost.device = cost.by_evidence[static_cast<size_t>(Evidence::kMeasured)] = 100 * kUs;
+    return cost;
+  }
+  std::vector<StepPart> ops(const StepShape&) override {
+    return {{"rest", PartKind::kGemm, PartPlace::kLayer, 2, 40 * kUs, Evidence::kMeasured},
+            {"attention", PartKind::kAttention, PartPlace::kLayer, 2, 10 * kUs, Evidence::kMeasured}};
+  }
+};
+
+MeasuredMethod method() {
+  return {"m",
+          "tiny",
+          {{name_of(MethodTerm::kStep), 3},
+           {name_of(MethodTerm::kDecode), 2},
+           {name_of(MethodTerm::kWrapped), 100},
+           {name_of(MethodTerm::kWrappedHistory), 1000},
+           {name_of(MethodTerm::kCompression), 50},
+           {name_of(MethodTerm::kHeld), 10},
+           {name_of(MethodTerm::kChosenFrom), 4}},
+          10,
+          0.01,
+          0.02};
+}
+
+Ticks sum(const std::vector<StepPart>& parts) {
+  Ticks out = 0;
+  for (const StepPart& part : parts) out += part.times * part.each;
+  return out;
+}
+
+double us_of(Ticks ticks) { return static_cast<double>(ticks) / kUs; }
+
+StepShape decodes(uint32_t count) {
+  StepShape shape;
+  shape.decodes = shape.tokens = count;
+  return shape;
+}
+
+}  // namespace
+
+TEST_CASE("method cost: what a step does, times what each takes; by sum and by part") {
+  for (const bool retrieves : {false, true}) {
+    MethodCost cost(method(), 2, 100, retrieves, std::make_unique<Flat>());
+    StepShape shape = decodes(5);
+    CHECK(cost.step(shape).device == (100 + 3 + 10) * kUs);
+    shape.chosen_from = 2000;
+    CHECK(cost.step(shape).device == (100 + 3 + 10 + 8) * kUs);
+    const CompressionShape cut[] = {{.tokens = 400, .held = 300, .ranked = 300},
+                                    {.tokens = 9, .held = 700, .ranked = 1}};
+    shape.compressions = cut;
+    const StepCost both = cost.step(shape);
+    CHECK(both.device == (121 + 2 * 50 + 10) * kUs);
+    CHECK(both.compression[static_cast<size_t>(CompressionPart::kScore)] == 110 * kUs);
+    CHECK(sum(cost.ops(shape)) == both.device);
+    Ticks evidence = 0;
+    for (const Ticks one : both.by_evidence) evidence += one;
+    CHECK(evidence == both.device);
+    CHECK(cost.range(shape).low < both.device);
+    CHECK(cost.range(shape).high > both.device);
+  }
+}
+
+TEST_CASE("method cost: only chunks that run over a ring's end read it cell by cell") {
+  MethodCost ring(method(), 2, 100, false, std::make_unique<Flat>());
+  MethodCost none(method(), 2, 0, false, std::make_unique<Flat>());
+  const ChunkShape inside{60, 40, 0}, over{60, 41, 0};
+  StepShape shape;
+  shape.tokens = 60;
+  shape.chunks = {&inside, 1};
+  CHECK(ring.step(shape).device == 103 * kUs);
+  shape.chunks = {&over, 1};
+  // 60 rows, each with 100 cells of the ring and 41 before: 0.006 and 0.00246 million pairs.
+  CHECK(us_of(ring.step(shape).device) == doctest::Approx(103 + 0.6 + 2.46));
+  CHECK(none.step(shape).device == 103 * kUs);
+}
+
+TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
+  const auto at = [](int64_t ms) { return Ticks{ms} * 1000 * kUs; };
+  const ChunkShape chunk{512, 0, 0};
+  StepShape heavy;
+  heavy.tokens = 512, heavy.chunks = {&chunk, 1};
+  LoadStretch stretch(at(20)), none(0);
+  CHECK(stretch.ms(at(5)) == 0);
+  stretch.add(heavy, at(100), at(150));
+  stretch.add(heavy, at(169), at(200));  // 19 ms of pause are none
+  none.add(heavy, at(100), at(150));
+  CHECK(stretch.ms(at(210)) == 110);
+  CHECK(stretch.ms(at(220)) == 0);
+  CHECK(none.ms(at(150)) == 0);
+  stretch.add(decodes(8), at(200), at(230));  // decodes are a pause
+  stretch.add(heavy, at(230), at(260));
+  CHECK(stretch.ms(at(260)) == 30);
+  stretch.move_base(at(200));
+  CHECK(stretch.ms(at(60)) == 30);
+}
+
+TEST_CASE("device drift: medians by kind decide, copies are never rescaled") {
+  std::vector<Anchor> anchors = {{"a", AnchorKind::kDecode, 100, 101},
+                                 {"b", AnchorKind::kDecode, 100, 130},
+                                 {"c", AnchorKind::kDecode, 100, 100},
+                                 {"d", AnchorKind::kChunk, 1000, 985},
+                                 {"e", AnchorKind::kCopy, 10, 10.2}};
+  CHECK(drift_of(anchors).decodes == doctest::Approx(0.01));
+  CHECK(drift_of(anchors).chunks == doctest::Approx(-0.015));
+  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kAccepted);
+  anchors[3].measured_us = 950;
+  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRescale);
+  CHECK(drift_table(anchors).find("rescaled") != std::string::npos);
+  anchors[3].measured_us = 900;
+  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
+  anchors[3].measured_us = 1000, anchors[4].measured_us = 11;
+  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
+  MeasuredDevice device;
+  device.tables = {{"qkv", "s", {8, 256, 512}, {}, {{10, 9, 11}, {20, 20, 20}, {30, 30, 30}}},
+                   {"chunk attention", "s", {8}, {}, {{10, 10, 10}}},
+                   {"decode attention", "s", {512}, {}, {{10, 10, 10}}},
+                   {"copy in", "s", {8}, {}, {{10, 10, 10}}}};
+  const MeasuredDevice now = rescaled(device, {.decodes = 0.1, .chunks = -0.1}, 256);
+  CHECK(now.tables[0].at[0].p10 == doctest::Approx(9.9));
+  CHECK(now.tables[0].at[1].us == doctest::Approx(22));
+  CHECK(now.tables[0].at[2].us == doctest::Approx(27));
+  CHECK(now.tables[1].at[0].us == doctest::Approx(9));
+  CHECK(now.tables[2].at[0].us == doctest::Approx(11));
+  CHECK(now.tables[3].at[0].us == doctest::Approx(10));
+}
+
+}  // namespace kvtwin

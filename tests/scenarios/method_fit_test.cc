@@ -1,0 +1,77 @@
+#include "scenarios/validate/method_fit.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+namespace kvtwin {
+namespace {
+
+double& at(MethodCounts& counts, MethodTerm term) { return counts[static_cast<size_t>(term)]; }
+
+double price(const MeasuredMethod& method, MethodTerm term) {
+  for (const MeasuredMethod::Term& one : method.terms) {
+    if (one.of == name_of(term)) return one.us;
+  }
+  return 0;
+}
+
+// Steps of 1 to 8 decodes, every seventh with a chunk, every eleventh with a compression.
+std::vector<MethodSample> steps(size_t count) {
+  std::vector<MethodSample> out;
+  for (size_t i = 0; i < count; ++i) {
+    MethodSample one;
+    at(one.counts, MethodTerm::kStep) = 1;
+    at(one.counts, MethodTerm::kDecode) = static_cast<double>(1 + i % 8);
+    at(one.counts, MethodTerm::kChunkTokens) = i % 7 == 0 ? 0.1 * static_cast<double>(1 + i % 5) : 0;
+    at(one.counts, MethodTerm::kCompression) = i % 11 == 0 ? 1 : 0;
+    one.dense = 5000 + 20000 * at(one.counts, MethodTerm::kChunkTokens);
+    one.measured = one.dense + 300 + 40 * at(one.counts, MethodTerm::kDecode) +
+                   7000 * at(one.counts, MethodTerm::kChunkTokens) +
+                   4000 * at(one.counts, MethodTerm::kCompression);
+    out.push_back(one);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("method fit: finds what each thing takes, whatever a few steps say") {
+  std::vector<MethodSample> samples = steps(300);
+  for (size_t i = 3; i < samples.size(); i += 50)
+    samples[i].measured *= 3;  // used for the first time, perhaps
+  const MeasuredMethod found = fit_method("m", "tiny", samples);
+  CHECK(found.name == "m");
+  CHECK(found.steps == 240);
+  CHECK(price(found, MethodTerm::kStep) == doctest::Approx(300).epsilon(0.02));
+  CHECK(price(found, MethodTerm::kDecode) == doctest::Approx(40).epsilon(0.02));
+  CHECK(price(found, MethodTerm::kChunkTokens) == doctest::Approx(7000).epsilon(0.02));
+  CHECK(price(found, MethodTerm::kCompression) == doctest::Approx(4000).epsilon(0.02));
+  CHECK(found.error_median < 0.001);
+}
+
+TEST_CASE("method fit: no price below zero") {
+  std::vector<MethodSample> samples = steps(200);
+  for (MethodSample& one : samples)
+    one.measured -= 100 * at(one.counts, MethodTerm::kDecode);  // 60 less each
+  const MeasuredMethod found = fit_method("m", "tiny", samples);
+  for (const MeasuredMethod::Term& one : found.terms) CHECK(one.us > 0);
+  CHECK(price(found, MethodTerm::kDecode) == 0);
+  CHECK(price(found, MethodTerm::kCompression) == doctest::Approx(4000).epsilon(0.05));
+}
+
+TEST_CASE("method fit: pages behind attention bound a step, and are not added to it") {
+  std::vector<MethodSample> samples = steps(300);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    // Hidden in one half of the steps, all that is waited for in the other.
+    const double pages = i % 2 == 0 ? 40.0 + 20.0 * static_cast<double>(i % 7) : 20000;
+    at(samples[i].counts, MethodTerm::kPageNext) = at(samples[i].counts, MethodTerm::kPageBeside) = pages;
+    samples[i].measured = std::max(samples[i].measured, pages * 2.5);
+  }
+  const MeasuredMethod found = fit_method("m", "tiny", samples);
+  CHECK(price(found, MethodTerm::kPageNext) == doctest::Approx(2.5).epsilon(0.02));
+  CHECK(price(found, MethodTerm::kStep) == doctest::Approx(300).epsilon(0.05));
+  CHECK(found.error_p90 < 0.01);
+}
+
+}  // namespace kvtwin
