@@ -74,7 +74,7 @@ struct Op {
   bool delivers = false;  // the end of a transfer (a conversion): who waits for it waits for the transfer
 };
 
-// How long one operation takes, and what it moves. With an outcome of n > 0: fixed + n * unit; else fixed.
+// How long one operation takes, and what it moves. With an outcome of n > 0: fixed + n * unit; of 0: nothing.
 struct OpCost {
   Ticks fixed = 0;
   Ticks unit = 0;

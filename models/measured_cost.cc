@@ -103,6 +103,10 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& d
     out->launched_host_ = MeasuredCurves(*launched);
     out->launched_known_ = true;
   }
+  if (const MeasuredTable* const beside = device.table("chunk host mixed", s.model); beside != nullptr) {
+    out->beside_host_ = MeasuredCurves(*beside);
+    out->beside_known_ = true;
+  }
   const struct {
     const char* operation;
     const std::string& shape;
@@ -185,15 +189,19 @@ Reading MeasuredCost::chunk_attention(const StepShape& shape) {
   return unit;
 }
 
-// Beside chunks, decodes cost what they add to the smallest batch.
+// Files that do not say what decodes cost beside chunks: what they add to the smallest batch.
 Reading MeasuredCost::host(const StepShape& shape) const {
   if (shape.chunks.empty())
     return launched_known_ && (shape.launched || !graphs_) ? launched_host_.at(shape.decodes)
                                                            : decode_host_.at(shape.decodes);
-  Reading out = chunk_host_.at(merged(shape.chunks).tokens);
+  Reading out = chunk_host_.at(std::max(shape.tokens, shape.tokens_padded));
   if (shape.decodes == 0) return out;
-  const Reading beside = decode_host_.at(shape.decodes);
+  const Reading beside = (beside_known_ ? beside_host_ : decode_host_).at(shape.decodes);
   out.evidence = worse(out.evidence, beside.evidence);
+  if (beside_known_) {
+    out.time = {out.time.us + beside.time.us, out.time.p10 + beside.time.p10, out.time.p90 + beside.time.p90};
+    return out;
+  }
   out.time.us += std::max(0.0, beside.time.us - decode_host_least_.us);
   out.time.p10 += std::max(0.0, beside.time.p10 - decode_host_least_.p10);
   out.time.p90 += std::max(0.0, beside.time.p90 - decode_host_least_.p90);

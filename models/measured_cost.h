@@ -13,7 +13,8 @@
 // | decode attention  | query heads/KV heads x head  | calls            | cells read, over all calls    |
 // | chunk attention   | query heads/KV heads x head  | tokens           | cells before them             |
 // | decode host       | the model's name             | calls            | -                             |
-// | chunk host        | the model's name             | tokens           | -                             |
+// | chunk host        | the model's name             | padded tokens    | -                             |
+// | chunk host mixed  | the model's name             | calls            | -                             |
 // | launched host     | the model's name             | calls            | -                             |
 // | chunk after load  | the model's name             | tokens           | permille of recent time       |
 // | chunk by stretch  | the model's name             | tokens           | ms since the last pause       |
@@ -24,6 +25,9 @@
 // "host" is what a step takes beside the operations: work lists, their upload, starting the first kernel,
 // the wait for tokens. It is charged to the device, because the engine starts no step before the last ended.
 // Decode steps are graphs; those of an engine that starts them operation by operation have "launched host".
+// Steps with chunks are started so too: of up to as many rows as decodes were measured with, operations stand
+// in the tables as a graph starts them, and what they take longer one by one is in "chunk host" by rows, and
+// in "chunk host mixed" by calls.
 //
 // "chunk after load" is a whole step of one chunk, by how much of the figure "chunk load looks back" before
 // it was spent on prompts: a GPU at its power limit is slower. All other tables were measured behind chunks,
@@ -117,8 +121,8 @@ class MeasuredCost final : public PartwiseCost {
   MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;  // chunk_: of one unit of ChunkTiles
   Measured decode_host_least_;                                // of the smallest batch
   MeasuredCurves after_load_;
-  MeasuredCurves launched_host_, by_stretch_;
-  bool graphs_ = true, launched_known_ = false;
+  MeasuredCurves launched_host_, by_stretch_, beside_host_;
+  bool graphs_ = true, launched_known_ = false, beside_known_ = false;
   Ticks looks_back_ = 0, forgets_after_ = 0;     // 0: nobody measured what load does
   double stretch_from_ = 0, stretch_to_ = 0;     // ms: where the other tables hold
   double stretch_first_ = 0, stretch_last_ = 0;  // measured

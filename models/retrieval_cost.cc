@@ -96,7 +96,8 @@ RetrievalPrice RetrievalCost::recall(bool now, bool chunks) const {
   const double bytes = parts * kBf16Bytes * geometry_.page_tokens * head_dim_;
   if (measured_) {
     const double before = chunks ? measured_->page_mixed_us : measured_->page_now_us;
-    return {0, ticks_from_us(now ? before : measured_->page_next_us), static_cast<uint64_t>(bytes)};
+    return {ticks_from_us(now ? measured_->recall_us : 0),
+            ticks_from_us(now ? before : measured_->page_next_us), static_cast<uint64_t>(bytes)};
   }
   const double piece = geometry_.piece_bytes > 0 ? std::min<double>(geometry_.piece_bytes, bytes) : bytes;
   const double calls = geometry_.copy_each_piece ? bytes / piece : 1;

@@ -58,6 +58,7 @@ class RetrievalCost {
   // From now on kernels of this method are in the cost model's steps (method_cost.h), and a page of one KV
   // head takes so long to recall, whatever it is made of: before its layer's attention | for the next step.
   struct Measured {
+    double recall_us = 0;  // a layer's recall before its attention, however few pages it has
     double page_now_us = 0, page_next_us = 0;
     double page_mixed_us = 0;   // page_now_us of steps that compute prompts
     double page_beside_us = 0;  // and slows a step down by so much that it does not hold up

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
+#include "engine/base/check.h"
 #include "engine/policy/budget_groups.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/formats.h"
@@ -71,6 +75,25 @@ Result<RecordedOutcomes> read_record(const Scenario& scenario, const Composed& c
   return record;
 }
 
+// What the profile's contexts kept, by context and head. policy_set() found nothing wrong with it.
+std::vector<Share> contexts_of(const Scenario& scenario) {
+  const v1::BudgetOptions& budget = scenario.values.policies().budget_options();
+  Mistakes none;
+  const auto profile = load_retention(scenario, "policies.budget_options.profile", budget.profile(), &none);
+  KVT_CHECK(profile.has_value());
+  std::vector<double> kept = profile->samples;
+  const size_t heads = profile->heads();
+  for (size_t first = 0; budget.shares() && first + heads <= kept.size(); first += heads) {
+    const auto begin = kept.begin() + static_cast<ptrdiff_t>(first),
+               end = begin + static_cast<ptrdiff_t>(heads);
+    const double mean = std::accumulate(begin, end, 0.0) / static_cast<double>(heads);
+    std::for_each(begin, end, [mean](double& share) { share = mean > 0 ? share / mean : 1; });
+  }
+  std::vector<Share> out;
+  for (const double share : kept) out.push_back(static_cast<Share>(std::llround(share * 0x1p32)));
+  return out;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Outcomes>> Outcomes::make(const Scenario& scenario, const Composed& composed,
@@ -105,8 +128,12 @@ void Outcomes::add_engine(const Scenario& scenario, const Composed& composed, si
         set.retrieval_spec, config.page_tokens, composed.llm.layers, composed.llm.kv_heads)));
   }
   if (!kept_.empty()) {
-    const auto model = kept_ == "profile" ? sim::KeptModel::kProfile : sim::KeptModel::kFixed;
-    models.push_back(own(std::make_unique<sim::RetentionSource>(config, model, scenario.values.seed())));
+    const auto model = kept_ == "profile"    ? sim::KeptModel::kProfile
+                       : kept_ == "contexts" ? sim::KeptModel::kContexts
+                                             : sim::KeptModel::kFixed;
+    models.push_back(own(std::make_unique<sim::RetentionSource>(
+        config, model, scenario.values.seed(),
+        kept_ == "contexts" ? contexts_of(scenario) : std::vector<Share>())));
   }
   const sim::RecordedParts parts{.kept = kept_ == "recorded", .recalls = recalled_ == "recorded"};
   if (models.size() == 2) models = {own(std::make_unique<sim::CombinedSource>(models))};

@@ -79,6 +79,19 @@ void load_profile(const Scenario& scenario, const LayoutSpec& layout, BudgetSpec
   for (const double d : in.shares() ? profile->share_sigma : profile->sigma) out->sigma.push_back(share(d));
 }
 
+// Read again by who simulates; here so that what is wrong is said before anything runs.
+void check_contexts(const Scenario& scenario, Mistakes* mistakes) {
+  const std::string& written = scenario.values.policies().budget_options().profile();
+  const char* const field = "policies.budget_options.profile";
+  const auto profile = written.empty() ? std::nullopt : load_retention(scenario, field, written, mistakes);
+  if (!mistakes->empty() || (profile && !profile->samples.empty())) return;
+  mistakes->push_back(
+      {scenario.where("simulation.kept"),
+       "contexts draws from what contexts kept, but policies.budget_options has no profile that "
+       "says so",
+       "name one of kvtwin calibrate policy retention; or kept: \"profile\""});
+}
+
 void choose_retrieval(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
   const v1::Policies& axes = scenario.values.policies();
   if (axes.retrieval() != "all" && !llm.sliding_layers.empty()) {
@@ -124,6 +137,8 @@ PolicySet policy_set(const Scenario& scenario, const LlmSpec& llm, Mistakes* mis
   load_profile(scenario, out.layout_spec, &out.budget_spec, mistakes);
   const size_t heads = out.layout_spec.heads();
   const bool tables = out.budget_spec.mu.size() == heads && out.budget_spec.sigma.size() == heads;
+  if (mistakes->empty() && scenario.values.simulation().kept() == "contexts")
+    check_contexts(scenario, mistakes);
   if (mistakes->empty() && scenario.values.simulation().kept() == "profile" && !tables) {
     mistakes->push_back({scenario.where("simulation.kept"),
                          "profile draws what each head keeps, but policies.budget_options has means of " +

@@ -60,7 +60,8 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
     const auto us = [&](MethodTerm term) {
       return price_of(*composed.method, term) * config.page_tokens / kMethodPageTokens;
     };
-    out.prices->set_measured({.page_now_us = us(MethodTerm::kPageNow),
+    out.prices->set_measured({.recall_us = price_of(*composed.method, MethodTerm::kRecalling),
+                              .page_now_us = us(MethodTerm::kPageNow),
                               .page_next_us = us(MethodTerm::kPageNext),
                               .page_mixed_us = us(MethodTerm::kPageMixed),
                               .page_beside_us = us(MethodTerm::kPageBeside)});

@@ -211,7 +211,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
     check.add(field, std::move(what), std::move(hint));
   });
   check.exists("simulation.retrieval.profile", values.simulation().retrieval().profile());
-  check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile", "recorded"});
+  check.choice("simulation.kept", values.simulation().kept(), {"fixed", "profile", "contexts", "recorded"});
   check_recorded(values.simulation(), &check);
   check.choice("simulation.fidelity", values.simulation().fidelity(), {"auto", "collapsed", "expanded"});
   check_world(values, &check);

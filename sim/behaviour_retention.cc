@@ -1,6 +1,7 @@
 #include "sim/behaviour_retention.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
@@ -9,7 +10,7 @@
 namespace kvtwin::sim {
 namespace {
 
-enum Purpose : uint64_t { kDeviation = 0x6b657074, kPosition };
+enum Purpose : uint64_t { kDeviation = 0x6b657074, kPosition, kContext };
 
 // Nearly normal: twelve uniform draws of 32 bits, less their mean. In units of 1 / kWhole.
 int64_t normal(uint64_t bits) {
@@ -27,17 +28,21 @@ bool is_forced(const Compression& c, uint32_t position) {
 
 }  // namespace
 
-RetentionSource::RetentionSource(const CoreConfig& config, KeptModel model, uint64_t seed)
+RetentionSource::RetentionSource(const CoreConfig& config, KeptModel model, uint64_t seed,
+                                 std::vector<Share> contexts)
     : engine_(raw(config.engine)),
       spec_(config.policies.budget_spec),
       released_(config.policies.budget == "released"),
       absolute_(config.policies.budget == "ada"),
       holes_(config.policies.layout == "slot_dead" || config.policies.layout == "page_mask_dead"),
       model_(model),
+      contexts_(std::move(contexts)),
       page_tokens_(config.page_tokens),
       seed_(draw({seed, raw(config.engine)})),
       groups_(make_groups(config.policies)) {
   KVT_CHECK(model != KeptModel::kProfile || spec_.mu.size() == groups_.heads());
+  KVT_CHECK(model != KeptModel::kContexts || !contexts_.empty());
+  KVT_CHECK(contexts_.size() % groups_.heads() == 0);
 }
 
 void RetentionSource::step(const LaunchStep& launch, uint32_t offset, StepValues* values) {
@@ -96,13 +101,20 @@ void RetentionSource::told(const Command& command) {
   if (drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
 }
 
-// The part of what is ranked that `head` keeps.
+// The part of what is ranked that `head` keeps. Shares are of what all heads keep on average, `fixed`: the
+// window is in the ratio, but not in them.
 Share RetentionSource::share_of(uint32_t head, CallId id, const Call& call, uint32_t end, Share fixed) const {
   if (model_ == KeptModel::kFixed) return fixed;
-  const int64_t z = normal(draw({seed_, kDeviation, raw(id), call.attempt, head, end}));
-  const __int128 share =
-      __int128{spec_.mu[head]} + ((__int128{z} * static_cast<int64_t>(spec_.sigma[head])) >> 32);
-  return clipped(spec_.shares ? (share * static_cast<int64_t>(spec_.ratio)) >> 32 : share);
+  __int128 share = 0;
+  if (model_ == KeptModel::kContexts) {
+    // The same context for all chunks of a call, and for its next attempt.
+    const uint64_t context = draw({seed_, kContext, raw(id)}) % (contexts_.size() / groups_.heads());
+    share = contexts_[context * groups_.heads() + head];
+  } else {
+    const int64_t z = normal(draw({seed_, kDeviation, raw(id), call.attempt, head, end}));
+    share = __int128{spec_.mu[head]} + ((__int128{z} * static_cast<int64_t>(spec_.sigma[head])) >> 32);
+  }
+  return clipped(spec_.shares ? (share * static_cast<int64_t>(fixed)) >> 32 : share);
 }
 
 uint32_t RetentionSource::kept_of_group(uint32_t group, CallId id, const Call& call, uint32_t end,

@@ -3,6 +3,8 @@
 // kFixed     every head keeps the budget's share of what is ranked.
 // kProfile   each head keeps mean + z deviation of it, z drawn once per call, head and compression; the table
 //            comes from a calibration (METHODS 2.2, 2.13). A head group is as long as its longest member.
+// kContexts  all heads keep what they kept of one context of the calibration, drawn once per call: heads that
+//            keep more where others keep less do so here, which decides how long groups get.
 //
 // Where the counts are the policy's, only positions are drawn, and only where cells keep their places: all
 // candidates are equally likely. Draws are keyed by (seed, call, attempt, head or position, end), so neither
@@ -21,13 +23,13 @@
 
 namespace kvtwin::sim {
 
-enum class KeptModel : uint8_t { kFixed, kProfile };
+enum class KeptModel : uint8_t { kFixed, kProfile, kContexts };
 
 class RetentionSource final : public OutcomeSource {
  public:
   // One engine's. REQUIRES: the configuration is valid; kProfile: its budget_spec has mu and sigma for
-  // every head.
-  RetentionSource(const CoreConfig& config, KeptModel model, uint64_t seed);
+  // every head. `contexts`: of kContexts, [contexts][heads], in the unit of mu; not empty there.
+  RetentionSource(const CoreConfig& config, KeptModel model, uint64_t seed, std::vector<Share> contexts = {});
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
   void told(const Command& command) override;
@@ -52,6 +54,7 @@ class RetentionSource final : public OutcomeSource {
   const BudgetSpec spec_;
   const bool released_, absolute_, holes_;
   const KeptModel model_;
+  const std::vector<Share> contexts_;
   const uint32_t page_tokens_;
   const uint64_t seed_;
   const GroupMap groups_;

@@ -42,10 +42,12 @@ class Calibration {
   void copies_beside_steps();
   void beside_copies();
   void after_load();
+  void small_after_load();
   void by_stretch();
   void pauses();
   void quiet();
   Result<void> launched();
+  Result<void> beside_chunks();
   Result<void> held_out();
   void figure(const std::string& name, const char* unit, const std::vector<double>& values);
   void say(const std::string& text) const {
@@ -251,8 +253,27 @@ void Calibration::after_load() {
     for (const auto& [load, values] : by_load)
       tables_.keep("chunk after load", shapes_.model, tokens, load, measured_of(values));
   }
+  small_after_load();
   figure("chunk load looks back", "ms", {kLoadWindowUs / 1e3});
   say("chunks behind quiet time are measured");
+}
+
+// Chunks too short to be a load themselves wait for memory, as decodes do: what long chunks before them
+// change.
+void Calibration::small_after_load() {
+  const BenchCall load{std::min(1024u, rows_.back()), 0, true};
+  for (const uint32_t tokens : {64u, 128u}) {
+    const BenchCall chunk{tokens, 0, true};
+    std::vector<double> quietly, behind;
+    for (int repeat = 0; repeat < 4; ++repeat) {
+      quiet();
+      quietly.push_back(plain_->series({&chunk, 1}, tokens, 1).front());
+      plain_->series({&load, 1}, load.tokens, 2 * kLoadWindowUs);
+      behind.push_back(plain_->series({&chunk, 1}, tokens, 1).front());
+    }
+    tables_.keep("chunk after load", shapes_.model, tokens, 0, measured_of(quietly));
+    tables_.keep("chunk after load", shapes_.model, tokens, 1000, measured_of(behind));
+  }
 }
 
 // Chunks without a pause, for longer: what one takes by how long that has gone on.
@@ -341,6 +362,35 @@ void Calibration::beside_copies() {
   }
 }
 
+// What decodes add to a step with a chunk beside their operations, which tables have as a graph starts them:
+// steps of equally many rows, by how many of these decode. What prices of the chunk alone are off by is not
+// theirs.
+Result<void> Calibration::beside_chunks() {
+  constexpr uint32_t kRows = 256;
+  auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
+  if (!cost) return tl::unexpected<Mistake>(cost.error());
+  std::map<uint32_t, std::vector<double>> more;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    for (const uint32_t decodes : {0u, 1u, 8u, 32u, 64u, 128u, 192u}) {
+      std::vector<BenchCall> calls(decodes, BenchCall{1, kShortContext, true});
+      calls.push_back({kRows - decodes, 0, true});
+      quiet();
+      const uint32_t warm = warm_steps(kRows), count = chunk_steps(kRows);
+      BenchShape at(calls, kRows, warm + count / 2);
+      const double priced = static_cast<double>((*cost)->step(at.shape).device) / kTicksPerNs / 1e3;
+      for (const double us : plain_->measure(calls, kRows, warm, count).wall)
+        more[decodes].push_back(us - priced);
+    }
+  }
+  const double alone = measured_of(more[0]).us;
+  for (auto& [decodes, values] : more) {
+    for (double& value : values) value = std::max(0.0, value - alone);
+    if (decodes > 0) tables_.keep("chunk host mixed", shapes_.model, decodes, 0, measured_of(values));
+  }
+  out_.tables = tables_.tables();
+  return {};
+}
+
 // Steps of shapes that are in no table: sizes between, unequal contexts, several chunks, mixtures.
 Result<void> Calibration::held_out() {
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
@@ -420,6 +470,7 @@ Result<MeasuredDevice> Calibration::run() {
   figure("an event adds to an operation", "us", {found.event_us});
   figure("step beside its operations", "% of it", found.host_percent);
   out_.tables = tables_.tables();
+  if (Result<void> ok = beside_chunks(); !ok) return tl::unexpected<Mistake>(ok.error());
   if (Result<void> ok = held_out(); !ok) return tl::unexpected<Mistake>(ok.error());
   return std::move(out_);
 }

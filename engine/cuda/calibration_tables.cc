@@ -20,9 +20,9 @@ double event_us(const TimedStep& step) {
 
 }  // namespace
 
-void CalibrationTables::keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
-                             const Measured& value) {
-  tables_[{operation, shape}].emplace(std::pair(rows, context), value);
+Measured CalibrationTables::keep(const char* operation, const std::string& shape, uint32_t rows,
+                                 uint32_t context, const Measured& value) {
+  return tables_[{operation, shape}].emplace(std::pair(rows, context), value).first->second;
 }
 
 // An event adds to the operation before it: the next one's start no longer overlaps its end, and where the
@@ -49,15 +49,17 @@ CalibrationTables::Found CalibrationTables::take_steps() {
   return out;
 }
 
-// Of the shortest context: what its operations do not explain of the step is the host's.
+// Of the shortest context: what its operations, as the tables have them, do not explain of the step is the
+// host's. Of few rows tables have what operations take in a decode step's graph; a step with a prompt starts
+// them one by one, and the difference is in its host time.
 CalibrationTables::Base CalibrationTables::take_first(const TimedStep& step, double event) {
   Base out{step.wall, 0, 0};
   double sum = 0;
   for (const TimedStep::Part& part : step.parts) {
     const Measured net = less(part.time, event);
-    sum += net.us * part.count;
     if (part.attention) out.attention = net.us;
-    if (part.kept) keep(part.operation.c_str(), part.shape, part.rows, part.context, net);
+    sum += (part.kept ? keep(part.operation.c_str(), part.shape, part.rows, part.context, net) : net).us *
+           part.count;
   }
   out.host = std::max(0.0, step.wall.us - sum);
   const Measured host{out.host, std::max(0.0, out.host - (step.wall.us - step.wall.p10)),

@@ -37,9 +37,9 @@ class CalibrationTables {
   // `model` names the tables that are of the model as a whole.
   CalibrationTables(std::string model, uint32_t layers) : model_(std::move(model)), layers_(layers) {}
 
-  // The first measurement of a size holds.
-  void keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
-            const Measured& value);
+  // The first measurement of a size holds, and is returned.
+  Measured keep(const char* operation, const std::string& shape, uint32_t rows, uint32_t context,
+                const Measured& value);
   // REQUIRES: of steps of equally many rows, that of the shortest context comes first.
   void add(TimedStep step) { steps_.push_back(std::move(step)); }
   // What a decode step of so many calls takes longer that is started operation by operation, in us.

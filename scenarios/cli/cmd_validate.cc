@@ -51,6 +51,10 @@ Result<void> complete(ValidateArguments* arguments) {
     return mistake("--repeats", fmt::format("is {}", request.repeats), "1 to 100");
   if (request.world != "cuda" && request.world != "cpu")
     return mistake("--world", fmt::format("is \"{}\"", request.world), "cuda or cpu: what really runs");
+  if (request.clock != "wall" && request.clock != "virtual")
+    return mistake(
+        "--clock", fmt::format("is \"{}\"", request.clock),
+        "wall: steps take what they take; virtual: what the cost model says, to compare outcomes alone");
   request.record = arguments->recorded.empty();
   request.recordings = request.record ? arguments->out : arguments->recorded;
   if (arguments->known.empty()) return {};
@@ -113,6 +117,7 @@ void add_validate_command(CLI::App& app, int* status) {
   command->add_option("--out", arguments->out);
   command->add_option("--repeats", arguments->request.repeats);
   command->add_option("--world", arguments->request.world);
+  command->add_option("--clock", arguments->request.clock);
   command->add_option("--set", arguments->request.sets)->expected(1)->allow_extra_args(false)->take_all();
   command->add_option("--known", arguments->known);
   command->add_option("--baseline", arguments->baseline);

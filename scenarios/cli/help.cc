@@ -219,6 +219,7 @@ constexpr char kValidate[] =
   --recorded=DIR        read such a folder instead; needs no GPU
   --repeats=N           real runs of each scenario (3)
   --world=cuda|cpu      what really runs (cuda)
+  --clock=wall|virtual  of it (wall); virtual compares what values decide, in the same times
   --set=FIELD=VALUE     change a field of the scenarios; may be repeated
   --known=FILE          deviations that are known: listed, not counted (traces/proto/validation.proto)
   --baseline=FILE       an earlier validation.json: exit 1 if anything is worse by a tenth, or decisions differ

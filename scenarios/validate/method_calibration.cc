@@ -41,7 +41,7 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
   if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
   const std::string name = stem_of(path), folder = fmt::format("{}/{}", request.recordings, name);
   if (request.record) {
-    const RecordRequest recorded{path, sets, "cuda", 1, folder, request.work, request.progress};
+    const RecordRequest recorded{path, sets, "cuda", "wall", 1, 1, folder, request.work, request.progress};
     if (Result<void> ok = record(recorded, name); !ok) return tl::unexpected<Mistake>(ok.error());
   }
   const Result<std::vector<Recording>> recordings = read_recordings(folder);
@@ -66,11 +66,9 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
   return out;
 }
 
-bool recalls(const std::vector<MethodSample>& samples) {
-  return std::any_of(samples.begin(), samples.end(), [](const MethodSample& one) {
-    return one.counts[static_cast<size_t>(MethodTerm::kPageNow)] > 0 ||
-           one.counts[static_cast<size_t>(MethodTerm::kPageNext)] > 0;
-  });
+bool has(const std::vector<MethodSample>& samples, MethodTerm term) {
+  return std::any_of(samples.begin(), samples.end(),
+                     [term](const MethodSample& one) { return one.counts[static_cast<size_t>(term)] > 0; });
 }
 
 // What the first steps took beyond their prices: the median.
@@ -105,7 +103,11 @@ Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request
     // More tokens to choose from are more pages to recall. Quest moves none: what scores take is learnt
     // there.
     const auto quest = by_method.find({kNoRecalls, key.second});
-    if (quest != by_method.end() && recalls(steps.samples)) {
+    const bool behind = has(steps.samples, MethodTerm::kPageNext);
+    // Where pages are recalled behind attention too, the recalls' stream runs in every layer of every step:
+    // what that takes is part of choosing.
+    if (behind) known[static_cast<size_t>(MethodTerm::kRecalling)] = 0;
+    if (quest != by_method.end() && (behind || has(steps.samples, MethodTerm::kPageNow))) {
       known[static_cast<size_t>(MethodTerm::kChosenFrom)] =
           price_of(fit_method(kNoRecalls, key.second, quest->second.samples, known), MethodTerm::kChosenFrom);
     }

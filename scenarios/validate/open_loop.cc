@@ -59,6 +59,7 @@ Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launch
     const double size = pricing_.page_tokens / kMethodPageTokens;
     const MethodTerm before = launched.chunks.empty() ? MethodTerm::kPageNow : MethodTerm::kPageMixed;
     out->counts[static_cast<size_t>(before)] += size * recall.blocking;
+    out->counts[static_cast<size_t>(MethodTerm::kRecalling)] += recall.blocking > 0 ? 1 : 0;
     for (const MethodTerm term : {MethodTerm::kPageNext, MethodTerm::kPageBeside})
       out->counts[static_cast<size_t>(term)] += size * recall.background;
   }
@@ -93,7 +94,8 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   for (const Ticks part : cost.compression) out.dense -= us_of(part);
   out.low = us_of(range.low + beside), out.high = us_of(range.high + beside);
   out.chunks = !shape.chunks.empty();
-  out.step = step, out.samples = shape.logits_rows, out.padded = std::max(shape.tokens, shape.tokens_padded);
+  out.step = step, out.longest = shape.decode_context_max, out.samples = shape.logits_rows,
+  out.padded = std::max(shape.tokens, shape.tokens_padded);
   for (int kind = kEvidenceKinds - 1; kind >= 0; --kind) {
     if (cost.by_evidence[static_cast<size_t>(kind)] > 0) out.evidence = static_cast<Evidence>(kind);
   }

@@ -32,6 +32,7 @@ struct PricedStep {
   bool chunks = false;       // prompts are computed in it
   uint64_t step = 0;
   uint32_t padded = 0, samples = 0;
+  uint32_t longest = 0;                     // context among its decodes
   MethodCounts counts{};                    // what it does
   double dense = 0;                         // of `predicted`: what it would take if no method added anything
   Evidence evidence = Evidence::kMeasured;  // the worst

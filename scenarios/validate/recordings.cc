@@ -58,12 +58,11 @@ Result<void> run_apart(const std::string& scenario, const std::vector<std::strin
 }
 
 Result<void> record(const RecordRequest& request, const std::string& name) {
-  for (uint32_t repeat = 1; repeat <= request.repeats; ++repeat) {
-    if (request.progress)
-      request.progress(fmt::format("{}: real run {} of {}", name, repeat, request.repeats));
+  for (uint32_t repeat = request.first; repeat <= request.last; ++repeat) {
+    if (request.progress) request.progress(fmt::format("{}: real run {}", name, repeat));
     const std::string made = fmt::format("{}/{}.real", request.work, name);
     if (Result<void> ok = run_apart(request.scenario, request.sets,
-                                    {"--world=" + request.world, "--clock=wall", "--record"},
+                                    {"--world=" + request.world, "--clock=" + request.clock, "--record"},
                                     fmt::format("{}/{}.errors", request.work, name), made);
         !ok)
       return ok;

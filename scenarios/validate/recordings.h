@@ -23,13 +23,13 @@ Result<void> run_apart(const std::string& scenario, const std::vector<std::strin
 struct RecordRequest {
   std::string scenario;  // file
   std::vector<std::string> sets;
-  std::string world = "cuda";
-  uint32_t repeats = 3;
-  std::string to;    // the scenario's folder of recordings
-  std::string work;  // folder for what is not kept; it must exist
+  std::string world = "cuda", clock = "wall";
+  uint32_t first = 1, last = 1;  // repeats: their folders' names
+  std::string to;                // the scenario's folder of recordings
+  std::string work;              // folder for what is not kept; it must exist
   std::function<void(const std::string&)> progress{};
 };
-// Runs the scenario under the wall clock. `name`: of the scenario, for messages.
+// Runs the scenario. `name`: of it, for messages.
 Result<void> record(const RecordRequest& request, const std::string& name);
 
 Result<Recording> read_recording(const std::string& path, const std::string& repeat);

@@ -48,7 +48,7 @@ class Evictions final : public Observer {
 
 std::string detail_titles() {
   std::string out =
-      "scenario,repeat,kind,number,padded,samples,pages,ended_ns,measured_us,predicted_us,dense_us";
+      "scenario,repeat,kind,number,padded,samples,pages,ended_ns,measured_us,predicted_us,dense_us,longest";
   for (size_t i = 0; i < kMethodTerms; ++i) out += fmt::format(",{}", name_of(static_cast<MethodTerm>(i)));
   return out += '\n';
 }
@@ -61,11 +61,11 @@ struct Priced {
 void add_details(const std::string& run, const std::vector<PricedStep>& steps,
                  const std::vector<PricedCopy>& copies, std::string* out) {
   for (const PricedStep& s : steps) {
-    *out += fmt::format("{},step,{},{},{},0,0,{:.3f},{:.3f},{:.3f},{}\n", run, s.step, s.padded, s.samples,
-                        s.measured, s.predicted, s.dense, fmt::join(s.counts, ","));
+    *out += fmt::format("{},step,{},{},{},0,0,{:.3f},{:.3f},{:.3f},{},{}\n", run, s.step, s.padded, s.samples,
+                        s.measured, s.predicted, s.dense, s.longest, fmt::join(s.counts, ","));
   }
   for (const PricedCopy& c : copies) {
-    *out += fmt::format("{},{},0,0,0,{},{},{:.3f},{:.3f},0,{}\n", run, c.to_gpu ? "in" : "out", c.pages,
+    *out += fmt::format("{},{},0,0,0,{},{},{:.3f},{:.3f},0,0,{}\n", run, c.to_gpu ? "in" : "out", c.pages,
                         c.ended.ns, c.measured, c.predicted, fmt::join(MethodCounts{}, ","));
   }
 }
@@ -147,16 +147,6 @@ Result<ScenarioValidation> validate_one(const ValidateRequest& request, const st
   ScenarioValidation out;
   out.name = scenario->values.name();
   *profile = scenario->values.cost().profile();
-  if (request.record) {
-    const RecordRequest recorded{path,
-                                 request.sets,
-                                 request.world,
-                                 request.repeats,
-                                 fmt::format("{}/{}", request.recordings, out.name),
-                                 request.work,
-                                 request.progress};
-    if (Result<void> ok = record(recorded, out.name); !ok) return tl::unexpected<Mistake>(ok.error());
-  }
   Result<std::vector<Recording>> recordings = read_recordings(request.recordings + "/" + out.name);
   if (!recordings) return tl::unexpected<Mistake>(recordings.error());
   tl::expected<Composed, Mistakes> composed = compose(*scenario);
@@ -170,6 +160,28 @@ Result<ScenarioValidation> validate_one(const ValidateRequest& request, const st
   if (Result<void> ok = compare_runs(request, path, *recordings, &out); !ok)
     return tl::unexpected<Mistake>(ok.error());
   return out;
+}
+
+// All scenarios once, then again: a machine that drifts does so for all alike.
+Result<void> record_all(const ValidateRequest& request) {
+  for (uint32_t repeat = 1; repeat <= request.repeats; ++repeat) {
+    for (const std::string& path : request.scenarios) {
+      const tl::expected<Scenario, Mistakes> scenario = load_scenario(path, request.sets);
+      if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
+      const std::string& name = scenario->values.name();
+      const RecordRequest one{.scenario = path,
+                              .sets = request.sets,
+                              .world = request.world,
+                              .clock = request.clock,
+                              .first = repeat,
+                              .last = repeat,
+                              .to = fmt::format("{}/{}", request.recordings, name),
+                              .work = request.work,
+                              .progress = request.progress};
+      if (Result<void> ok = record(one, name); !ok) return ok;
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -187,6 +199,9 @@ StepPricing step_pricing(const Composed& composed, const Retrieving& retrieving,
 Result<Validation> run_validation(const ValidateRequest& request) {
   Validation out;
   Priced all;
+  if (request.record) {
+    if (Result<void> ok = record_all(request); !ok) return tl::unexpected<Mistake>(ok.error());
+  }
   for (const std::string& path : request.scenarios) {
     Result<ScenarioValidation> one = validate_one(request, path, &out.profile, &all);
     if (!one) return tl::unexpected<Mistake>(one.error());

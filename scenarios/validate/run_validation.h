@@ -14,11 +14,11 @@
 namespace kvtwin {
 
 struct ValidateRequest {
-  std::vector<std::string> scenarios;  // files
-  std::vector<std::string> sets;       // as kvtwin run has them
-  std::string recordings;              // folder: DIR/SCENARIO/REPEAT
-  bool record = false;                 // first make them, on this machine
-  std::string world = "cuda";          // to be recorded
+  std::vector<std::string> scenarios;          // files
+  std::vector<std::string> sets;               // as kvtwin run has them
+  std::string recordings;                      // folder: DIR/SCENARIO/REPEAT
+  bool record = false;                         // first make them, on this machine
+  std::string world = "cuda", clock = "wall";  // to be recorded
   uint32_t repeats = 3;
   std::string work;  // folder for what is simulated and for messages of runs; it must exist
   std::vector<KnownDeviation> known;

@@ -166,6 +166,28 @@ TEST_CASE("measured cost: steps that are started one by one have host time of th
   CHECK(us_of((*launched)->step(shape).device - model(measured)->step(shape).device) == doctest::Approx(100));
 }
 
+TEST_CASE("measured cost: beside chunks the host's time is of all rows, and of those that decode") {
+  MeasuredDevice measured = device();
+  const auto usual = model(measured);
+  measured.tables.push_back({"chunk host mixed", MeasuredShapes(tiny()).model, {1, 4}, {}, {us(50), us(80)}});
+  const auto mixed = model(measured);
+  const ChunkShape chunk{32, 0, 0};
+  StepShape shape;
+  shape.tokens = shape.tokens_padded = 32, shape.chunks = {&chunk, 1};
+  const Ticks alone = usual->step(shape).device;
+  CHECK(mixed->step(shape).device == alone);
+  const auto host = [&](MeasuredCost* cost) {
+    for (const StepPart& part : cost->ops(shape)) {
+      if (part.kind == PartKind::kHost) return us_of(part.each);
+    }
+    return -1.0;
+  };
+  CHECK(host(usual.get()) == doctest::Approx(20));
+  shape.decodes = 4, shape.decode_context_sum = 1000, shape.tokens = 36, shape.tokens_padded = 80;
+  CHECK(host(usual.get()) == doctest::Approx(25 + 3));  // of 80 rows; what 4 decodes add to one
+  CHECK(host(mixed.get()) == doctest::Approx(25 + 80));
+}
+
 TEST_CASE("recent load: a share of the window, forgotten in time") {
   RecentLoad none(0);
   const ChunkShape chunk{512, 0, 0};

@@ -109,6 +109,8 @@ TEST_CASE(
   };
   CHECK(count(0, MethodTerm::kPageNow) == 60);  // of 16 tokens
   CHECK(count(1, MethodTerm::kPageNow) == 0);
+  CHECK(count(0, MethodTerm::kRecalling) == 1);  // layer
+  CHECK(count(1, MethodTerm::kRecalling) == 0);
   CHECK(count(0, MethodTerm::kChoosingStep) == 1);
   CHECK(count(0, MethodTerm::kDecodeCells) == doctest::Approx(0.255).epsilon(0.2));  // what it reads of 2,000
 }

@@ -109,6 +109,35 @@ TEST_CASE("retention behaviour: a group is as long as its longest member") {
   CHECK(counts(&source, CallId{1}, 110) == std::vector<uint32_t>{60, 10, 35, 110});
 }
 
+TEST_CASE("retention behaviour: a measured context is drawn once per call, for all its heads") {
+  CoreConfig drawn = config("ragged", "top_across_layers");
+  drawn.policies.layout_spec.heads_per_group = 1;
+  const std::vector<Share> first = {0, kWhole, 0, kWhole, 0, kWhole, 0, kWhole};
+  std::vector<Share> contexts = first;
+  contexts.resize(16, kWhole / 4);
+  RetentionSource source(drawn, KeptModel::kContexts, 5, contexts);
+  const std::vector<uint32_t> quarter(8, 35), whole = {10, 110, 10, 110, 10, 110, 10, 110};
+  uint32_t seen[2] = {};
+  for (uint32_t call = 0; call < 100; ++call) {
+    const std::vector<uint32_t> kept = counts(&source, CallId{call}, 110);
+    REQUIRE((kept == quarter || kept == whole));
+    ++seen[kept == whole ? 1 : 0];
+  }
+  CHECK(seen[0] > 30);
+  CHECK(seen[1] > 30);
+}
+
+// Of 110 tokens less two sinks a quarter is kept, the window of eight counted in: 19 of the 100 others. A
+// head with twice the mean share keeps 38 of them, not 50.
+TEST_CASE("retention behaviour: shares are of what is kept beside the window") {
+  CoreConfig drawn = config("ragged", "top_across_layers");
+  drawn.policies.budget_spec.shares = true;
+  drawn.policies.budget_spec.mu = {2 * kWhole, 0, kWhole, 0, kWhole / 2, 0, 0, 0};
+  drawn.policies.budget_spec.sigma.assign(8, 0);
+  RetentionSource source(drawn, KeptModel::kProfile, 1);
+  CHECK(counts(&source, CallId{1}, 110) == std::vector<uint32_t>{10 + 38, 10 + 19, 10 + 10, 10});
+}
+
 TEST_CASE("retention behaviour: where cells keep their places, exactly as many are left as were asked for") {
   RetentionSource source(config("page_mask_dead", "uniform"), KeptModel::kFixed, 3);
   Asked asked(CallId{1}, 100);

@@ -1,0 +1,55 @@
+#include "engine/cuda/calibration_tables.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "models/measured_device.h"
+
+namespace kvtwin {
+namespace {
+
+using cuda::CalibrationTables;
+using cuda::TimedStep;
+
+Measured us(double value) { return {value, value, value}; }
+
+const MeasuredTable& table(const std::vector<MeasuredTable>& all, const std::string& operation) {
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const MeasuredTable& one) { return one.operation == operation; });
+  REQUIRE(found != all.end());
+  return *found;
+}
+
+// Ten products of 10 us and, of each, an event; attention once.
+TimedStep step(bool chunk, uint32_t rows, double product, double wall) {
+  TimedStep out;
+  out.parts = {{"qkv", "s", rows, 0, us(product), 10, true, false},
+               {chunk ? "chunk attention" : "decode attention", "a", rows, 0, us(6), 1, true, true}};
+  out.wall = us(wall), out.events = 11, out.chunk = chunk, out.rows = rows;
+  return out;
+}
+
+}  // namespace
+
+// In a graph a product takes 10 us, started one by one 14; the table of 64 rows has 10 for both.
+TEST_CASE("calibration: what a chunk of few rows takes beside a graph's operations is its host's") {
+  CalibrationTables tables("m", 1);
+  tables.add(step(false, 64, 11, 105));  // operations sum to 116: an event adds 1 us
+  tables.add(step(true, 64, 15, 145));   // to 156
+  tables.add(step(true, 512, 51, 505));  // to 516
+  const CalibrationTables::Found found = tables.take_steps();
+  CHECK(found.event_us == doctest::Approx(1));
+  const std::vector<MeasuredTable> all = tables.tables();
+  const MeasuredTable& product = table(all, "qkv");
+  REQUIRE(product.rows == std::vector<uint32_t>{64, 512});
+  CHECK(product.at[0].us == doctest::Approx(10));
+  CHECK(product.at[1].us == doctest::Approx(50));
+  CHECK(table(all, "decode host").at[0].us == doctest::Approx(0));
+  const MeasuredTable& host = table(all, "chunk host");
+  REQUIRE(host.rows == std::vector<uint32_t>{64, 512});
+  CHECK(host.at[0].us == doctest::Approx(40));
+  CHECK(host.at[1].us == doctest::Approx(0));
+}
+
+}  // namespace kvtwin
