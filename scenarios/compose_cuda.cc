@@ -31,7 +31,7 @@ Result<void> check_precision(const Scenario& scenario, const CoreConfig& config,
     return mistake(scenario.where("policies.precision_options.per_channel_keys"),
                    "int4 with keys per channel is not computed by the CUDA engine",
                    "per_channel_keys: false is; or --world=sim");
-  if (config.policies.retrieval != "all")
+  if (!drops(config) && config.policies.retrieval != "all")
     return mistake(scenario.where("policies.precision"),
                    fmt::format("precision {} beside retrieval {} is not computed by the CUDA engine",
                                precision, config.policies.retrieval),

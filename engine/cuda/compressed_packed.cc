@@ -66,8 +66,8 @@ void CompressedCache::add_wide(uint32_t layer, uint32_t kv_head, Work* work, con
     wide_slots_[layers_[layer].slots + size_t{work->rows.row + i} * llm_.kv_heads + kv_head] =
         PackedHeads::slot(base + cell);
   }
+  KVT_CHECK(pages_ == nullptr || (work->rows.prompt ? work->rows.staged : fused));
   if (pages_ != nullptr && !work->rows.prompt) {
-    KVT_CHECK(fused);
     pages_->add_decode(head_pages(*work, head), read.before, &work->call->tail);
   }
   for (uint32_t i = 0; !probing_.has_value() && i < tokens;) {  // rows of rings may jump
