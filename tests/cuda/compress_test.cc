@@ -55,14 +55,17 @@ class Both final : public OutcomeSource {
  public:
   struct Parts {
     cuda::CudaEngine* gpu = nullptr;
-    cpu::CpuEngine* cpu = nullptr;  // may be null
-    DenseTwin* dense = nullptr;     // likewise
+    cpu::CpuEngine* cpu = nullptr;                 // may be null
+    DenseTwin* dense = nullptr;                    // likewise
+    cpu::CpuEngine* judge = nullptr;               // likewise: keeps what its own scores say
+    const cpu::CompressedCache* judged = nullptr;  // its cells
   };
   explicit Both(const Parts& parts) : parts_(parts) {}
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
     parts_.gpu->step(launch, offset, values);
     compressions += launch.compressions.size();
+    if (parts_.judge != nullptr) judge(launch, offset);
     const std::vector<float> logits = parts_.gpu->logits();
     if (parts_.dense != nullptr) {
       ++steps;
@@ -88,6 +91,7 @@ class Both final : public OutcomeSource {
     preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
     parts_.gpu->told(command);
     if (parts_.cpu != nullptr) parts_.cpu->told(command);
+    if (parts_.judge != nullptr) parts_.judge->told(command);
     if (parts_.dense != nullptr) parts_.dense->told(command);
   }
 
@@ -95,7 +99,27 @@ class Both final : public OutcomeSource {
   std::vector<double> errors;  // of steps with samples
   uint64_t preemptions = 0, steps = 0, unequal = 0, compressions = 0, heads_that_chose = 0;
 
+  // What both kept by their own scores, and all that was kept.
+  uint64_t agreed = 0, kept = 0;
+  std::map<std::pair<CallId, uint32_t>, std::vector<uint32_t>> by_gpu;
+
  private:
+  void judge(const LaunchStep& launch, uint32_t offset) {
+    StepValues own;
+    parts_.judge->step(launch, offset, &own);
+    for (const Compression& c : launch.compressions) {
+      const CallId call = launch.entries[c.entry].call;
+      for (const auto& [key, positions] : by_gpu) {
+        if (key.first != call) continue;
+        const std::span<const uint32_t> mine = parts_.judged->positions(call, key.second);
+        std::vector<uint32_t> both;
+        std::set_intersection(mine.begin(), mine.end(), positions.begin(), positions.end(),
+                              std::back_inserter(both));
+        agreed += both.size(), kept += positions.size();
+      }
+    }
+  }
+
   const Parts parts_;
 };
 
@@ -122,10 +146,9 @@ struct Wanted {
   uint64_t seed = 1;
   bool dense = false;    // beside the identity of every axis
   bool compare = false;  // beside the CPU engine, which keeps what the GPU kept
+  bool judge = false;    // beside the CPU engine, which keeps what it likes
   uint32_t cancels = 0;
 };
-
-using Kept = std::map<std::pair<CallId, uint32_t>, std::vector<uint32_t>>;
 
 Both run_both(const Wanted& what) {
   const auto wrong = validate_core_config(what.config);
@@ -138,12 +161,12 @@ Both run_both(const Wanted& what) {
   own.page_tokens = what.config.page_tokens, own.pages_gpu = what.config.pages_gpu;
   own.rows_max = what.config.step_tokens_max, own.samples_max = what.config.calls_max;
   own.poison = true;
-  Kept kept;
+  Both* record = nullptr;
   const kernels::ScoreSpec score = score_of(what.config);
   cuda::CompressedOptions gpu_options;
   gpu_options.config = {.core = what.config, .score = score, .seed = 9};
   gpu_options.kept = [&](CallId call, uint32_t head, std::span<const uint32_t> positions) {
-    kept[{call, head}].assign(positions.begin(), positions.end());
+    record->by_gpu[{call, head}].assign(positions.begin(), positions.end());
   };
   const auto refused = cuda::check_compressed(what.config, score, what.llm);
   REQUIRE_MESSAGE(!refused.has_value(), refused.value_or(""));
@@ -156,11 +179,20 @@ Both run_both(const Wanted& what) {
   if (what.compare) {
     cpu::CompressedConfig config{.core = what.config, .score = score, .seed = 9};
     config.impose = [&](CallId call, uint32_t head) -> std::span<const uint32_t> {
-      return kept.at({call, head});
+      return record->by_gpu.at({call, head});
     };
     auto made = cpu::CompressedCache::make(config, {own.page_tokens, own.pages_gpu, 0, true}, &weights);
     REQUIRE(made);
     cpu = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
+  }
+  std::unique_ptr<cpu::CpuEngine> judge;
+  const cpu::CompressedCache* judged = nullptr;
+  if (what.judge) {
+    auto made = cpu::CompressedCache::make({.core = what.config, .score = score, .seed = 9},
+                                           {own.page_tokens, own.pages_gpu, 0, true}, &weights);
+    REQUIRE(made);
+    judged = made->get();
+    judge = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
   }
   std::unique_ptr<DenseTwin> dense;
   if (what.dense) {
@@ -176,7 +208,8 @@ Both run_both(const Wanted& what) {
     REQUIRE(twin);
     dense = std::make_unique<DenseTwin>(std::move(*twin), own.page_tokens, what.config.prefix_cache);
   }
-  Both both({gpu->get(), cpu.get(), dense.get()});
+  Both both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged});
+  record = &both;
   RunOptions options;
   options.check_invariants = true;
   options.engines = {what.config};
@@ -282,7 +315,9 @@ const std::vector<Method>& quest_methods() {
 }
 
 // A number that lies near the middle of two codes may get the other one: packed_test.cc.
-double packed_tolerance(const Method& method) { return std::string(method.precision) == "fp8" ? 0.03 : 0.08; }
+double packed_tolerance(const Method& method) {
+  return std::string(method.precision) == "fp8" ? 0.016 : 0.045;
+}
 
 std::string name_of(const Method& method) {
   return std::string(method.scorer) + " " + method.budget + " " + method.layout + " " + method.precision;
@@ -350,16 +385,31 @@ TEST_CASE("X-3 cuda compress: under pressure, with preemptions and cancelled cal
 }
 
 TEST_CASE("G-2 cuda compress: packed, with room for everything, is the packed engine, to the bit") {
-  for (const LlmSpec& llm : models()) {
-    for (const Method& method : packed_methods()) {
-      const std::string name = name_of(method);
-      CAPTURE(name);
-      Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
-      give_room(&what.config.policies.budget_spec);
-      const Both result = run_both(what);
-      CHECK(result.steps > 5);
-      CHECK(result.unequal == 0);
-    }
+  for (size_t i = 0; i < packed_methods().size(); ++i) {
+    const Method& method = packed_methods()[i];
+    const LlmSpec llm = models()[i % 2];
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
+    give_room(&what.config.policies.budget_spec);
+    const Both result = run_both(what);
+    CHECK(result.steps > 5);
+    CHECK(result.unequal == 0);
+  }
+}
+
+TEST_CASE("cuda compress: packed cells that are kept are those that the CPU engine keeps, but for a few") {
+  for (const Method& method : packed_methods()) {
+    const PolicyAxes axes = make_axes(cuda_config(method, models()[0]).policies);
+    const bool counts = axes.budget->known_at_admission(), moves = axes.layout->keeping() == Keeping::kMove;
+    if (!counts || !moves) continue;  // else engines need not agree on how many
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    const LlmSpec llm = models()[0];
+    const Both result = run_both({.llm = llm, .config = cuda_config(method, llm), .seed = 1, .judge = true});
+    const double share = static_cast<double>(result.agreed) / static_cast<double>(result.kept);
+    CHECK(share > 0.9);
+    MESSAGE(name << ": " << result.kept << " cells kept, by both " << share);
   }
 }
 
@@ -429,7 +479,7 @@ TEST_CASE("G-3 cuda compress: Quest among packed cells that are left reads what 
       // Where two pages are nearly equal, another one may be read.
       std::sort(result.errors.begin(), result.errors.end());
       const double middle = result.errors[result.errors.size() / 2];
-      CHECK(middle < packed_tolerance(method) / 2);
+      CHECK(middle < packed_tolerance(method) * 2 / 3);
       MESSAGE(name << ": " << result.heads_that_chose << " heads chose, " << result.preemptions
                    << " preemptions, relative error of logits: half of the steps within " << middle
                    << ", nine of ten within " << result.errors[result.errors.size() * 9 / 10] << ", worst "
