@@ -80,7 +80,8 @@ Result<void> check(EvaluateArguments* arguments) {
     return mistake("--shard", fmt::format("is \"{}\"", arguments->shard.substr(0, 40)),
                    "I/N with I below N, as 0/4");
   if (!request.load.empty() && !can_simulate())
-    return mistake("--throughput", "this build has no simulated world", "install libsimgrid-dev and configure again");
+    return mistake("--throughput", "this build has no simulated world",
+                   "install libsimgrid-dev and configure again");
   if (arguments->in_processes() && request.shards > 1)
     return mistake("--jobs", "is given beside --shard", "one of them");
   if (request.out.empty()) return mistake("--out", "is missing", "the folder of the cells");

@@ -36,9 +36,7 @@ class Prompts final : public TraceSink {
     }
     return {};
   }
-  double mean() const {
-    return calls_ > 0 ? static_cast<double>(tokens_) / static_cast<double>(calls_) : 0;
-  }
+  double mean() const { return calls_ > 0 ? static_cast<double>(tokens_) / static_cast<double>(calls_) : 0; }
 
  private:
   uint64_t tokens_ = 0, calls_ = 0;
@@ -152,6 +150,10 @@ Result<std::string> load_scenario_text(const std::string& load, const std::strin
   const tl::expected<Scenario, Mistakes> asked = load_scenario(set, all);
   if (!asked) return tl::unexpected<Mistake>(joined(asked.error()));
   const v1::Scenario own = resolved(*asked);
+  if (own.policies().precision() == "triaxial")
+    return mistake(asked->where("policies.precision"),
+                   "has bits by a token's tag, and the load's tokens have none",
+                   "int4, or a load of sessions");
   v1::Scenario out = resolved(base->scenario);
   *out.mutable_policies() = own.policies();
   take_from_load(base->options, out.mutable_policies());
@@ -162,8 +164,8 @@ Result<std::string> load_scenario_text(const std::string& load, const std::strin
   out.clear_cpu();  // nothing is computed
   if (share <= 0) return printed(out);
   Prompts prompts;
-  if (const Result<void> ok =
-          import_trace(out.trace().format(), base->scenario.file(base->scenario.values.trace().path()), {}, &prompts);
+  if (const Result<void> ok = import_trace(
+          out.trace().format(), base->scenario.file(base->scenario.values.trace().path()), {}, &prompts);
       !ok)
     return tl::unexpected<Mistake>(ok.error());
   // What is read is whole pages.
