@@ -255,7 +255,7 @@ def main():
         if done % 25 == 0 or done == total:
             book.note(done, stage["tokens"], torch.stack(losses).mean().item(), rate)
             losses = []
-        if done % 250 == 0:
+        if done % 50 == 0:
             print(f"step {done}/{total} {stage['tokens']} loss {book.curve[-1][2]:.4f} "
                   f"{time.time() - book.began:.0f} s", flush=True)
         if time.time() - book.last > 60:
