@@ -33,11 +33,18 @@ struct QualityColumn {
   const char* name;
   bool number, needed;
 };
-constexpr QualityColumn kQuality[] = {{"policy", false, true},        {"task", false, true},
-                                      {"refused", false, false},      {"budget", true, true},
-                                      {"accuracy", true, true},       {"accuracy_low", true, false},
-                                      {"accuracy_high", true, false}, {"kv_bytes_mean", true, true},
-                                      {"kv_share", true, false},      {"kv_read_bytes_mean", true, false}};
+constexpr QualityColumn kQuality[] = {{"policy", false, true},
+                                      {"task", false, true},
+                                      {"refused", false, false},
+                                      {"budget", true, true},
+                                      {"accuracy", true, true},
+                                      {"accuracy_low", true, false},
+                                      {"accuracy_high", true, false},
+                                      {"kv_bytes_mean", true, true},
+                                      {"kv_share", true, false},
+                                      {"kv_read_bytes_mean", true, false},
+                                      {"simulated_tokens_per_s", true, false},
+                                      {"simulated_load", false, false}};
 
 bool number(const std::string& text, double* value) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), *value);

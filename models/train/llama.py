@@ -6,6 +6,7 @@ queries and keys, before they are rotated.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import pathlib
@@ -195,6 +196,14 @@ def shape_of(folder):
                  query_heads=said["num_attention_heads"], kv_heads=said["num_key_value_heads"],
                  head_dim=said["head_dim"], intermediate=said["intermediate_size"], theta=said["rope_theta"],
                  eps=said["rms_norm_eps"], window=said["max_position_embeddings"], family=said["model_type"])
+
+
+def fingerprint(model):
+    """Of all weights as they are trained, in fp32: equal if and only if their bits are (SHA-256)."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode() + value.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def write(model, folder):

@@ -3,15 +3,21 @@
   python3 models/train/train.py --kvtwin=build/release/scenarios/kvtwin --out=/tmp/tiny --seconds=200
 
 Steps per stage are fixed by --steps, or found once by timing each stage and filling --seconds; either way
-they are written into recipe.json, and with them and the seed the same data come in the same order.
+they are written into recipe.json, and with them and the seed the same data come in the same order and the
+weights come out the same, bit by bit, on the same GPU and PyTorch (--loose: not so).
 """
 
 import argparse
+import contextlib
+import itertools
 import json
 import math
+import os
 import pathlib
 import tempfile
 import time
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts: sums in one order
 
 import numpy as np
 import torch
@@ -31,8 +37,6 @@ STAGES = [
 ]
 
 
-# Sessions of each task's test, by their tokens; long ones of models that were trained on so long sessions alone.
-TESTS = {384: 128, 2048: 32, 8192: 8}
 
 
 def stages_of(args):
@@ -43,6 +47,16 @@ def stages_of(args):
         tokens, questions, share = word.split(":")
         out.append({"tokens": int(tokens), "questions": [int(q) for q in questions.split("/")], "share": float(share)})
     return out
+
+
+def tests_of(args):
+    """Sessions of each task's test, by their tokens: no longer ones than are trained on."""
+    if args.tests == "none":
+        return {}
+    longest = max(384, *(stage["tokens"] for stage in args.stages))
+    pairs = [[int(number) for number in word.split(":")] for word in args.tests.split(",")]
+    return {tokens: 8 if args.smoke else sessions for tokens, sessions in pairs
+            if tokens <= (384 if args.smoke else longest)}
 
 
 def arguments():
@@ -61,9 +75,12 @@ def arguments():
     parser.add_argument("--shard-batches", type=int, default=48)
     parser.add_argument("--resume", default="", help="a folder that --out named before: goes on from its weights")
     parser.add_argument("--family", choices=["llama", "qwen3"], default="llama", help="qwen3 goes on from a llama too")
+    parser.add_argument("--tests", default="384:128,2048:32,8192:8", help="tokens:sessions,... of each task's test; or none")
+    parser.add_argument("--loose", action="store_true", help="let PyTorch choose kernels: the weights' bits may differ")
     parser.add_argument("--smoke", action="store_true", help="tiny batches, two steps a stage: does it run?")
     args = parser.parse_args()
     args.stages = stages_of(args)
+    args.tests = tests_of(args)
     return args
 
 
@@ -81,18 +98,27 @@ def make_optimizer(model, args):
     return torch.optim.AdamW(groups, lr=args.rate, betas=(0.9, 0.98), fused=args.device == "cuda")
 
 
-def loss_of(model, batch, device):
+def attention_kernel(args):
+    """Of the kernels for attention FlashAttention's has a backward pass whose sums have one order, and takes it when
+    asked for deterministic algorithms; cuDNN's has none."""
+    if args.loose or args.device != "cuda":
+        return contextlib.nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    return sdpa_kernel(SDPBackend.FLASH_ATTENTION)
+
+
+def loss_of(model, batch, args):
     ids, targets, weights = batch
-    with torch.autocast(device, dtype=torch.bfloat16):
+    with torch.autocast(args.device, dtype=torch.bfloat16), attention_kernel(args):
         logits = model(ids)
     each = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
     return (each * weights.flatten()).sum() / weights.sum()
 
 
-def train_step(model, optimizer, batch, rate, device):
+def train_step(model, optimizer, batch, rate, args):
     for group in optimizer.param_groups:
         group["lr"] = rate
-    loss = loss_of(model, batch, device)
+    loss = loss_of(model, batch, args)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -121,15 +147,11 @@ def accuracy(model, sets, device, rounded):
 
 def test_sets(args, scratch):
     """(ids, marks) by task, or task@tokens for those that are not of the first length."""
-    longest = max(stage["tokens"] for stage in args.stages)
     out = {}
-    for tokens, sessions in TESTS.items():
-        if tokens > 384 and (args.smoke or tokens > longest):
-            continue
+    for tokens, sessions in args.tests.items():
         for task in TASKS:
             name = task if tokens == 384 else f"{task}@{tokens}"
-            out[name] = task_data.make(args.kvtwin, f"{scratch}/test-{name}", task, "test", 1,
-                                       8 if args.smoke else sessions, tokens, 4)
+            out[name] = task_data.make(args.kvtwin, f"{scratch}/test-{name}", task, "test", 1, sessions, tokens, 4)
     return out
 
 
@@ -138,20 +160,22 @@ def say_accuracy(label, result):
 
 
 def steps_of(args, model, sources):
-    """Steps per stage that fill the time, from a few timed steps on weights that are thrown away."""
+    """Steps per stage that fill the time, from a few timed steps on weights that are thrown away. The batches that
+    they saw are put back: a recipe's steps see the same ones."""
     if args.smoke:
         return [2] * len(args.stages)
     if args.steps:
         return [int(word) for word in args.steps.split(",")]
     kept = {k: v.clone() for k, v in model.state_dict().items()}
     optimizer, steps = make_optimizer(model, args), []
-    for stage, source in zip(args.stages, sources):
-        batch = next(source)
+    for number, stage in enumerate(args.stages):
+        batch = next(sources[number])
+        sources[number] = itertools.chain([batch], sources[number])
         for i in range(13):
             if i == 3:
                 torch.cuda.synchronize()
                 begin = time.time()
-            train_step(model, optimizer, batch, 1e-5, args.device)
+            train_step(model, optimizer, batch, 1e-5, args)
         torch.cuda.synchronize()
         each = (time.time() - begin) / 10
         steps.append(max(1, int(args.seconds * stage["share"] / (each * 1.04))))
@@ -189,7 +213,8 @@ class Notebook:
         recipe = {"shape": vars(self.shape), "seed": self.args.seed, "batch_tokens": self.args.batch_tokens,
                   "rate": self.args.rate, "resumed": bool(self.args.resume), "emphasis": self.args.emphasis,
                   "shard_batches": self.args.shard_batches, "stages": self.args.stages, "interleave": self.args.interleave,
-                  "steps": self.steps, "torch": torch.__version__,
+                  "steps": self.steps, "deterministic": not self.args.loose, "weights": llama.fingerprint(model),
+                  "torch": torch.__version__,
                   "device": torch.cuda.get_device_name() if self.args.device == "cuda" else "cpu",
                   "seconds": round(time.time() - self.began, 1),
                   "test": {task: {"right": r, "asked": n} for task, (r, n) in result.items()}}
@@ -199,7 +224,7 @@ class Notebook:
 def main():
     args = arguments()
     torch.manual_seed(args.seed)
-    torch.use_deterministic_algorithms(True, warn_only=True)  # with CUBLAS_WORKSPACE_CONFIG=:4096:8
+    torch.use_deterministic_algorithms(not args.loose)
     torch.set_float32_matmul_precision("highest")
     if args.smoke:
         args.batch_tokens = 4096
@@ -208,8 +233,9 @@ def main():
     model = llama.Llama(llama.Shape(family=args.family)).draw(args.seed).to(args.device)
     if args.resume:
         kept = load_file(f"{args.resume}/model.safetensors")
-        some = torch.from_numpy(next(iter(sets.values()))[0][:8].astype(np.int64)).to(args.device)
-        model.take_over({name: value.float() for name, value in kept.items()}, some)
+        some, _ = task_data.make(args.kvtwin, f"{scratch}/some", "mixed", "train", args.seed, 8, 384, 4)
+        model.take_over({name: value.float() for name, value in kept.items()},
+                        torch.from_numpy(some.astype(np.int64)).to(args.device))
     print(sum(p.numel() for p in model.parameters()), "parameters", flush=True)
     emphasis = args.emphasis.split(",") if args.emphasis else []
     loaders = [task_data.Batches(args.kvtwin, scratch, dict(stage, shard_batches=args.shard_batches), args.seed,
@@ -224,12 +250,12 @@ def main():
     for number in order_of(steps, args.interleave):
         stage = args.stages[number]
         rate = rate_at(done / total, args.rate)
-        losses.append(train_step(model, optimizer, next(sources[number]), rate, args.device))
+        losses.append(train_step(model, optimizer, next(sources[number]), rate, args))
         done += 1
         if done % 25 == 0 or done == total:
             book.note(done, stage["tokens"], torch.stack(losses).mean().item(), rate)
             losses = []
-        if done % 250 == 0:
+        if done % 50 == 0:
             print(f"step {done}/{total} {stage['tokens']} loss {book.curve[-1][2]:.4f} "
                   f"{time.time() - book.began:.0f} s", flush=True)
         if time.time() - book.last > 60:
@@ -239,6 +265,7 @@ def main():
     result = accuracy(model, sets, args.device, True)
     book.keep(model, result)
     say_accuracy("shipped:", result)
+    print("weights", llama.fingerprint(model), f"{time.time() - book.began:.1f} s", flush=True)
     for loader in loaders:
         loader.close()
 

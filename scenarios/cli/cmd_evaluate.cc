@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "scenarios/cli/cli.h"
+#include "scenarios/compose.h"
 #include "scenarios/evaluate/evaluate.h"
 #include "scenarios/evaluate/processes.h"
+#include "scenarios/evaluate/throughput.h"
 #include "scenarios/sweep/pool.h"
 #include "traces/make_task.h"
 
@@ -77,6 +79,9 @@ Result<void> check(EvaluateArguments* arguments) {
       !whole(arguments->shard.substr(slash + 1), &request.shards) || request.shard >= request.shards)
     return mistake("--shard", fmt::format("is \"{}\"", arguments->shard.substr(0, 40)),
                    "I/N with I below N, as 0/4");
+  if (!request.load.empty() && !can_simulate())
+    return mistake("--throughput", "this build has no simulated world",
+                   "install libsimgrid-dev and configure again");
   if (arguments->in_processes() && request.shards > 1)
     return mistake("--jobs", "is given beside --shard", "one of them");
   if (request.out.empty()) return mistake("--out", "is missing", "the folder of the cells");
@@ -109,8 +114,17 @@ int run_evaluate(EvaluateArguments arguments) {
         evaluate_in_processes(arguments.request, own_program(), arguments.processes, said);
     if (!ran) return complain(ran.error());
   }
-  const Result<std::vector<QualityRow>> rows = evaluate(arguments.request, told);
+  Result<std::vector<QualityRow>> rows = evaluate(arguments.request, told);
   if (!rows) return complain(rows.error());
+  if (!arguments.request.load.empty()) {
+    const uint32_t processes = *std::max_element(arguments.processes.begin(), arguments.processes.end());
+    const auto said = [&](const std::string& text) {
+      if (!arguments.quiet) fmt::print(stderr, "{}", text);
+    };
+    if (Result<void> ok = add_throughput(arguments.request, own_program(), processes, &*rows, said); !ok)
+      return complain(ok.error());
+  }
+  if (Result<void> ok = write_quality(arguments.request.out, *rows); !ok) return complain(ok.error());
   fmt::print("{}", quality_text(*rows, *format));
   return kExitDone;
 }
@@ -134,6 +148,8 @@ void add_evaluate_command(CLI::App& app, int* status) {
   command->add_option("--batch", request.batch);
   command->add_option("--jobs", arguments->jobs);
   command->add_option("--collect", request.collect)->expected(1)->allow_extra_args(false)->take_all();
+  command->add_option("--throughput", request.load);
+  command->add_option("--sets-in", request.sets_in);
   command->add_option("--shard", arguments->shard);
   command->add_option("--format", arguments->format);
   command->add_option("--set", request.sets)->expected(1)->allow_extra_args(false)->take_all();

@@ -144,8 +144,11 @@ constexpr char kEvaluate[] =
   --batch=N             sessions at once, 8; more need a GPU to be worth it. limits and pages grow with it
   --jobs=N              processes at once; N,M with --world=cuda,cpu: N for what the GPU computes, M beside them for the rest
   --shard=I/N           every N-th cell from the I-th on: run N processes on one DIR, then once more without
-  --collect=DIR         cells of another evaluation are rows too; may be repeated, and needs no SCENARIO. One model, and
-                        sessions drawn alike; of a cell that is there twice, the one with more questions
+  --collect=DIR         cells of another evaluation are rows too, or of its quality.csv; may be repeated, and needs no
+                        SCENARIO. One model, and sessions drawn alike; of a cell that is there twice, the one with more
+                        questions
+  --throughput=LOAD     simulate a scenario with each policy set, its budget as the same share of a prompt: column
+                        simulated_tokens_per_s. --sets-in=DIR: where collected cells' policy sets are
   --format=table        or json, jsonl, csv: one record per cell
   --set=FIELD=VALUE     of every cell; may be repeated
   --quiet               no line per cell on stderr

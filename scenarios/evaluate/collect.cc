@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <string_view>
 #include <tuple>
 
 #include "models/textproto.h"
+#include "reports/csv_records.h"
 
 namespace kvtwin {
 namespace {
@@ -22,7 +24,28 @@ bool better(const QualityRow& one, const QualityRow& other) {
   return one.answers.questions > other.answers.questions;
 }
 
+Result<std::vector<QualityRow>> read_csv(const std::string& path) {
+  const Result<std::string> text = read_text_file(path);
+  if (!text) return tl::unexpected<Mistake>(text.error());
+  std::string_view rest = *text;
+  std::vector<std::string> names, values;
+  std::vector<QualityRow> out;
+  take_record(&rest, &names);
+  for (uint64_t number = 2; take_record(&rest, &values); ++number) {
+    std::map<std::string, std::string> line;
+    for (size_t i = 0; i < std::min(names.size(), values.size()); ++i) line[names[i]] = values[i];
+    const std::optional<QualityRow> row = row_from_csv(line);
+    if (!row)
+      return mistake(fmt::format("{}:{}", path, number), "is no cell as this version of kvtwin writes it",
+                     "kvtwin evaluate --out makes it");
+    out.push_back(*row);
+  }
+  if (out.empty()) return mistake(path, "has no cells", "the quality.csv of kvtwin evaluate --out");
+  return out;
+}
+
 Result<std::vector<QualityRow>> read_cells(const std::string& folder) {
+  if (fs::path(folder).extension() == ".csv") return read_csv(folder);
   std::vector<QualityRow> out;
   std::error_code failed;
   for (const fs::directory_entry& file : fs::directory_iterator(fs::path(folder) / "cells", failed)) {

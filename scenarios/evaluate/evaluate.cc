@@ -101,10 +101,12 @@ Result<std::vector<QualityRow>> evaluate(const EvaluateRequest& request,
     }
   }
   if (Result<void> ok = collect(request.collect, &rows); !ok) return tl::unexpected<Mistake>(ok.error());
-  const std::vector<RunFile> files = {{"quality.csv", quality_text(rows, OutputFormat::kCsv)},
-                                      {"quality.json", quality_text(rows, OutputFormat::kJson)}};
-  if (Result<void> ok = write_files(request.out, files); !ok) return tl::unexpected<Mistake>(ok.error());
   return rows;
+}
+
+Result<void> write_quality(const std::string& out, const std::vector<QualityRow>& rows) {
+  return write_files(out, {{"quality.csv", quality_text(rows, OutputFormat::kCsv)},
+                           {"quality.json", quality_text(rows, OutputFormat::kJson)}});
 }
 
 }  // namespace kvtwin

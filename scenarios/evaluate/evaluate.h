@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,7 +35,9 @@ struct EvaluateRequest {
   uint32_t batch = 0;                         // sessions at once; 0: 8, and the limits that the files have
   std::string out;                            // folder: cells/, tasks/, quality.csv, quality.json
   uint32_t shard = 0, shards = 1;             // this process does cells shard, shard + shards, ...
-  std::vector<std::string> collect;           // folders of other evaluations, whose cells are rows too
+  std::vector<std::string> collect;  // other evaluations whose cells are rows too: folders, quality.csv
+  std::string load;     // scenario that is simulated with every policy set (throughput.h); empty: none
+  std::string sets_in;  // folder of the collected rows' policy sets
 };
 
 struct QualityRow {
@@ -52,9 +55,11 @@ struct QualityRow {
       0;  // that it reads of them: less where pages are chosen, whose layers may be dense
   uint64_t reused = 0, reused_live = 0;  // prompt tokens found in the cache; of which a cell is left
   uint64_t tokens_computed = 0, samples = 0;
-  std::string world;  // that computed it; empty: refused
-  std::string model;  // the checkpoint's folder
-  std::string asked;  // how sessions were drawn: "tokens=384 per_session=4 seed=1"
+  std::string world;                  // that computed it; empty: refused
+  std::string model;                  // the checkpoint's folder
+  std::string asked;                  // how sessions were drawn: "tokens=384 per_session=4 seed=1"
+  double simulated_tokens_per_s = 0;  // output of the load with this policy set
+  std::string simulated_load;         // its name; empty: nothing was simulated
 };
 
 // A policy set's budget as fields: cells of a head where it counts cells, the share of the mean prompt where
@@ -65,11 +70,15 @@ std::vector<std::string> budget_sets(const Scenario& scenario, uint32_t cells, d
 Result<size_t> cell_count(const EvaluateRequest& request);
 
 // Rows of all cells that are there at the end, in the order of the request, then those that were collected
-// (collect.h). `told` is called after every cell that this process computed, with its wall-clock seconds left
-// to the caller to measure. Mistakes: what is wrong with the request, a folder that cannot be written, or one
-// to collect from that does not fit. What is wrong with a cell is in its row.
+// (collect.h). Files of rows are write_quality()'s. `told` is called after every cell that this process
+// computed, with its wall-clock seconds left to the caller to measure. Mistakes: what is wrong with the
+// request, a folder that cannot be written, or one to collect from that does not fit. What is wrong with a
+// cell is in its row.
 Result<std::vector<QualityRow>> evaluate(const EvaluateRequest& request,
                                          const std::function<void(const QualityRow&)>& told);
+
+// quality.csv and quality.json.
+Result<void> write_quality(const std::string& out, const std::vector<QualityRow>& rows);
 
 // table: a row per policy set and budget, a column per task. json, jsonl, csv: a record per cell, with the
 // loss above that of the policy set "full", if that is among the rows.
@@ -78,6 +87,8 @@ std::string quality_text(const std::vector<QualityRow>& rows, OutputFormat forma
 // One cell's file.
 std::string row_json(const QualityRow& row);
 std::optional<QualityRow> row_from_json(const std::string& text);
+// A line of quality.csv, by column. Empty: it is none.
+std::optional<QualityRow> row_from_csv(const std::map<std::string, std::string>& line);
 
 }  // namespace kvtwin
 

@@ -62,6 +62,9 @@ Json record(const QualityRow& row, const std::map<std::string, double>& full) {
   out["world"] = row.world;
   out["model"] = row.model;
   out["asked"] = row.asked;
+  const bool simulated = !row.simulated_load.empty();
+  out["simulated_tokens_per_s"] = simulated ? Json(row.simulated_tokens_per_s) : Json();
+  out["simulated_load"] = simulated ? Json(row.simulated_load) : Json();
   return out;
 }
 
@@ -134,9 +137,9 @@ std::string table(const std::vector<QualityRow>& rows) {
 
 std::string row_json(const QualityRow& row) { return record(row, {}).dump(1) + "\n"; }
 
-std::optional<QualityRow> row_from_json(const std::string& text) {
-  const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth <= 2; };
-  const Json in = Json::parse(text, shallow, false);
+namespace {
+
+std::optional<QualityRow> row_of(const Json& in) {
   if (!in.is_object()) return std::nullopt;
   QualityRow row;
   const auto number = [&](const char* name) { return in.contains(name) && in[name].is_number(); };
@@ -168,7 +171,33 @@ std::optional<QualityRow> row_from_json(const std::string& text) {
   row.reused_live = in["live_hit_tokens"].get<uint64_t>();
   row.tokens_computed = in["tokens_computed"].get<uint64_t>();
   row.samples = hex("samples"), row.inputs = hex("inputs");
+  if (number("simulated_tokens_per_s") && words("simulated_load")) {
+    row.simulated_tokens_per_s = in["simulated_tokens_per_s"].get<double>();
+    row.simulated_load = in["simulated_load"];
+  }
   return row;
+}
+
+}  // namespace
+
+std::optional<QualityRow> row_from_json(const std::string& text) {
+  const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth <= 2; };
+  return row_of(Json::parse(text, shallow, false));
+}
+
+std::optional<QualityRow> row_from_csv(const std::map<std::string, std::string>& line) {
+  const Json names = record({}, {});
+  Json in;
+  for (const auto& [name, of_kind] : names.items()) {
+    const auto found = line.find(name);
+    if (found == line.end() || (found->second.empty() && !of_kind.is_string())) continue;
+    const Json number = of_kind.is_string() || name == "simulated_load"
+                            ? Json(found->second)
+                            : Json::parse(found->second, nullptr, false);
+    if (number.is_discarded() || number.is_structured()) return std::nullopt;
+    in[name] = number;
+  }
+  return row_of(in);
 }
 
 std::string quality_text(const std::vector<QualityRow>& rows, OutputFormat format) {

@@ -16,6 +16,7 @@
 #include "tests/cli/program.h"
 
 using namespace kvtwin::testing;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -167,6 +168,61 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   }
 }
 
+TEST_CASE(
+    "kvtwin evaluate: throughput is that of the load with the policy set, whose budget is the same share") {
+  const Folder folder;
+  folder.write("calls.csv",
+               "TIMESTAMP,ContextTokens,GeneratedTokens\n2026-01-01 00:00:00.0000000,4096,64\n"
+               "2026-01-01 00:00:00.0000000,4096,64\n");
+  folder.write("load.textproto",
+               "model { name: \"llama-3.1-8b\" } hardware { node: \"h200\" } memory { page_tokens: 32 }\n"
+               "policies { retrieval_options { sink_tokens: 64 window_tokens: 128 } }\n"
+               "trace { path: \"calls.csv\" format: \"azure\" } replay { arrivals: \"all_at_once\" }\n");
+  std::vector<std::string> words =
+      evaluate({"full", "knorm", "random", "quest", "triaxial"},
+               {"--tasks=needle", "--budgets=32,64", "--questions=4", "--tokens=128", "--jobs=2", "--quiet"});
+  words.insert(words.end(), {"--out=" + folder.file("q"), "--throughput=" + folder.file("load.textproto")});
+  const Outcome done = run_kvtwin(folder, words);
+  if (done.err.find("no simulated world") != std::string::npos) return;
+  REQUIRE_MESSAGE(done.status == 0, done.err);
+  std::map<std::string, double> speed;
+  std::istringstream lines(folder.read("q/quality.csv"));
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line)) {
+    const size_t name = line.find(','), budget = line.find(',', name + 1);
+    const size_t load = line.rfind(','), tokens = line.rfind(',', load - 1);
+    CAPTURE(line);
+    const bool tags = line.starts_with("triaxial");  // whose bits go by what the load does not say
+    CHECK(line.substr(load + 1) == (tags ? "" : "load"));
+    speed[line.substr(0, budget)] = tags ? 0 : std::stod(line.substr(tokens + 1));
+  }
+  CHECK(speed.size() == 8);
+  CHECK(speed.at("knorm,32") > speed.at("knorm,64"));
+  CHECK(speed.at("knorm,64") > speed.at("full,0"));
+  CHECK(speed.at("quest,32") > speed.at("quest,64"));
+  // A quarter of 4,096 tokens, whole pages where they are read.
+  const auto simulated = [&](const std::string& field, const std::string& set) {
+    for (const fs::directory_entry& run : fs::directory_iterator(folder.file("q/throughput"))) {
+      const std::string text = Folder::read_any((run.path() / "scenario.textproto").string());
+      if (text.find("name: \"" + set + "_on_load\"") != std::string::npos &&
+          text.find(field) != std::string::npos)
+        return true;
+    }
+    return false;
+  };
+  CHECK(simulated("cells: 1024", "knorm"));
+  CHECK(simulated("budget_tokens: 1024", "quest"));
+
+  // Rows of another evaluation, whose policy sets lie elsewhere; the same simulations are found again.
+  const Outcome again =
+      run_kvtwin(folder, {"evaluate", "--collect=" + folder.file("q/quality.csv"), "--sets-in=" + kQuality,
+                          "--throughput=" + folder.file("load.textproto"), "--out=" + folder.file("q")});
+  CHECK_MESSAGE(again.status == 0, again.err);
+  CHECK(again.err.find("triaxial: ") != std::string::npos);
+  CHECK(again.out == done.out);
+}
+
 TEST_CASE("kvtwin evaluate: bytes of what is kept") {
   const Folder folder;
   SUBCASE("bytes are those of all heads, also where heads have pages of their own") {
@@ -202,7 +258,7 @@ TEST_CASE("kvtwin evaluate: bytes of what is kept") {
 
 TEST_CASE("kvtwin evaluate: of a checkpoint's folder only the checkpoint counts, wherever it lies") {
   const Folder folder;
-  namespace fs = std::filesystem;
+
   const fs::path source = KVTWIN_SOURCE_DIR;
   for (const std::string name : {"copy", "elsewhere"}) {
     fs::create_directories(fs::path(folder.file(name)) / "tiny");

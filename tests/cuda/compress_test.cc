@@ -1,176 +1,13 @@
 // Methods that drop cells on the GPU: with room for everything they are dense attention to the bit; with the
 // GPU's choices imposed on it the CPU engine computes the same logits within bf16's rounding; what the
-// engines choose by themselves overlaps.
+// engines choose by themselves overlaps. Packed cells: compress_packed_test.cc.
 
-#include <doctest/doctest.h>
-
-#include <map>
-
-#include "engine/cpu/cpu_backend.h"
-#include "engine/cuda/caches.h"
-#include "engine/driver.h"
-#include "tests/cpu/compress_run.h"
-#include "tests/cuda/cuda_steps.h"
+#include "tests/cuda/compress_both.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
 
 namespace {
-
-// The same steps on the identity of every axis: entries as they are, pages by position.
-class DenseTwin {
- public:
-  // `by_position`: the layout's own pages are.
-  DenseTwin(std::unique_ptr<cuda::CudaEngine> engine, uint32_t page_tokens, bool by_position)
-      : engine_(std::move(engine)), page_tokens_(page_tokens), by_position_(by_position) {}
-
-  std::vector<float> step(LaunchStep launch, uint32_t offset) {
-    std::vector<PageGrant> grants;
-    for (uint32_t i = 0; !by_position_ && i < launch.entries.size(); ++i) {
-      const PlanEntry& entry = launch.entries[i];
-      uint32_t& pages = pages_[entry.call];
-      if (entry.first && offset == 0) pages = 0;
-      for (; pages * page_tokens_ < entry.context + offset + entry.tokens; ++pages)
-        grants.push_back({offset, i, PageId{next_++}});
-    }
-    if (!by_position_) launch.grants = grants;
-    launch.compressions = {};
-    StepValues values;
-    engine_->step(launch, offset, &values);
-    return engine_->logits();
-  }
-  void told(const Command& command) { engine_->told(command); }
-
- private:
-  const std::unique_ptr<cuda::CudaEngine> engine_;
-  const uint32_t page_tokens_;
-  const bool by_position_;
-  std::map<CallId, uint32_t> pages_;
-  uint32_t next_ = 0;  // pages are used once
-};
-
-// One step after the other on the GPU and on what it is compared with.
-class Both final : public OutcomeSource {
- public:
-  struct Parts {
-    cuda::CudaEngine* gpu = nullptr;
-    cpu::CpuEngine* cpu = nullptr;  // may be null
-    DenseTwin* dense = nullptr;     // likewise
-  };
-  explicit Both(const Parts& parts) : parts_(parts) {}
-
-  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
-    parts_.gpu->step(launch, offset, values);
-    compressions += launch.compressions.size();
-    const std::vector<float> logits = parts_.gpu->logits();
-    if (parts_.dense != nullptr) {
-      ++steps;
-      unequal += parts_.dense->step(launch, offset) != logits;
-    }
-    if (parts_.cpu == nullptr) return;
-    StepValues same;
-    parts_.cpu->step(launch, offset, &same);
-    CHECK(same.kept_counts == values->kept_counts);
-    CHECK(same.kept_live == values->kept_live);
-    const std::vector<float> expected(parts_.cpu->logits().begin(), parts_.cpu->logits().end());
-    if (!logits.empty()) worst = std::max(worst, relative_error(logits, expected));
-  }
-  void told(const Command& command) override {
-    const auto* drop = std::get_if<DropCallState>(&command);
-    preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
-    parts_.gpu->told(command);
-    if (parts_.cpu != nullptr) parts_.cpu->told(command);
-    if (parts_.dense != nullptr) parts_.dense->told(command);
-  }
-
-  double worst = 0;
-  uint64_t preemptions = 0, steps = 0, unequal = 0, compressions = 0;
-
- private:
-  const Parts parts_;
-};
-
-// Heads of 64 and 128, GQA, two KV heads and one.
-std::vector<LlmSpec> models() { return {cuda_models()[4], cuda_models()[6]}; }
-
-CoreConfig cuda_config(const Method& method, const LlmSpec& llm) {
-  CoreConfig config = config_of(method, llm);
-  if (config.page_tokens != 1) config.page_tokens = config.unit_tokens = 16;
-  BudgetSpec& budget = config.policies.budget_spec;
-  budget.sinks = 4, budget.window = 8, budget.cells = 40, budget.interval = 3, budget.chunk_tokens = 32;
-  config.step_tokens_max = 96;
-  return config;
-}
-
-struct Wanted {
-  LlmSpec llm;
-  CoreConfig config;
-  uint64_t seed = 1;
-  bool dense = false;    // beside the identity of every axis
-  bool compare = false;  // beside the CPU engine, which keeps what the GPU kept
-  uint32_t cancels = 0;
-};
-
-using Kept = std::map<std::pair<CallId, uint32_t>, std::vector<uint32_t>>;
-
-Both run_both(const Wanted& what) {
-  const auto wrong = validate_core_config(what.config);
-  REQUIRE_MESSAGE(!wrong.has_value(), wrong.value_or(""));
-  const ModelWeights weights = ModelWeights::random(what.llm, what.seed);
-  const std::unique_ptr<cuda::DeviceModel> device = on_device(weights);
-  cpu::IdentityTokens tokens(
-      {.seed = what.seed, .unit_tokens = what.config.unit_tokens, .vocab = what.llm.vocab});
-  cuda::CudaEngineConfig own;
-  own.page_tokens = what.config.page_tokens, own.pages_gpu = what.config.pages_gpu;
-  own.rows_max = what.config.step_tokens_max, own.samples_max = what.config.calls_max;
-  own.poison = true;
-  Kept kept;
-  const kernels::ScoreSpec score = score_of(what.config);
-  cuda::CompressedOptions gpu_options;
-  gpu_options.config = {.core = what.config, .score = score, .seed = 9};
-  gpu_options.kept = [&](CallId call, uint32_t head, std::span<const uint32_t> positions) {
-    kept[{call, head}].assign(positions.begin(), positions.end());
-  };
-  const auto refused = cuda::check_compressed(what.config, score, what.llm);
-  REQUIRE_MESSAGE(!refused.has_value(), refused.value_or(""));
-  auto cache =
-      cuda::make_compressed(gpu_options, {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, &weights);
-  REQUIRE(cache);
-  auto gpu = cuda::CudaEngine::make(own, device.get(), &tokens, std::move(*cache));
-  REQUIRE_MESSAGE(gpu.has_value(), (gpu ? std::string() : gpu.error().text()));
-  std::unique_ptr<cpu::CpuEngine> cpu;
-  if (what.compare) {
-    cpu::CompressedConfig config{.core = what.config, .score = score, .seed = 9};
-    config.impose = [&](CallId call, uint32_t head) -> std::span<const uint32_t> {
-      return kept.at({call, head});
-    };
-    auto made = cpu::CompressedCache::make(config, {own.page_tokens, own.pages_gpu, 0, true}, &weights);
-    REQUIRE(made);
-    cpu = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
-  }
-  std::unique_ptr<DenseTwin> dense;
-  if (what.dense) {
-    auto twin = cuda::CudaEngine::make(own, device.get(), &tokens);
-    REQUIRE(twin);
-    dense = std::make_unique<DenseTwin>(std::move(*twin), own.page_tokens, what.config.prefix_cache);
-  }
-  Both both({gpu->get(), cpu.get(), dense.get()});
-  RunOptions options;
-  options.check_invariants = true;
-  options.engines = {what.config};
-  ScriptClient client({.seed = what.seed,
-                       .sessions = 3,
-                       .calls_per_session = 2,
-                       .unit_tokens = what.config.unit_tokens,
-                       .prompt_tokens_max = 150,
-                       .output_tokens_max = 30,
-                       .cancels_per_100 = what.cancels});
-  cpu::CpuBackend world({{what.config.steps_in_flight_max}}, &both, drawn_times(what.seed));
-  const RunEnd end = run(options, tokens.watch(&client), &world, {});
-  CHECK(end.idle);
-  CHECK(client.content());
-  return both;
-}
 
 const std::vector<Method>& methods() {
   static const std::vector<Method> all = {
@@ -213,10 +50,6 @@ const std::vector<Method>& methods() {
   return all;
 }
 
-std::string name_of(const Method& method) {
-  return std::string(method.scorer) + " " + method.budget + " " + method.layout;
-}
-
 }  // namespace
 
 TEST_CASE("G-2 cuda compress: with room for everything, every method is dense attention, to the bit") {
@@ -225,10 +58,7 @@ TEST_CASE("G-2 cuda compress: with room for everything, every method is dense at
       const std::string name = name_of(method);
       CAPTURE(name);
       Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
-      BudgetSpec& budget = what.config.policies.budget_spec;
-      budget.cells = 8192, budget.ratio = kWhole, budget.kept_min = 512;
-      budget.mu.assign(budget.mu.size(), kWhole);
-      budget.keeps_all.assign(budget.keeps_all.size(), true);
+      give_room(&what.config.policies.budget_spec);
       const Both result = run_both(what);
       CHECK(result.steps > 5);
       CHECK(result.unequal == 0);

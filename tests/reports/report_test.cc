@@ -130,6 +130,31 @@ TEST_CASE("report: right answers beside bytes, and which policy sets no other be
   CHECK(text.find("none") == std::string::npos);
 }
 
+TEST_CASE(
+    "report: throughput that was simulated is a column, and counts for the front instead of bytes read") {
+  Report report = report_of("s");
+  const auto row = [](const char* policy, double accuracy, double kept, nlohmann::json speed) {
+    return nlohmann::json{{"policy", policy},
+                          {"budget", 64},
+                          {"task", "a"},
+                          {"accuracy", accuracy},
+                          {"kv_bytes_mean", kept},
+                          {"kv_read_bytes_mean", 1e6},
+                          {"simulated_tokens_per_s", std::move(speed)}};
+  };
+  const nlohmann::json rows = {row("wide", 1.0, 4e6, 1000), row("fast", 0.9, 4e6, 2000),
+                               row("slow", 0.9, 4e6, 1500), row("unknown", 1.0, 1e6, nullptr),
+                               row("an_oracle", 1.0, 1e6, 9000)};
+  report.qualities.push_back({"q", rows.dump()});
+  const std::string text = report_markdown(report);
+  CHECK(text.find("| KV read a token, MB | tokens/s, simulated | front |") != std::string::npos);
+  CHECK(text.find("| wide | 64 | 100.0 % | 4.000 | 1.000 | 1000 | * |") != std::string::npos);
+  CHECK(text.find("| fast | 64 | 90.0 % | 4.000 | 1.000 | 2000 | * |") != std::string::npos);
+  CHECK(text.find("| slow | 64 | 90.0 % | 4.000 | 1.000 | 1500 |  |") != std::string::npos);
+  CHECK(text.find("| unknown | 64 | 100.0 % | 1.000 | 1.000 | - | - |") != std::string::npos);
+  CHECK(text.find("| an_oracle | 64 | 100.0 % | 1.000 | 1.000 | 9000 | - |") != std::string::npos);
+}
+
 TEST_CASE("report: thinned calls are even, and at most so many") {
   CallsTable calls;
   calls.sessions = {"a"};

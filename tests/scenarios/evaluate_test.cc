@@ -48,6 +48,14 @@ TEST_CASE("budget_sets: cells, the ratio that gives as many, or what is read") {
            64, 400) == Words{"policies.retrieval_options.budget_tokens=64"});
 }
 
+QualityRow answered(const std::string& policy, const std::string& task, uint64_t questions, uint64_t right) {
+  QualityRow row;
+  row.policy = policy, row.task = task;
+  row.answers.questions = row.answers.answered = questions, row.answers.right = right;
+  row.model = "tasks", row.asked = "tokens=384 per_session=4 seed=1";
+  return row;
+}
+
 TEST_CASE("a row survives its file; what is no row is none") {
   QualityRow row;
   row.policy = "snapkv", row.task = "needle", row.budget = 64;
@@ -71,6 +79,26 @@ TEST_CASE("a row survives its file; what is no row is none") {
     CHECK_FALSE(row_from_json(wrong));
 }
 
+TEST_CASE("a row survives the table of all rows, which may be collected again") {
+  QualityRow full = answered("full", "needle", 500, 499), snap = answered("snapkv", "needle", 500, 400);
+  snap.budget = 64, snap.simulated_tokens_per_s = 1234.5, snap.simulated_load = "h200";
+  QualityRow refusal = answered("h2o", "needle", 0, 0);
+  refusal.refused = "window 8, \"more\" than 4";
+  const testing::Folder folder;
+  folder.write("quality.csv", quality_text({full, snap, refusal}, OutputFormat::kCsv));
+  std::vector<QualityRow> rows;
+  REQUIRE(collect({folder.path() + "/quality.csv"}, &rows));
+  REQUIRE(rows.size() == 3);
+  CHECK(row_json(rows[0]) == row_json(full));
+  CHECK(row_json(rows[1]) == row_json(snap));
+  CHECK(rows[1].simulated_tokens_per_s == 1234.5);
+  CHECK(row_json(rows[2]) == row_json(refusal));
+  folder.write("bad.csv", "policy,budget\nfull,many\n");
+  const Result<void> bad = collect({folder.path() + "/bad.csv"}, &rows);
+  REQUIRE_FALSE(bad);
+  CHECK(bad.error().text().find("bad.csv:2") != std::string::npos);
+}
+
 TEST_CASE("quality_text: loss above full, intervals, and a refusal in words") {
   QualityRow full, snap, not_run;
   full.policy = "full", full.task = snap.task = not_run.task = "needle";
@@ -88,14 +116,6 @@ TEST_CASE("quality_text: loss above full, intervals, and a refusal in words") {
   CHECK(table.find("50.0 [23.7 76.3]") != std::string::npos);
   CHECK(table.find("h2o: window 8, more than 4") != std::string::npos);
   CHECK(quality_text({}, OutputFormat::kJson) == "[]\n");
-}
-
-QualityRow answered(const std::string& policy, const std::string& task, uint64_t questions, uint64_t right) {
-  QualityRow row;
-  row.policy = policy, row.task = task;
-  row.answers.questions = row.answers.answered = questions, row.answers.right = right;
-  row.model = "tasks", row.asked = "tokens=384 per_session=4 seed=1";
-  return row;
 }
 
 TEST_CASE("collect: all cells once, the one with more questions, and nothing that does not belong") {

@@ -110,6 +110,8 @@ export interface QualityRow {
   kv_bytes_mean: number;
   kv_read_bytes_mean?: number;
   kv_share?: number;
+  simulated_tokens_per_s?: number | null;
+  simulated_load?: string | null;
 }
 
 export interface Evidence<T> {

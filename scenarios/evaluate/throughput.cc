@@ -1,0 +1,216 @@
+#include "scenarios/evaluate/throughput.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "models/textproto.h"
+#include "scenarios/evaluate/cells.h"
+#include "scenarios/inputs.h"
+#include "scenarios/results.h"
+#include "scenarios/sweep/pool.h"
+#include "traces/formats.h"
+
+namespace kvtwin {
+namespace {
+
+namespace fs = std::filesystem;
+namespace pb = google::protobuf;
+
+// Prompts of a trace, in tokens.
+class Prompts final : public TraceSink {
+ public:
+  Result<void> header(const v1::TraceHeader&) override { return {}; }
+  Result<void> shared_spans(const v1::SharedSpanTable&) override { return {}; }
+  Result<void> session(const v1::Session& session) override {
+    for (const v1::Node& node : session.nodes()) {
+      if (!node.has_llm()) continue;
+      tokens_ += node.llm().prompt_tokens();
+      ++calls_;
+    }
+    return {};
+  }
+  double mean() const { return calls_ > 0 ? static_cast<double>(tokens_) / static_cast<double>(calls_) : 0; }
+
+ private:
+  uint64_t tokens_ = 0, calls_ = 0;
+};
+
+std::string printed(const v1::Scenario& scenario) {
+  pb::TextFormat::Printer printer;
+  printer.SetUseShortRepeatedPrimitives(true);
+  std::string text;
+  printer.PrintToString(scenario, &text);
+  return "# proto-file: traces/proto/scenario.proto\n# proto-message: kvtwin.v1.Scenario\n" + text;
+}
+
+// A load without its policies, which are options of others', and these.
+struct Load {
+  Scenario scenario;
+  v1::Policies options;
+};
+
+Result<Load> read_load(const std::string& path) {
+  const Result<std::string> text = read_text_file(path);
+  if (!text) return tl::unexpected<Mistake>(text.error());
+  v1::Scenario written;
+  if (!pb::TextFormat::ParseFromString(*text, &written))
+    return mistake(path, "is no scenario", "scenarios/quality/load has one");
+  Load out;
+  out.options = written.policies();
+  written.clear_policies();
+  tl::expected<Scenario, Mistakes> scenario = parse_scenario(printed(written), path, {});
+  if (!scenario) return tl::unexpected<Mistake>(joined(scenario.error()));
+  out.scenario = std::move(*scenario);
+  return out;
+}
+
+// With all paths absolute.
+v1::Scenario resolved(const Scenario& scenario) {
+  v1::Scenario out;
+  pb::TextFormat::ParseFromString(resolved_textproto(scenario), &out);
+  return out;
+}
+
+// What the load says of policies, for sets to which it matters.
+void take_from_load(const v1::Policies& written, v1::Policies* policies) {
+  if (policies->retrieval() != "all")
+    policies->mutable_retrieval_options()->MergeFrom(written.retrieval_options());
+  if (policies->budget() == "reserved" && written.budget_options().mean_size() > 0) {
+    v1::BudgetOptions& shares = *policies->mutable_budget_options();
+    shares.clear_profile();
+    *shares.mutable_mean() = written.budget_options().mean();
+    *shares.mutable_deviation() = written.budget_options().deviation();
+  }
+}
+
+// Tokens of the sessions that a row was asked: "tokens=384 per_session=6 seed=1".
+uint32_t session_tokens(const QualityRow& row) {
+  unsigned tokens = 0;
+  return std::sscanf(row.asked.c_str(), "tokens=%u", &tokens) == 1 ? tokens : 0;
+}
+
+std::string file_of(const EvaluateRequest& request, const std::string& policy) {
+  for (const std::string& path : request.scenarios) {
+    if (fs::path(path).stem() == policy) return path;
+  }
+  std::error_code ignored;
+  const fs::path path = fs::path(request.sets_in) / (policy + ".textproto");
+  return !request.sets_in.empty() && fs::is_regular_file(path, ignored) ? path.string() : "";
+}
+
+// A simulation that rows wait for.
+struct Waiting {
+  std::string folder, scenario, why;  // why: there is none
+};
+
+using SetAndShare = std::pair<std::string, double>;
+
+Result<Waiting> prepare(const EvaluateRequest& request, const std::string& set, double share,
+                        PathDigests* digests) {
+  const Result<std::string> text = load_scenario_text(request.load, set, request.sets, share);
+  if (!text) return Waiting{"", "", text.error().text()};
+  const tl::expected<Scenario, Mistakes> scenario = parse_scenario(*text, request.load, {});
+  if (!scenario) return Waiting{"", "", joined(scenario.error()).text()};
+  const Result<uint64_t> inputs = inputs_fingerprint(*scenario, digests);
+  if (!inputs) return tl::unexpected<Mistake>(inputs.error());
+  const fs::path folder = fs::path(request.out) / "throughput" / fmt::format("{:016x}", *inputs);
+  const Result<void> ok = write_files(folder.string(), {{"scenario.textproto", *text}});
+  if (!ok) return tl::unexpected<Mistake>(ok.error());
+  return Waiting{folder.string(), (folder / "scenario.textproto").string(), ""};
+}
+
+Result<void> run_all(const std::vector<Waiting>& all, const std::string& program, uint32_t processes) {
+  std::map<std::string, std::string> todo;  // by folder: sets that take the same time share one
+  for (const Waiting& one : all) {
+    if (one.why.empty() && !read_result(one.folder)) todo[one.folder] = one.scenario;
+  }
+  std::vector<Job> jobs;
+  for (const auto& [folder, scenario] : todo)
+    jobs.push_back({{"run", scenario, "--quiet", "--out=" + folder}, folder + "/log.txt"});
+  return run_jobs(program, jobs, {processes}, [](const JobEnd&) { return true; });
+}
+
+}  // namespace
+
+Result<std::string> load_scenario_text(const std::string& load, const std::string& set,
+                                       const std::vector<std::string>& sets, double share) {
+  const Result<Load> base = read_load(load);
+  if (!base) return tl::unexpected<Mistake>(base.error());
+  std::vector<std::string> all = {"trace.path=" + resolved(base->scenario).trace().path()};  // it has none
+  for (const std::string& one : sets) {
+    if (one.rfind("policies.", 0) == 0) all.push_back(one);
+  }
+  const tl::expected<Scenario, Mistakes> asked = load_scenario(set, all);
+  if (!asked) return tl::unexpected<Mistake>(joined(asked.error()));
+  const v1::Scenario own = resolved(*asked);
+  if (own.policies().precision() == "triaxial")
+    return mistake(asked->where("policies.precision"),
+                   "has bits by a token's tag, and the load's tokens have none",
+                   "int4, or a load of sessions");
+  v1::Scenario out = resolved(base->scenario);
+  *out.mutable_policies() = own.policies();
+  take_from_load(base->options, out.mutable_policies());
+  out.set_name(fs::path(set).stem().string() + "_on_" + fs::path(load).stem().string());
+  out.set_description(own.description());
+  out.mutable_limits()->set_prefix_cache(own.limits().prefix_cache());
+  if (own.memory().host_bytes() == 0) out.mutable_memory()->set_host_bytes(0);
+  out.clear_cpu();  // nothing is computed
+  if (share <= 0) return printed(out);
+  Prompts prompts;
+  if (const Result<void> ok = import_trace(
+          out.trace().format(), base->scenario.file(base->scenario.values.trace().path()), {}, &prompts);
+      !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  // What is read is whole pages.
+  const uint32_t unit = out.policies().retrieval() == "all" ? 1 : std::max(1U, out.memory().page_tokens());
+  const auto cells = unit * static_cast<uint32_t>(std::lround(share * prompts.mean() / unit));
+  const tl::expected<Scenario, Mistakes> whole = parse_scenario(printed(out), load, {});
+  if (!whole) return tl::unexpected<Mistake>(joined(whole.error()));
+  const tl::expected<Scenario, Mistakes> cut =
+      parse_scenario(printed(out), load, budget_sets(*whole, cells, prompts.mean()));
+  if (!cut) return tl::unexpected<Mistake>(joined(cut.error()));
+  return resolved_textproto(*cut);
+}
+
+Result<void> add_throughput(const EvaluateRequest& request, const std::string& program, uint32_t processes,
+                            std::vector<QualityRow>* rows,
+                            const std::function<void(const std::string&)>& told) {
+  if (const Result<Load> load = read_load(request.load); !load) return tl::unexpected<Mistake>(load.error());
+  PathDigests digests;
+  std::map<SetAndShare, Waiting> known;
+  std::vector<Waiting> all;
+  for (const QualityRow& row : *rows) {
+    const std::string file = file_of(request, row.policy);
+    const uint32_t tokens = session_tokens(row);
+    if (file.empty() || tokens == 0 || !row.refused.empty()) continue;
+    const SetAndShare key{file, static_cast<double>(row.budget) / tokens};
+    if (known.contains(key)) continue;
+    const Result<Waiting> one = prepare(request, key.first, key.second, &digests);
+    if (!one) return tl::unexpected<Mistake>(one.error());
+    if (!one->why.empty()) told(fmt::format("{}: {}\n", row.policy, one->why));
+    all.push_back(known[key] = *one);
+  }
+  if (Result<void> ok = run_all(all, program, processes); !ok) return ok;
+  for (QualityRow& row : *rows) {
+    const uint32_t tokens = session_tokens(row);
+    if (tokens == 0) continue;
+    const auto found = known.find({file_of(request, row.policy), static_cast<double>(row.budget) / tokens});
+    if (found == known.end()) continue;
+    const Result<v1::RunResult> run = read_result(found->second.folder);
+    row.simulated_tokens_per_s = run ? run->rates().output_tokens_per_s() : 0;
+    row.simulated_load = run ? fs::path(request.load).stem().string() : "";
+    if (!run && found->second.why.empty())
+      told(fmt::format("{} {}: was not simulated, see {}/log.txt\n", row.policy, row.budget,
+                       found->second.folder));
+  }
+  return {};
+}
+
+}  // namespace kvtwin
