@@ -57,14 +57,16 @@ struct Part {
     low = narrow(a), high = narrow(b);
   }
 
+  // kStream: more is written than L2 holds, and nobody will find it there.
+  template <bool kStream>
   __device__ void store(const RopeAppendArgs& args) const {
     if (head < args.query_heads) {
-      return put(args.q + size_t{row} * args.q_stride + head * kDim + 8 * lane, kDim / 2);
+      return put<kStream>(args.q + size_t{row} * args.q_stride + head * kDim + 8 * lane, kDim / 2);
     }
     const bool key = head < args.query_heads + args.kv_heads;
     const uint32_t kv_head = head - args.query_heads - (key ? 0 : args.kv_heads);
     if (key && args.k != nullptr) {
-      put(args.k + size_t{row} * args.k_stride + kv_head * kDim + 8 * lane, kDim / 2);
+      put<kStream>(args.k + size_t{row} * args.k_stride + kv_head * kDim + 8 * lane, kDim / 2);
     }
     if (args.pool == nullptr) return;
     const bool shared = args.slots_per_row == 1;
@@ -73,11 +75,20 @@ struct Part {
     const KvBlockShape block{args.page_tokens, kDim};
     __nv_bfloat16* const to = args.pool + (size_t{slot.block} + (shared ? kv_head : 0)) * block.numbers() +
                               (key ? 0 : size_t{args.page_tokens} * kDim);
-    *reinterpret_cast<uint4*>(to + block.at(slot.slot, 8 * lane)) = low;
-    *reinterpret_cast<uint4*>(to + block.at(slot.slot, 8 * lane + kDim / 2)) = high;
+    write<kStream>(to + block.at(slot.slot, 8 * lane), low);
+    write<kStream>(to + block.at(slot.slot, 8 * lane + kDim / 2), high);
   }
+  template <bool kStream>
   __device__ void put(__nv_bfloat16* to, uint32_t half) const {
-    *reinterpret_cast<uint4*>(to) = low, *reinterpret_cast<uint4*>(to + half) = high;
+    write<kStream>(to, low), write<kStream>(to + half, high);
+  }
+  template <bool kStream>
+  __device__ static void write(__nv_bfloat16* to, const uint4& chunk) {
+    if constexpr (kStream) {
+      __stcs(reinterpret_cast<uint4*>(to), chunk);
+    } else {
+      *reinterpret_cast<uint4*>(to) = chunk;
+    }
   }
 };
 
@@ -112,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, kCtas)
 #pragma unroll
     for (uint32_t i = 0; i < kRows; ++i) {
       parts[i].template turn<kNorm>(args, turns + i * kHalf);
-      if (item < items && first + i < args.rows) parts[i].store(args);
+      if (item < items && first + i < args.rows) parts[i].template store<(kRows > 1)>(args);
     }
   }
 }
