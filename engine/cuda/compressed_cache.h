@@ -39,6 +39,8 @@ class CompressedCache final : public KvCache {
   void plan(const DeviceRows&, const StepStream&) override {}
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  // Steps of decodes alone that compress nothing and keep no queries, all of whose cells stand in tables.
+  bool repeats(StepForm* form) const override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
            const StepStream& on, StepValues* values) override;
   void told(const Command& command) override;

@@ -145,21 +145,37 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   dense_.clear();
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
+  const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
+  decodes_ =
+      std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
+  send_lists(on.stream);
+  for (const Lane lane : {Lane::kCompute, Lane::kRecall}) order_->dawdle(lane);
 }
 
 void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
-  order_->compute_on(on.stream);
-  uint32_t most = 0;
-  for (const ChoiceRow& row : choice_rows_) most = std::max(most, row.candidates);
-  choices_.reserve_states(states_);
-  choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
-  deal_recalls();
-  upload_.clear();
-  pack(kept_, &upload_, &at_);
-  upload_.send(on.stream);
   attention_.plan(rows, pages_.layer(0), on.stream);
   if (spec_.layers_dense == 0) return;
   dense_.plan(resident() ? resident_.layer(0) : pages_.layer(0), on.stream);
+}
+
+// Offsets of lists follow from how long those before them are, and the last ones nobody reads in a replay.
+bool RetrievedCache::repeats(StepForm* form) const {
+  if (decodes_ == 0 || form->rows.chunks_count > 0 || form->rows.other_rows > 0) return false;
+  form->add(upload_.base());
+  form->add(choices_.place());
+  for (const size_t count : {choice_rows_.size(), kept_.size(), imposed_.size()}) form->add(uint64_t{count});
+  form->add(uint64_t{at_.summaries.count});
+  return spec_.layers_dense == 0 || dense_.repeats(form);
+}
+
+std::vector<cudaStream_t> RetrievedCache::streams() const {
+  return arena_ && spec_.speculation ? std::vector{order_->stream(Lane::kRecall)}
+                                     : std::vector<cudaStream_t>();
+}
+
+void RetrievedCache::launched() {
+  for (uint32_t layer = spec_.layers_dense; arena_ && !sealed_.empty() && layer < llm_.layers; ++layer)
+    offload(layer);
 }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,
