@@ -54,7 +54,7 @@ Result<void> CompressedCache::allocate() {
   if (!cells) return tl::unexpected<Mistake>(cells.error());
   cells_ = std::move(*cells);
   Result<RowAttention> attention = RowAttention::make(
-      &llm_, {memory_.page_tokens, cells_.columns(), cells_.pages(), memory_.rows_max, true});
+      &llm_, {memory_.page_tokens, cells_.columns(), cells_.pages(), memory_.rows_max, true, llm_.layers});
   if (!attention) return tl::unexpected<Mistake>(attention.error());
   attention_ = std::move(*attention);
   weights_ = options_.config.weights.has_value()
@@ -166,8 +166,15 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
   }
 }
 
-void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                             const StepStream& on) {
+// Decodes of all layers at once, where these have equally many and nothing else.
+void CompressedCache::plan(const DeviceRows& rows, const StepStream& on) {
+  const size_t each = layers_[0].decodes.count;
+  planned_ = each > 0 && chunks_.empty() && decodes_.size() == each * llm_.layers;
+  for (uint32_t l = 0; l < llm_.layers; ++l) planned_ = planned_ && layers_[l].decodes.first == l * each;
+  if (planned_) attention_.plan_layers(rows_of(0, rows), cells_.pool(), on.stream);
+}
+
+DeviceRows CompressedCache::rows_of(uint32_t layer, const DeviceRows& rows) const {
   const LayerLists& lists = layers_[layer];
   DeviceRows mine = rows;
   mine.pages = lists_.at(at_.tables);
@@ -175,6 +182,13 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   mine.decodes = lists_.at(at_.decodes) + lists.decodes.first, mine.decodes_count = lists.decodes.count;
   mine.chunks = lists_.at(at_.chunks) + lists.chunks.first, mine.chunks_count = lists.chunks.count;
   mine.others = lists_.at(at_.others) + lists.others.first, mine.other_rows = lists.others.count;
+  return mine;
+}
+
+void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                             const StepStream& on) {
+  const LayerLists& lists = layers_[layer];
+  const DeviceRows mine = rows_of(layer, rows);
   const auto move = [&](const ListAt<CompactHead>& list, const Part& part) {
     if (part.count == 0) return;
     on.timer->begin(Operation::kMove, layer);
@@ -184,8 +198,10 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
     must(compact_cells(args, on.stream), "compact_cells", 0,
          [&] { return fmt::format("{} heads", part.count); });
   };
-  on.timer->begin(Operation::kPlan, layer);
-  attention_.plan(mine, cells_.pool(), on.stream);
+  if (!planned_) {
+    on.timer->begin(Operation::kPlan, layer);
+    attention_.plan(mine, cells_.pool(), on.stream);
+  }
   move(at_.copies, lists.copies);
   on.timer->begin(Operation::kAppend, layer);
   attention_.append(tensors, mine, cells_.pool(), on.stream);

@@ -63,7 +63,8 @@ void CompressedCache::send_lists(const StepStream& on) {
 bool CompressedCache::repeats(StepForm* form) const {
   if (work_.empty() || probing_.has_value()) return false;
   for (const Work& work : work_) {
-    if (work.compression != nullptr || work.rows.tokens != 1 || scores_->rows_kept(work.rows) > 0) return false;
+    if (work.compression != nullptr || work.rows.tokens != 1 || scores_->rows_kept(work.rows) > 0)
+      return false;
   }
   if (decodes_.size() != size_t{rows_} * llm_.kv_heads * llm_.layers) return false;
   if (!chunks_.empty() || !others_.empty() || !runs_.empty() || !copies_.empty() || !holds_.empty() ||

@@ -63,8 +63,7 @@ void OrderedStreams::wait(Lane lane, Edge edge, uint32_t layer) {
   must(cudaStreamWaitEvent(stream(lane), events_[number(edge, layer)],
                            captured() ? cudaEventWaitExternal : cudaEventWaitDefault),
        "cudaStreamWaitEvent", 0, no_shape);
-  if (watched() && edge != tests_.left_out)
-    watch()->waited(static_cast<uint32_t>(lane), number(edge, layer));
+  if (watched() && edge != tests_.left_out) watch()->waited(static_cast<uint32_t>(lane), number(edge, layer));
 }
 
 void OrderedStreams::hold(cudaStream_t other, Edge edge, uint32_t layer) {

@@ -57,9 +57,7 @@ class OrderedStreams {
  private:
   OrderedStreams(uint32_t layers, const OrderTests& tests) : layers_(layers), tests_(tests) {}
   // Who is told: not of what is captured to be replayed, because it does not run yet.
-  HappensBefore* watch() const {
-    return capturing_ == StepLanes::Capture::kGraph ? nullptr : tests_.watch;
-  }
+  HappensBefore* watch() const { return capturing_ == StepLanes::Capture::kGraph ? nullptr : tests_.watch; }
   uint32_t number(Edge edge, uint32_t layer) const { return static_cast<uint32_t>(edge) * layers_ + layer; }
 
   const uint32_t layers_;

@@ -146,8 +146,7 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
   const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
-  decodes_ =
-      std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
+  decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
   send_lists(on.stream);
   for (const Lane lane : {Lane::kCompute, Lane::kRecall}) order_->dawdle(lane);
 }

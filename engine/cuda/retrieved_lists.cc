@@ -172,8 +172,8 @@ void RetrievedCache::send_lists(cudaStream_t stream) {
   if (spec_.layers_dense > 0) dense_.send(stream);
 }
 
-// In steps of decodes alone, first what is as long in every step of so many rows (what a kernel writes nothing
-// for makes up for pages that no row fills), then what is not.
+// In steps of decodes alone, first what is as long in every step of so many rows (what a kernel writes
+// nothing for makes up for pages that no row fills), then what is not.
 void RetrievedCache::pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const {
   std::vector<SummaryPage> summaries;
   std::vector<uint32_t> staged;

@@ -33,14 +33,13 @@ void StepRows::clear() {
 }
 
 void StepForm::add(const DeviceRows& of) {
-  for (const void* const list :
-       {static_cast<const void*>(of.tokens), static_cast<const void*>(of.positions),
-        static_cast<const void*>(of.slots), static_cast<const void*>(of.sampling),
-        static_cast<const void*>(of.decodes), static_cast<const void*>(of.chunks),
-        static_cast<const void*>(of.others), static_cast<const void*>(of.pages)})
+  for (const void* const list : {static_cast<const void*>(of.tokens), static_cast<const void*>(of.positions),
+                                 static_cast<const void*>(of.slots), static_cast<const void*>(of.sampling),
+                                 static_cast<const void*>(of.decodes), static_cast<const void*>(of.chunks),
+                                 static_cast<const void*>(of.others), static_cast<const void*>(of.pages)})
     add(list);
-  for (const uint32_t count : {of.rows, of.padded_rows, of.samples, of.decodes_count, of.chunks_count,
-                               of.other_rows})
+  for (const uint32_t count :
+       {of.rows, of.padded_rows, of.samples, of.decodes_count, of.chunks_count, of.other_rows})
     add(uint64_t{count});
 }
 

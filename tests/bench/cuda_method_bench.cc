@@ -81,8 +81,8 @@ class MethodServer {
     const cuda::KvMemory memory{kPage, config_.pages_gpu, config_.pages_host, config_.rows_max};
     if (shape_.method != RetrievalMethod::kAll) {
       RetrievalSpec spec = retrieval_defaults(shape_.method);
-      return must_be(
-          cuda::make_retrieved({.method = shape_.method, .spec = spec, .prefix_cache = true}, memory, model.llm));
+      return must_be(cuda::make_retrieved({.method = shape_.method, .spec = spec, .prefix_cache = true},
+                                          memory, model.llm));
     }
     CoreConfig core;
     core.page_tokens = kPage, core.pages_gpu = config_.pages_gpu, core.calls_max = shape_.calls + 1;
@@ -102,7 +102,8 @@ class MethodServer {
   uint32_t own_homes() const { return each_ - shape_.context / kPage; }
   PageId home(uint32_t call, uint32_t number) const {
     const uint32_t shared = shape_.context / kPage;
-    const uint32_t at = call == shape_.calls || number < shared ? number : each_ + call * own_homes() + number - shared;
+    const uint32_t at =
+        call == shape_.calls || number < shared ? number : each_ + call * own_homes() + number - shared;
     return PageId{config_.pages_gpu + at};
   }
   void grant(uint32_t call, uint32_t number, uint32_t entry, std::vector<PageGrant>* grants) const {
@@ -126,8 +127,8 @@ class MethodServer {
       const uint32_t count = std::min(kChunk, tokens - at);
       std::vector<PageGrant> grants;
       for (uint32_t p = at / kPage; p < div_ceil(at + count, kPage); ++p) grant(call, p, 0, &grants);
-      run({{CallId{1 + call}, EntryKind::kChunk, at == 0, samples && at + count == tokens, count, at}}, grants,
-          {});
+      run({{CallId{1 + call}, EntryKind::kChunk, at == 0, samples && at + count == tokens, count, at}},
+          grants, {});
     }
   }
   void begin_alone() {
@@ -145,7 +146,8 @@ class MethodServer {
       for (uint32_t p = 0; p < pages; ++p) {
         from.push_back(arena() ? home(model, p) : page(model, p)), to.push_back(page(i, p));
       }
-      engine_->told(StartTransfer{.source_tier = arena() ? Tier::kHost : Tier::kGpu, .source = from, .target = to});
+      engine_->told(
+          StartTransfer{.source_tier = arena() ? Tier::kHost : Tier::kGpu, .source = from, .target = to});
       if (arena()) adopted[i] = from;
       adopted[i].insert(adopted[i].end(), to.begin(), to.end());
       entries.push_back({CallId{1 + i}, EntryKind::kChunk, true, true, kTail, shape_.context});
@@ -201,8 +203,11 @@ void method_step(benchmark::State& state, const char* name, Shape shape) {
   }
 }
 
-#define KVT_METHOD(name, ...) \
-  BENCHMARK_CAPTURE(method_step, name, __VA_ARGS__)->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond)
+#define KVT_METHOD(name, ...)                       \
+  BENCHMARK_CAPTURE(method_step, name, __VA_ARGS__) \
+      ->UseManualTime()                             \
+      ->Iterations(1)                               \
+      ->Unit(benchmark::kMicrosecond)
 KVT_METHOD(8B_quest_32x8k, "llama-3.1-8b", Shape{RetrievalMethod::kQuest});
 KVT_METHOD(8B_freekv_32x8k, "llama-3.1-8b", Shape{RetrievalMethod::kFreekv});
 KVT_METHOD(8B_freekv_1x8k, "llama-3.1-8b", Shape{RetrievalMethod::kFreekv, 1});

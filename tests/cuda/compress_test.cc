@@ -54,8 +54,8 @@ class Both final : public OutcomeSource {
  public:
   struct Parts {
     cuda::CudaEngine* gpu = nullptr;
-    cpu::CpuEngine* cpu = nullptr;  // may be null
-    DenseTwin* dense = nullptr;     // likewise
+    cpu::CpuEngine* cpu = nullptr;         // may be null
+    DenseTwin* dense = nullptr;            // likewise
     cuda::CudaEngine* launched = nullptr;  // likewise: the first one, but for its graphs
   };
   explicit Both(const Parts& parts) : parts_(parts) {}
@@ -113,9 +113,9 @@ struct Wanted {
   LlmSpec llm;
   CoreConfig config;
   uint64_t seed = 1;
-  bool dense = false;    // beside the identity of every axis
-  bool compare = false;  // beside the CPU engine, which keeps what the GPU kept
-  bool launched = false; // beside an engine without graphs
+  bool dense = false;     // beside the identity of every axis
+  bool compare = false;   // beside the CPU engine, which keeps what the GPU kept
+  bool launched = false;  // beside an engine without graphs
   uint32_t cancels = 0;
 };
 
@@ -291,7 +291,8 @@ TEST_CASE("cuda compress: steps replayed as graphs are those started one by one,
     }
     // Not of methods that look at every row, or compress at every third one; nor where cells have no table.
     MESSAGE(name << ": " << replays << " steps were replays");
-    if (method.scorer == std::string("snapkv") && method.layout == std::string("compact")) CHECK(replays > 20);
+    if (method.scorer == std::string("snapkv") && method.layout == std::string("compact"))
+      CHECK(replays > 20);
     if (method.scorer == std::string("fastkvzip")) CHECK(replays > 20);
     if (method.scorer == std::string("h2o")) CHECK(replays == 0);
   }

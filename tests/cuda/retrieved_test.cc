@@ -55,7 +55,8 @@ TEST_CASE("cuda: retrieval replayed as graphs is retrieval started one by one, t
       // With room for few graphs they come and go, while recalls of theirs may still run.
       for (const uint32_t graphs : {3u, 64u}) {
         CAPTURE(graphs);
-        const CudaOutcome replayed = run_on_cuda(setting, *d.model, d.llm, {.delays = row.delays}, {}, graphs);
+        const CudaOutcome replayed =
+            run_on_cuda(setting, *d.model, d.llm, {.delays = row.delays}, {}, graphs);
         CHECK(replayed.logits == launched.logits);
         CHECK(replayed.digest == launched.digest);
         CHECK(replayed.recalled.blocking == launched.recalled.blocking);
