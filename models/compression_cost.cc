@@ -32,8 +32,7 @@ double pairs(const ChunkShape& chunk) {
 
 CompressionCost::CompressionCost(const LlmSpec& llm, const DeviceSpec& device, const CompressionWork& work,
                                  std::unique_ptr<CostModel> model)
-    : work_(work), model_(std::move(model)), layers_(llm.layers), kv_heads_(work.kv_heads) {
-  KVT_CHECK(model_ != nullptr);
+    : CostOnTop(std::move(model)), work_(work), layers_(llm.layers), kv_heads_(work.kv_heads) {
   KVT_CHECK(work.after_layers || (work.probe_rows == 0 && work.repeat_rows == 0));
   constexpr double per_ns = 1e-9;
   bytes_per_ns_ = device.hbm_bytes_per_s.value * per_ns * device.read_fraction.value;
@@ -72,7 +71,7 @@ void CompressionCost::add_probes(const StepShape& shape, Parts* out) {
     StepShape probe;
     probe.chunks = {&chunk, 1};
     probe.tokens = probe.tokens_padded = rows;
-    const StepCost cost = model_->step(probe);
+    const StepCost cost = below().step(probe);
     for (size_t i = 0; i < ticks.size(); ++i) ticks[i] += cost.by_evidence[i] * passes;
   };
   for (const CompressionShape& one : shape.compressions) {
@@ -129,7 +128,7 @@ void CompressionCost::add_parts(const StepShape& shape, Parts* out) {
 }
 
 StepCost CompressionCost::step(const StepShape& shape) {
-  StepCost cost = model_->step(shape);
+  StepCost cost = below().step(shape);
   Parts parts;
   add_parts(shape, &parts);
   for (size_t i = 0; i < parts.count; ++i) {
@@ -143,14 +142,14 @@ StepCost CompressionCost::step(const StepShape& shape) {
 }
 
 StepRange CompressionCost::range(const StepShape& shape) {
-  StepRange range = model_->range(shape);
-  const Ticks more = step(shape).device - model_->step(shape).device;
+  StepRange range = below().range(shape);
+  const Ticks more = step(shape).device - below().step(shape).device;
   range.low += more, range.high += more;
   return range;
 }
 
 std::vector<StepPart> CompressionCost::ops(const StepShape& shape) {
-  std::vector<StepPart> all = model_->ops(shape);
+  std::vector<StepPart> all = below().ops(shape);
   if (all.empty()) return all;  // it does not know its parts
   Parts parts;
   add_parts(shape, &parts);

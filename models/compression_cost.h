@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "models/cost_model.h"
+#include "models/cost_on_top.h"
 #include "models/device.h"
 #include "models/llm.h"
 
@@ -76,7 +77,7 @@ struct CompressionWork {
   double bookkeeping_ns = 0;  // per compression, all head groups
 };
 
-class CompressionCost final : public CostModel {
+class CompressionCost final : public CostOnTop {
  public:
   // REQUIRES: check_llm(llm) holds; `model` is not null; rows that only ask make everything wait for the
   // last layer.
@@ -86,9 +87,6 @@ class CompressionCost final : public CostModel {
   StepCost step(const StepShape& shape) override;
   // Captures, scores, selections and moves follow attention, or the last layer (after_layers).
   std::vector<StepPart> ops(const StepShape& shape) override;
-  Ticks looks_back() const override { return model_->looks_back(); }
-  Ticks forgets_after() const override { return model_->forgets_after(); }
-  uint32_t graphs_kept() const override { return model_->graphs_kept(); }
   // The model's, and what is added as it is.
   StepRange range(const StepShape& shape) override;
 
@@ -107,7 +105,6 @@ class CompressionCost final : public CostModel {
   double kept(const CompressionShape& one) const;
 
   const CompressionWork work_;
-  const std::unique_ptr<CostModel> model_;
   uint32_t layers_;
   double kv_heads_;  // on this GPU
   double bytes_per_ns_, move_bytes_per_ns_, flop_per_ns_, vector_flop_per_ns_, small_fixed_ns_;

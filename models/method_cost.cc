@@ -99,14 +99,12 @@ std::string method_name(const std::string& scorer, const std::string& budget, co
 
 MethodCost::MethodCost(const MeasuredMethod& method, uint32_t layers, uint32_t ring_cells, bool retrieves,
                        std::unique_ptr<CostModel> model)
-    : us_(prices_of(method)),
+    : CostOnTop(std::move(model)),
+      us_(prices_of(method)),
       error_(method.error_p90),
       layers_(std::max(1u, layers)),
       ring_cells_(ring_cells),
-      retrieves_(retrieves),
-      model_(std::move(model)) {
-  KVT_CHECK(model_ != nullptr);
-}
+      retrieves_(retrieves) {}
 
 // Where it stands beside attention each layer has as much.
 MethodCost::Added MethodCost::added(const StepShape& shape) const {
@@ -119,7 +117,7 @@ MethodCost::Added MethodCost::added(const StepShape& shape) const {
 }
 
 StepCost MethodCost::step(const StepShape& shape) {
-  StepCost cost = model_->step(shape);
+  StepCost cost = below().step(shape);
   const Added more = added(shape);
   cost.device += more.usual + more.compressing;
   cost.by_evidence[static_cast<size_t>(Evidence::kInterpolated)] += more.usual + more.compressing;
@@ -129,9 +127,9 @@ StepCost MethodCost::step(const StepShape& shape) {
 }
 
 StepRange MethodCost::range(const StepShape& shape) {
-  StepRange range = model_->range(shape);
+  StepRange range = below().range(shape);
   const Added more = added(shape);
-  const auto all = static_cast<double>(model_->step(shape).device + more.usual + more.compressing);
+  const auto all = static_cast<double>(below().step(shape).device + more.usual + more.compressing);
   range.low = std::min(range.low + more.usual + more.compressing,
                        static_cast<Ticks>(all * std::max(0.0, 1 - error_)));
   range.high = std::max(range.high + more.usual + more.compressing, static_cast<Ticks>(all * (1 + error_)));
@@ -139,7 +137,7 @@ StepRange MethodCost::range(const StepShape& shape) {
 }
 
 std::vector<StepPart> MethodCost::ops(const StepShape& shape) {
-  std::vector<StepPart> all = model_->ops(shape);
+  std::vector<StepPart> all = below().ops(shape);
   if (all.empty()) return all;  // it does not know its parts
   const Added more = added(shape);
   if (!retrieves_) {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "models/cost_model.h"
+#include "models/cost_on_top.h"
 #include "models/measured_device.h"
 
 namespace kvtwin {
@@ -36,7 +37,7 @@ enum class MethodTerm : uint8_t {
   kChunkTokens,  // thousands of their tokens
   kHistory,      // millions of (row of a chunk, cell before the chunk)
   kOwn,          // millions of (row of a chunk, row of the same chunk)
-  kWrapped,  // millions of (row of a chunk that runs over a ring's end, cell of the ring): read one by one
+  kWrapped,  // millions of (row of a chunk that runs over a ring's end, cell of the ring): read from lists
   kWrappedHistory,  // millions of (such a row, cell before its chunk)
   kCompression,     // calls that are compressed
   kHeld,            // thousands of cells that they held
@@ -68,7 +69,7 @@ MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells);
 std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
                         const std::string& retrieval);
 
-class MethodCost final : public CostModel {
+class MethodCost final : public CostOnTop {
  public:
   // `layers`: of the model. `retrieves`: what it adds stands beside attention in every layer, else behind the
   // step. REQUIRES: `model` is not null.
@@ -77,9 +78,6 @@ class MethodCost final : public CostModel {
 
   StepCost step(const StepShape& shape) override;
   std::vector<StepPart> ops(const StepShape& shape) override;
-  Ticks looks_back() const override { return model_->looks_back(); }
-  Ticks forgets_after() const override { return model_->forgets_after(); }
-  uint32_t graphs_kept() const override { return model_->graphs_kept(); }
   // The model's, widened by nine tenths of the errors that calibration saw.
   StepRange range(const StepShape& shape) override;
 
@@ -93,7 +91,6 @@ class MethodCost final : public CostModel {
   const double error_;  // relative, of nine of ten steps
   const uint32_t layers_, ring_cells_;
   const bool retrieves_;
-  const std::unique_ptr<CostModel> model_;
 };
 
 }  // namespace kvtwin

@@ -13,10 +13,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/cpu/partial_keys.h"
+#include "engine/cpu/prefix_rows.h"
 #include "engine/cpu/shadow_keys.h"
+#include "engine/policy/commands.h"
 #include "engine/policy/retrieval_spec.h"
 #include "kernels/kv_pages.h"
 
@@ -58,7 +61,20 @@ struct ArenaLayer {
   std::vector<std::vector<uint32_t>> tokens;  // InfiniGen: positions that the step at hand reads, by head
 };
 
+// What a call begins with and another one computed: page i of it is at homes[i], and what is read of it has
+// been copied to gpu page pages[i]. What dense layers have of it is where it was.
+struct ArenaPrefix {
+  std::span<const PageId> homes, pages;
+};
+// REQUIRES: the call it names has an arena.
+ArenaPrefix arena_prefix(const Adoption& adoption, uint32_t pages_gpu);
+
 struct ArenaCall {
+  // `resident_too`: dense layers have pages of their own.
+  void begin_with(const ArenaPrefix& prefix, uint32_t pages_gpu, uint32_t page_tokens, bool resident_too);
+  // Factors of layers from `layer` on, of all that is at home, in the order in which its rows came.
+  void add_factors(const PrefixRows& rows, uint32_t layer, uint32_t page_tokens);
+
   std::vector<kernels::ReadRun> pages;     // gpu pages, whole: by position, then the arena's
   std::vector<kernels::ReadRun> resident;  // numbers of dense layers' pages, by position
   std::vector<uint32_t> homes;             // host pages, by position

@@ -119,30 +119,12 @@ void RetrievedCache::take_pages(const LaunchStep& launch, uint32_t offset) {
   }
 }
 
-// Homes of a prefix, and gpu pages to which their content has been copied: of the layers that retrieve. What
-// dense layers have is where it was.
 void RetrievedCache::begin_with(const Adoption& adoption) {
-  KVT_CHECK(options_.prefix_cache && adoption.pages.size() % 2 == 0);
+  KVT_CHECK(options_.prefix_cache);
   ArenaCall& call = calls_.at(adoption.call);
-  const size_t count = adoption.pages.size() / 2;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t home = raw(adoption.pages[i]), page = raw(adoption.pages[count + i]);
-    KVT_CHECK(home >= memory_.pages_gpu && page < memory_.pages_gpu);
-    call.homes.push_back(home);
-    call.pages.push_back({page, 0, memory_.page_tokens});
-    if (resident_.pages() > 0) call.resident.push_back({home - memory_.pages_gpu, 0, memory_.page_tokens});
-  }
-  for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
-    const ArenaLayer& layer = call.layers[l];
-    if (layer.shadow == nullptr && layer.partial == nullptr) continue;
-    for (const uint32_t home : call.homes) {
-      for (uint32_t slot = 0; slot < memory_.page_tokens; ++slot) {
-        const auto [query, key] = prefix_rows_.get(l, home, slot);
-        if (layer.shadow != nullptr) layer.shadow->add(key);
-        if (layer.partial != nullptr) layer.partial->add(query, key);
-      }
-    }
-  }
+  call.begin_with(arena_prefix(adoption, memory_.pages_gpu), memory_.pages_gpu, memory_.page_tokens,
+                  resident_.pages() > 0);
+  call.add_factors(prefix_rows_, spec_.layers_dense, memory_.page_tokens);
 }
 
 // From the host's layout to the gpu's.

@@ -138,28 +138,12 @@ void HostChosenCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
   }
 }
 
-// As RetrievedCache; and factors of the prefix are made of its rows again, in the same order.
 void HostChosenCache::begin_with(const Adoption& adoption) {
-  KVT_CHECK(prefix_cache_ && adoption.pages.size() % 2 == 0);
+  KVT_CHECK(prefix_cache_);
   Call& call = calls_.at(adoption.call);
-  const size_t count = adoption.pages.size() / 2;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t home = raw(adoption.pages[i]), page = raw(adoption.pages[count + i]);
-    KVT_CHECK(home >= memory_.pages_gpu && page < memory_.pages_gpu);
-    call.homes.push_back(home);
-    call.pages.push_back({page, 0, memory_.page_tokens});
-    if (spec_.layers_dense > 0) call.resident.push_back({home - memory_.pages_gpu, 0, memory_.page_tokens});
-  }
-  for (uint32_t l = spec_.layers_dense; l < llm_.layers; ++l) {
-    cpu::ArenaLayer& layer = call.layers[l];
-    for (const uint32_t home : call.homes) {
-      for (uint32_t slot = 0; slot < memory_.page_tokens; ++slot) {
-        const auto [query, key] = prefix_rows_.get(l, home, slot);
-        if (layer.shadow != nullptr) layer.shadow->add(key);
-        if (layer.partial != nullptr) layer.partial->add(query, key);
-      }
-    }
-  }
+  call.begin_with(cpu::arena_prefix(adoption, memory_.pages_gpu), memory_.pages_gpu, memory_.page_tokens,
+                  spec_.layers_dense > 0);
+  call.add_factors(prefix_rows_, spec_.layers_dense, memory_.page_tokens);
 }
 
 void HostChosenCache::add_entry(const PlanEntry& entry, StepRows* rows) {

@@ -57,18 +57,14 @@ void RetrievedCache::take_pages(const LaunchStep& launch, uint32_t offset, cudaS
   }
 }
 
-// Homes of a prefix, and GPU pages to which their content has been copied. What dense layers have is where it
-// was.
 void RetrievedCache::begin_with(const Adoption& adoption) {
-  KVT_CHECK(prefix_cache_ && adoption.pages.size() % 2 == 0);
+  KVT_CHECK(prefix_cache_);
   Call& call = calls_.at(adoption.call);
-  const size_t count = adoption.pages.size() / 2;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t home = raw(adoption.pages[i]), page = raw(adoption.pages[count + i]);
-    KVT_CHECK(home >= memory_.pages_gpu && page < memory_.pages_gpu);
-    call.homes.push_back(home);
-    call.pages.push_back(page);
-    if (resident()) call.resident.push_back(home - memory_.pages_gpu);
+  const cpu::ArenaPrefix prefix = cpu::arena_prefix(adoption, memory_.pages_gpu);
+  for (const PageId page : prefix.pages) call.pages.push_back(raw(page));
+  for (const PageId home : prefix.homes) {
+    call.homes.push_back(raw(home));
+    if (resident()) call.resident.push_back(raw(home) - memory_.pages_gpu);
   }
 }
 

@@ -43,6 +43,16 @@ DeviceArray<float> float_sets(size_t each, uint32_t sets) {
   return out;
 }
 
+// `launch(set, stream)` over sets of inputs in turn; what `out` holds at last is the digest.
+template <typename Out, typename Launch>
+void measure(benchmark::State& state, double bytes, uint32_t sets, const Out& out, const Launch& launch) {
+  const double seconds = median_of_replays(state, std::max(8u, sets), [&](uint32_t i, cudaStream_t stream) {
+    return launch(size_t{i % sets}, stream);
+  });
+  report(state, bytes, seconds);
+  label_with_digest(state, out);
+}
+
 void norm(benchmark::State& state) {
   const uint32_t rows = rows_of(state);
   const double bytes = double{6} * rows * kHidden;
@@ -50,12 +60,10 @@ void norm(benchmark::State& state) {
   const size_t each = size_t{rows} * kHidden;
   const DeviceArray<float> x = float_sets(each, sets), weight = random_floats(kHidden);
   const DeviceArray<__nv_bfloat16> out(each * sets);
-  const double seconds = median_of_replays(state, std::max(8u, sets), [&](uint32_t i, cudaStream_t stream) {
-    const size_t at = i % sets * each;
+  measure(state, bytes, sets, out, [&](size_t set, cudaStream_t stream) {
+    const size_t at = set * each;
     return rms_norm({x.get() + at, nullptr, weight.get(), 1e-5f, rows, kHidden, out.get() + at}, stream);
   });
-  report(state, bytes, seconds);
-  label_with_digest(state, out);
 }
 
 void silu(benchmark::State& state) {
@@ -65,12 +73,10 @@ void silu(benchmark::State& state) {
   const size_t each = size_t{rows} * kInner;
   const auto gate_up = random_bf16(2 * each * sets);
   const DeviceArray<__nv_bfloat16> out(each * sets);
-  const double seconds = median_of_replays(state, std::max(8u, sets), [&](uint32_t i, cudaStream_t stream) {
-    const size_t at = i % sets * each;
+  measure(state, bytes, sets, out, [&](size_t set, cudaStream_t stream) {
+    const size_t at = set * each;
     return silu_mul({gate_up.get() + 2 * at, rows, kInner, out.get() + at}, stream);
   });
-  report(state, bytes, seconds);
-  label_with_digest(state, out);
 }
 
 void embedding(benchmark::State& state) {
@@ -83,12 +89,10 @@ void embedding(benchmark::State& state) {
   for (uint32_t& token : tokens) token = random() % kVocab;
   const DeviceArray<uint32_t> tokens_on(tokens);
   const DeviceArray<float> x(size_t{rows} * sets * kHidden);
-  const double seconds = median_of_replays(state, std::max(8u, sets), [&](uint32_t i, cudaStream_t stream) {
-    const size_t at = i % sets * rows;
+  measure(state, bytes, sets, x, [&](size_t set, cudaStream_t stream) {
+    const size_t at = set * rows;
     return embed({table.get(), tokens_on.get() + at, rows, kHidden, x.get() + at * kHidden}, stream);
   });
-  report(state, bytes, seconds);
-  label_with_digest(state, x);
 }
 
 void bias(benchmark::State& state) {
@@ -97,11 +101,9 @@ void bias(benchmark::State& state) {
   const uint32_t sets = sets_for(bytes);
   const size_t each = size_t{rows} * kHidden;
   const DeviceArray<float> x = float_sets(each, sets), weight = random_floats(kHidden);
-  const double seconds = median_of_replays(state, std::max(8u, sets), [&](uint32_t i, cudaStream_t stream) {
-    return add_bias({weight.get(), rows, kHidden, x.get() + i % sets * each}, stream);
+  measure(state, bytes, sets, x, [&](size_t set, cudaStream_t stream) {
+    return add_bias({weight.get(), rows, kHidden, x.get() + set * each}, stream);
   });
-  report(state, bytes, seconds);
-  label_with_digest(state, x);
 }
 
 void choose_token(benchmark::State& state, bool sampled) {
@@ -116,13 +118,11 @@ void choose_token(benchmark::State& state, bool sampled) {
   const DeviceArray<uint64_t> draws_on(draws);
   const DeviceArray<uint32_t> out(rows);
   const kernels::SampleSpec spec{1.25f, 50, 0xe6666666};  // temperature 0.8, top p 0.9
-  const double seconds = median_of_replays(state, std::max(8u, sets), [&](uint32_t i, cudaStream_t stream) {
-    const float* const at = logits.get() + i % sets * each;
+  measure(state, bytes, sets, out, [&](size_t set, cudaStream_t stream) {
+    const float* const at = logits.get() + set * each;
     return sampled ? sample_tokens({at, draws_on.get(), rows, kVocab, spec, out.get()}, stream)
                    : argmax({at, rows, kVocab, out.get()}, stream);
   });
-  report(state, bytes, seconds);
-  label_with_digest(state, out);
 }
 
 void append(benchmark::State& state) {
@@ -146,14 +146,11 @@ void append(benchmark::State& state) {
   args.positions = at.get(), args.slots = slots_on.get(), args.inv_freq = freq.get();
   args.rows = rows, args.query_heads = kQueryHeads, args.kv_heads = kKvHeads,
   args.q_stride = kQueryHeads * kDim;
-  const double seconds = median_of_replays(state, std::max(8u, sets), [&](uint32_t i, cudaStream_t stream) {
-    const size_t set = i % sets;
+  measure(state, bytes, sets, q, [&](size_t set, cudaStream_t stream) {
     args.qkv = qkv.get() + set * rows * kWidth, args.q = q.get() + set * rows * kQueryHeads * kDim;
     args.pool = pool.get() + set * rows * kKvHeads * 2 * kDim;
     return qkv_append(args, stream);
   });
-  report(state, bytes, seconds);
-  label_with_digest(state, q);
 }
 
 // range: rows, cells that each reads. Every row has pages of its own: a decode step.

@@ -14,7 +14,8 @@ namespace kvtwin::testing {
 
 // Made now, and removed by whoever asked for it. `kind` is a part of its name: kvtwin_KIND_...
 inline std::filesystem::path make_temp_directory(const std::string& kind) {
-  std::string name = (std::filesystem::temp_directory_path() / ("kvtwin_" + kind + "_XXXXXX")).string();
+  const std::string drawn(6, 'X');  // mkdtemp() puts letters there
+  std::string name = (std::filesystem::temp_directory_path() / ("kvtwin_" + kind + "_" + drawn)).string();
   if (mkdtemp(name.data()) == nullptr) {
     std::perror(name.c_str());
     std::abort();

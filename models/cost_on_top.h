@@ -1,0 +1,34 @@
+// CostOnTop is a cost model that adds to what another one says, and looks at the same things beside a step's
+// plan.
+
+#ifndef KVTWIN_MODELS_COST_ON_TOP_H_
+#define KVTWIN_MODELS_COST_ON_TOP_H_
+
+#include <memory>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "models/cost_model.h"
+
+namespace kvtwin {
+
+class CostOnTop : public CostModel {
+ public:
+  Ticks looks_back() const final { return below_->looks_back(); }
+  Ticks forgets_after() const final { return below_->forgets_after(); }
+  uint32_t graphs_kept() const final { return below_->graphs_kept(); }
+
+ protected:
+  // REQUIRES: `below` is not null.
+  explicit CostOnTop(std::unique_ptr<CostModel> below) : below_(std::move(below)) {
+    KVT_CHECK(below_ != nullptr);
+  }
+  CostModel& below() { return *below_; }
+
+ private:
+  const std::unique_ptr<CostModel> below_;
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_COST_ON_TOP_H_
