@@ -3,7 +3,7 @@
 //
 // Quest, FreeKV: all calls begin with copies of one prompt of 8,192 tokens. Whatever random weights would
 // say, FreeKV corrects no head and recalls 2 % of what it chose, behind attention (imposed). SnapKV: calls as
-// long as what a budget leaves of them; nothing is dropped.
+// long as what a budget leaves of them; nothing is dropped. KIVI: cuda_step_bench.
 
 #include <benchmark/benchmark.h>
 
