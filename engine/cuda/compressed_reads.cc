@@ -70,8 +70,9 @@ bool CompressedCache::repeats(StepForm* form) const {
   if (!chunks_.empty() || !others_.empty() || !runs_.empty() || !copies_.empty() || !holds_.empty() ||
       !looks_.empty())
     return false;
-  form->add(lists_.base());
-  form->add(at_.tables.offset);
+  lists_.add_to(form, at_.slots);
+  lists_.add_to(form, at_.decodes);
+  form->add(lists_.at(at_.tables));
   return true;
 }
 

@@ -157,13 +157,15 @@ void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
   dense_.plan(resident() ? resident_.layer(0) : pages_.layer(0), on.stream);
 }
 
-// Offsets of lists follow from how long those before them are, and the last ones nobody reads in a replay.
+// Numbers of pages to choose from stand behind everything else: how many there are is no launch parameter.
 bool RetrievedCache::repeats(StepForm* form) const {
   if (decodes_ == 0 || form->rows.chunks_count > 0 || form->rows.other_rows > 0) return false;
-  form->add(upload_.base());
   form->add(choices_.place());
-  for (const size_t count : {choice_rows_.size(), kept_.size(), imposed_.size()}) form->add(uint64_t{count});
-  form->add(uint64_t{at_.summaries.count});
+  upload_.add_to(form, at_.choices);
+  upload_.add_to(form, at_.kept);
+  upload_.add_to(form, at_.imposed);
+  upload_.add_to(form, at_.summaries);
+  form->add(upload_.at(at_.lists));
   return spec_.layers_dense == 0 || dense_.repeats(form);
 }
 

@@ -116,11 +116,10 @@ bool StagedCells::repeats() const {
 }
 
 void StagedCells::add_to(StepForm* form) const {
-  form->add(upload_.base());
   form->add(pool());
   for (const SpansAt& at : at_) {
     for (const ListAt<CellSpan>& list : {at.from_exact, at.gathered, at.packed, at.unpacked, at.to_exact})
-      form->add(uint64_t{list.count});
+      upload_.add_to(form, list);
   }
 }
 
