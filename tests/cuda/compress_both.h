@@ -59,6 +59,7 @@ class Both final : public OutcomeSource {
     DenseTwin* dense = nullptr;                    // likewise
     cpu::CpuEngine* judge = nullptr;               // likewise: keeps what its own scores say
     const cpu::CompressedCache* judged = nullptr;  // its cells
+    cuda::CudaEngine* launched = nullptr;          // likewise: the first one, but for its graphs
   };
   explicit Both(const Parts& parts) : parts_(parts) {}
 
@@ -70,6 +71,11 @@ class Both final : public OutcomeSource {
     if (parts_.dense != nullptr) {
       ++steps;
       unequal += parts_.dense->step(launch, offset) != logits;
+    }
+    if (parts_.launched != nullptr) {
+      StepValues launched;
+      parts_.launched->step(launch, offset, &launched);
+      unequal += parts_.launched->logits() != logits || launched.kept_live != values->kept_live;
     }
     if (parts_.cpu == nullptr) return;
     StepValues same;
@@ -93,11 +99,12 @@ class Both final : public OutcomeSource {
     if (parts_.cpu != nullptr) parts_.cpu->told(command);
     if (parts_.judge != nullptr) parts_.judge->told(command);
     if (parts_.dense != nullptr) parts_.dense->told(command);
+    if (parts_.launched != nullptr) parts_.launched->told(command);
   }
 
   double worst = 0;
   std::vector<double> errors;  // of steps with samples
-  uint64_t preemptions = 0, steps = 0, unequal = 0, compressions = 0, heads_that_chose = 0;
+  uint64_t preemptions = 0, steps = 0, unequal = 0, compressions = 0, heads_that_chose = 0, replays = 0;
 
   // What both kept by their own scores, and all that was kept.
   uint64_t agreed = 0, kept = 0;
@@ -144,9 +151,10 @@ struct Wanted {
   LlmSpec llm;
   CoreConfig config;
   uint64_t seed = 1;
-  bool dense = false;    // beside the identity of every axis
-  bool compare = false;  // beside the CPU engine, which keeps what the GPU kept
-  bool judge = false;    // beside the CPU engine, which keeps what it likes
+  bool dense = false;     // beside the identity of every axis
+  bool compare = false;   // beside the CPU engine, which keeps what the GPU kept
+  bool judge = false;     // beside the CPU engine, which keeps what it likes
+  bool launched = false;  // beside an engine without graphs
   uint32_t cancels = 0;
 };
 
@@ -164,6 +172,22 @@ inline std::unique_ptr<DenseTwin> dense_twin(const Wanted& what, const cuda::Cud
   auto twin = cuda::CudaEngine::make(own, &device, tokens, std::move(cache));
   REQUIRE(twin);
   return std::make_unique<DenseTwin>(std::move(*twin), own.page_tokens, what.config.prefix_cache);
+}
+
+// The same engine, but for its graphs.
+inline std::unique_ptr<cuda::CudaEngine> launched_twin(cuda::CompressedOptions options,
+                                                       cuda::CudaEngineConfig own,
+                                                       const ModelWeights& weights,
+                                                       const cuda::DeviceModel& device,
+                                                       cpu::IdentityTokens* tokens) {
+  options.kept = nullptr;
+  own.graphs_max = 0;
+  auto cache =
+      cuda::make_compressed(options, {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, &weights);
+  REQUIRE(cache);
+  auto twin = cuda::CudaEngine::make(own, &device, tokens, std::move(*cache));
+  REQUIRE(twin);
+  return std::move(*twin);
 }
 
 inline Both run_both(const Wanted& what) {
@@ -211,7 +235,9 @@ inline Both run_both(const Wanted& what) {
     judge = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
   }
   const std::unique_ptr<DenseTwin> dense = what.dense ? dense_twin(what, own, *device, &tokens) : nullptr;
-  Both both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged});
+  const std::unique_ptr<cuda::CudaEngine> launched =
+      what.launched ? launched_twin(gpu_options, own, weights, *device, &tokens) : nullptr;
+  Both both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged, launched.get()});
   record = &both;
   RunOptions options;
   options.check_invariants = true;
@@ -227,6 +253,7 @@ inline Both run_both(const Wanted& what) {
   const RunEnd end = run(options, tokens.watch(&client), &world, {});
   CHECK(end.idle);
   CHECK(client.content());
+  both.replays = (*gpu)->graph_replays();
   return both;
 }
 
