@@ -50,9 +50,18 @@ bool one_device(const Scenario& scenario, size_t of, const Composed& composed, M
   return false;
 }
 
-// Steps of our CUDA engine are graphs where what a step does depends on its shape alone (step_graphs.h).
+// Whether what a method adds to steps is measured (MethodCost).
+bool adds_to_steps(const CoreConfig& config) {
+  return drops(config) || retrieval_method(config.policies.retrieval) != RetrievalMethod::kAll;
+}
+
+// Decode steps of our CUDA engine are graphs (engine/cuda/step_graphs.h), but for those of methods that look
+// at every row, and that choose on the host.
 bool replays_steps(const CoreConfig& config) {
-  return !drops(config) && retrieval_method(config.policies.retrieval) == RetrievalMethod::kAll;
+  const RetrievalMethod method = retrieval_method(config.policies.retrieval);
+  if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen) return false;
+  const std::string& scorer = config.policies.scorer;
+  return !drops(config) || (scorer != "h2o" && scorer != "raas" && scorer != "tova");
 }
 
 // `model` with what calibration says of these policies. Null: nothing, and `model` is as it was; said in a
@@ -117,7 +126,7 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
   const CoreConfig& config = out->options.engines.front();
   const auto work = compression_work(scenario, out->llm, config);
   if (of == 0) out->compression = work;
-  if (spec.measured != nullptr && !spec.graphs) {
+  if (spec.measured != nullptr && adds_to_steps(config)) {
     if (auto priced = with_method(*measured, config, spec.profile, out, &*made)) return priced;
   }
   if (!work) return std::move(*made);

@@ -8,7 +8,8 @@ namespace {
 
 constexpr int kRounds = 12;
 constexpr double kSmallError = 0.003;  // relative: below it a step weighs no more
-constexpr double kRidge = 1e-9;
+constexpr double kRidge =
+    1e-6;  // terms that always come together share a price alike, whatever the last bits
 constexpr double kHeldUp = 1.1;  // a step takes so much longer than its sum: it waited
 
 using Vector = std::vector<double>;
@@ -108,12 +109,13 @@ MethodCounts sums(std::vector<MethodSample> samples, const MethodCounts& known) 
   return out;
 }
 
-// Of steps that take a tenth longer without any other reason, what each page takes.
-double page_behind(const std::vector<MethodSample>& samples, const MethodCounts& prices) {
+// Of steps that take a tenth longer without any other reason, what each page takes. Of those with nearly the
+// most pages alone: the less they wait for pages, the more of their time is their own.
+double page_behind(const std::vector<MethodSample>& samples, const MethodCounts& prices, double most) {
   std::vector<double> each;
   for (const MethodSample& one : samples) {
     const double pages = one.counts[index(MethodTerm::kPageNext)];
-    if (pages > 0 && one.counts[index(MethodTerm::kChunkStep)] == 0 &&
+    if (pages > 0 && pages * 4 >= most * 3 && one.counts[index(MethodTerm::kChunkStep)] == 0 &&
         one.measured > kHeldUp * predicted(one, prices))
       each.push_back(one.measured / pages);
   }
@@ -137,10 +139,13 @@ MeasuredMethod fit_method(const std::string& name, const std::string& model,
     if (s % kHeldOut == 0) continue;
     learnt.push_back(samples[s]);
     // Steps with many pages behind attention may wait for those, and say nothing about the rest.
-    if (samples[s].counts[index(MethodTerm::kPageNext)] * 4 <= most) few.push_back(samples[s]);
+    if (samples[s].counts[index(MethodTerm::kPageNext)] * 2 <= most) few.push_back(samples[s]);
   }
   MethodCounts prices = sums(few, known);
-  prices[index(MethodTerm::kPageNext)] = page_behind(learnt, prices);
+  double& next = prices[index(MethodTerm::kPageNext)];
+  next = page_behind(learnt, prices, most);
+  // The same copy over the same link as before attention: what more such steps take is not the copies'.
+  if (const double now = prices[index(MethodTerm::kPageNow)]; now > 0) next = std::min(next, now);
   MeasuredMethod out{name, model, {}, static_cast<uint32_t>(learnt.size()), 0, 0};
   for (size_t i = 0; i < kMethodTerms; ++i) {
     if (prices[i] > 0) out.terms.push_back({name_of(static_cast<MethodTerm>(i)), prices[i]});

@@ -123,6 +123,13 @@ TEST_CASE("device drift: medians by kind decide, copies are never rescaled") {
   CHECK(drift_of(anchors).decodes == doctest::Approx(0.01));
   CHECK(drift_of(anchors).chunks == doctest::Approx(-0.015));
   CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kAccepted);
+  for (const auto& [us, verdict] : {std::pair(981.0, DriftVerdict::kAccepted),
+                                    {979, DriftVerdict::kRescale},
+                                    {921, DriftVerdict::kRescale},
+                                    {919, DriftVerdict::kRejected}}) {
+    anchors[3].measured_us = us;
+    CHECK(verdict_of(drift_of(anchors)) == verdict);
+  }
   anchors[3].measured_us = 950;
   CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRescale);
   CHECK(drift_table(anchors).find("rescaled") != std::string::npos);

@@ -72,6 +72,19 @@ TEST_CASE("retrieval cost: h(x, u) = calls * t_call + x / rate * (1 + u0 / u)") 
   }
 }
 
+TEST_CASE(
+    "retrieval cost: measured recalls take so long a layer and so long a page, beside prompts another") {
+  RetrievalCost measured = cost({});
+  measured.set_measured({.recall_us = 5, .page_now_us = 2, .page_next_us = 3, .page_mixed_us = 1});
+  const auto us = [](Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; };
+  CHECK(us(measured.recall(true, false).fixed) == doctest::Approx(5));
+  CHECK(us(measured.recall(true, false).unit) == doctest::Approx(2));
+  CHECK(us(measured.recall(true, true).fixed) == doctest::Approx(5));
+  CHECK(us(measured.recall(true, true).unit) == doctest::Approx(1));
+  CHECK(us(measured.recall(false).fixed) == doctest::Approx(0));
+  CHECK(us(measured.recall(false).unit) == doctest::Approx(3));
+}
+
 TEST_CASE("retrieval cost: the slower of PCIe and host memory decides") {
   NodeSpec node = easy_node();
   node.host_memory_bytes_per_s.value = 8.192e9;
