@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* const plan = static_cast<PrefillPlan*>(args.plan);
   if (threadIdx.x == 0) {
     for (const uint32_t full : {Geometry::kQueryFull, Geometry::kTail}) barrier_init(shared + full, 1);
-    barrier_init(shared + Geometry::kQueryEmpty, kConsumerWarps);
+    barrier_init(shared + Geometry::kQueryEmpty, kConsumerWarps * 32);  // each lane (release_job)
     for (uint32_t i = 0; i < Geometry::kStages; ++i) {
       barrier_init(shared + Geometry::kKeysFull + 8 * i, 1);
       barrier_init(shared + Geometry::kValuesFull + 8 * i, 1);

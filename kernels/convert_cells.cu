@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/convert_cells.h"
 #include "kernels/convert_rows.cuh"
 
@@ -8,20 +10,36 @@ using namespace device;
 
 constexpr uint32_t kThreads = 128;
 
-// A CTA takes one span of one KV head. `convert` is told side, cell and piece of a row.
+// CTAs (span, KV head, share of the span): nobody but the device knows how long spans are, so that where
+// there are few, each gets more CTAs, and those that find nothing leave.
+dim3 grid_of(const ConvertArgs& args) {
+  constexpr uint32_t kWanted = 2112, kSharesMax = 64;
+  const uint32_t spans = args.count * args.kv_heads;
+  return {args.count, args.kv_heads, std::clamp(kWanted / spans, 1u, kSharesMax)};
+}
+__device__ uint32_t first_of_thread() { return blockIdx.z * kThreads + threadIdx.x; }
+__device__ uint32_t step_of_threads() { return gridDim.z * kThreads; }
+
+// `convert` is told side, cell and piece of a row.
 template <class Convert>
-__device__ void each_piece(const CellSpan& span, uint32_t pieces, uint32_t sides, const Convert& convert) {
+__device__ __forceinline__ void each_piece(const CellSpan& span, uint32_t pieces, uint32_t sides,
+                                           const Convert& convert) {
+  const uint32_t step = step_of_threads(), cells = step / pieces, rest = step % pieces;
   for (uint32_t side = 0; side < 2; ++side) {
     if ((span.sides & sides & 1u << side) == 0) continue;
-    for (uint32_t i = threadIdx.x; i < span.count * pieces; i += kThreads)
-      convert(side, i / pieces, i % pieces);
+    uint32_t cell = first_of_thread() / pieces, piece = first_of_thread() % pieces;
+    while (cell < span.count) {
+      convert(side, cell, piece);
+      cell += cells, piece += rest;
+      if (piece >= pieces) piece -= pieces, ++cell;
+    }
   }
 }
 
 template <Format kFormat>
 __global__ void __launch_bounds__(kThreads)
     pack_kernel(const __grid_constant__ ConvertArgs args, const __grid_constant__ PackedBytes bytes,
-                const __nv_bfloat16* wide, uint8_t* packed) {
+                const __nv_bfloat16* __restrict__ wide, uint8_t* __restrict__ packed) {
   const CellSpan span = args.spans[blockIdx.x];
   const WidePool from(args, blockIdx.y);
   const PackedCells<kFormat> to(args, bytes, blockIdx.y);
@@ -34,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kFormat == Format::kInt2) {
     if ((span.sides & kKeySide) == 0) return;
     const uint32_t dim = args.shape.head_dim, group = args.shape.group;
-    for (uint32_t i = threadIdx.x; i < span.count / group * dim; i += kThreads) {
+    for (uint32_t i = first_of_thread(); i < span.count / group * dim; i += step_of_threads()) {
       const uint32_t first = i / dim * group, channel = i % dim;
       to.pack_keys(wide, from, span.source + first, packed + to.key_group(span.target + first), channel);
     }
@@ -44,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
 template <Format kFormat>
 __global__ void __launch_bounds__(kThreads)
     unpack_kernel(const __grid_constant__ ConvertArgs args, const __grid_constant__ PackedBytes bytes,
-                  const uint8_t* packed, __nv_bfloat16* wide) {
+                  const uint8_t* __restrict__ packed, __nv_bfloat16* __restrict__ wide) {
   const CellSpan span = args.spans[blockIdx.x];
   const PackedCells<kFormat> from(args, bytes, blockIdx.y);
   const WidePool to(args, blockIdx.y);
@@ -59,8 +77,9 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-__global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ ConvertArgs args,
-                                                        const __nv_bfloat16* source, __nv_bfloat16* target) {
+__global__ void __launch_bounds__(kThreads)
+    copy_kernel(const __grid_constant__ ConvertArgs args, const __nv_bfloat16* __restrict__ source,
+                __nv_bfloat16* __restrict__ target) {
   const CellSpan span = args.spans[blockIdx.x];
   const WidePool pool(args, blockIdx.y);
   each_piece(span, args.shape.head_dim / 8, kBothSides, [&](uint32_t side, uint32_t i, uint32_t chunk) {
@@ -82,7 +101,7 @@ bool possible_packed(const ConvertArgs& args) {
 
 template <Format kFormat, bool kPack>
 void launch(const ConvertArgs& args, __nv_bfloat16* wide, uint8_t* packed, cudaStream_t stream) {
-  const dim3 grid(args.count, args.kv_heads);
+  const dim3 grid = grid_of(args);
   if constexpr (kPack) {
     pack_kernel<kFormat><<<grid, kThreads, 0, stream>>>(args, PackedBytes::of(args), wide, packed);
   } else {
@@ -128,7 +147,7 @@ cudaError_t copy_cells(const ConvertArgs& args, const __nv_bfloat16* source, __n
                        cudaStream_t stream) {
   if (!possible(args)) return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
-  copy_kernel<<<dim3(args.count, args.kv_heads), kThreads, 0, stream>>>(args, source, target);
+  copy_kernel<<<grid_of(args), kThreads, 0, stream>>>(args, source, target);
   return cudaGetLastError();
 }
 

@@ -10,8 +10,8 @@
 // pool; values cell by cell.
 //
 // Floor: each cell read once in one form and written once in the other, at 4.69 TB/s. A thread packs one
-// group of channels, so the loads of a warp lie 64 bytes apart: correct, and far from the floor. What a step
-// packs is its own rows; what it unpacks is the history of chunks, and of decodes that no fused kernel takes.
+// group of channels, so the loads of a warp lie 64 bytes apart. What a step packs is its own rows; what it
+// unpacks is the history of chunks, and of decodes that no fused kernel takes.
 
 #ifndef KVTWIN_KERNELS_CONVERT_CELLS_H_
 #define KVTWIN_KERNELS_CONVERT_CELLS_H_

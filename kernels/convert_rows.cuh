@@ -13,16 +13,35 @@
 
 namespace kvtwin::device {
 
+// Page and slot of a cell: most pages have a power of two of them, and a division costs as much as the rest
+// of a piece.
+class PagesOf {
+ public:
+  __device__ explicit PagesOf(uint32_t tokens) : tokens_(tokens) {
+    while (shift_ < 31 && 1u << shift_ < tokens) ++shift_;
+    if (1u << shift_ != tokens) shift_ = 32;
+  }
+  __device__ uint32_t page(uint32_t cell) const { return shift_ < 32 ? cell >> shift_ : cell / tokens_; }
+  __device__ uint32_t slot(uint32_t cell) const { return cell - page(cell) * tokens_; }
+
+ private:
+  const uint32_t tokens_;
+  uint32_t shift_ = 0;  // 32: not a power of two
+};
+
 // One KV head of a pool of bf16 pages.
 class WidePool {
  public:
   __device__ WidePool(const ConvertArgs& args, uint32_t head)
-      : block_{args.wide_page_tokens, args.shape.head_dim}, heads_(args.kv_heads), head_(head) {}
+      : block_{args.wide_page_tokens, args.shape.head_dim},
+        pages_(args.wide_page_tokens),
+        heads_(args.kv_heads),
+        head_(head) {}
 
-  __device__ uint32_t slot(uint32_t cell) const { return cell % block_.page_tokens; }
+  __device__ uint32_t slot(uint32_t cell) const { return pages_.slot(cell); }
   // The first number of a cell's row, as if it were not swizzled.
   __device__ size_t row(uint32_t side, uint32_t cell) const {
-    const size_t page = cell / block_.page_tokens;
+    const size_t page = pages_.page(cell);
     return (page * heads_ + head_) * block_.numbers() +
            (size_t{side} * block_.page_tokens + slot(cell)) * block_.head_dim;
   }
@@ -37,6 +56,7 @@ class WidePool {
 
  private:
   const KvBlockShape block_;
+  const PagesOf pages_;
   const uint32_t heads_, head_;
 };
 
@@ -76,6 +96,7 @@ class PackedCells {
       : shape_(args.shape),
         bytes_(bytes),
         wide_{args.wide_page_tokens, args.shape.head_dim},
+        pages_(args.shape.page_tokens),
         heads_(args.kv_heads),
         head_(head) {}
 
@@ -86,11 +107,11 @@ class PackedCells {
   }
   // A row of a cell: of its key (0) or value (1). int2 has rows for values alone.
   __device__ size_t row(uint32_t side, uint32_t cell) const {
-    return block(cell) + (side == 1 ? bytes_.values_at : 0) + size_t{cell % shape_.page_tokens} * bytes_.row;
+    return block(cell) + (side == 1 ? bytes_.values_at : 0) + size_t{pages_.slot(cell)} * bytes_.row;
   }
   // The group of keys that a cell is of.
   __device__ size_t key_group(uint32_t cell) const {
-    return block(cell) + cell % shape_.page_tokens / shape_.group * size_t{bytes_.key_group};
+    return block(cell) + pages_.slot(cell) / shape_.group * size_t{bytes_.key_group};
   }
 
   __device__ void pack(const __nv_bfloat16* from, uint32_t slot, uint8_t* to, uint32_t piece) const {
@@ -157,7 +178,7 @@ class PackedCells {
 
   // Eight channels of the key of `cell`, whose group is at `from`.
   __device__ void unpack_keys(const uint8_t* from, uint32_t cell, uint32_t chunk, float (&x)[8]) const {
-    const uint32_t token = cell % shape_.page_tokens % shape_.group;
+    const uint32_t token = pages_.slot(cell) % shape_.group;
     const auto* const pairs = reinterpret_cast<const __half*>(from + shape_.head_dim * (shape_.group / 4));
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) {
@@ -171,7 +192,7 @@ class PackedCells {
   static constexpr int kExponentBias = 127;  // E8M0
 
   __device__ size_t block(uint32_t cell) const {
-    return (size_t{cell / shape_.page_tokens} * heads_ + head_) * bytes_.page;
+    return (size_t{pages_.page(cell)} * heads_ + head_) * bytes_.page;
   }
   __device__ void load(const __nv_bfloat16* row, uint32_t slot, uint32_t chunk, float (&x)[8]) const {
     widen(*reinterpret_cast<const uint4*>(row + WidePool::in_row(wide_, slot, chunk)), x);
@@ -234,6 +255,7 @@ class PackedCells {
   const PageShape shape_;
   const PackedBytes bytes_;
   const KvBlockShape wide_;
+  const PagesOf pages_;
   const uint32_t heads_, head_;
 };
 

@@ -1,6 +1,7 @@
 // Decode attention cut by somebody else: to compare ways of cutting (METHODS 2.9, engine/policy/partition.h)
 // with the one that attention_decode has. The same kernel, the same merging; but each piece is a CTA of its
-// own, in as many waves as there are, as kernels without a persistent grid have it.
+// own, in as many waves as there are, as kernels without a persistent grid have it. Floor:
+// attention_decode.h's.
 
 #ifndef KVTWIN_KERNELS_DECODE_PIECES_H_
 #define KVTWIN_KERNELS_DECODE_PIECES_H_

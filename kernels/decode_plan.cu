@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/decode_plan.cuh"
+#include "kernels/decode_plan_layers.h"
 
 namespace kvtwin {
 namespace {
@@ -11,7 +12,10 @@ constexpr uint32_t kPlanThreads = 1024;
 constexpr uint32_t kNear = 8192;  // sequences whose first blocks fit shared memory
 
 __global__ void __launch_bounds__(kPlanThreads)
-    plan_kernel(const __grid_constant__ DecodeShape shape, const DecodeSequence* table, DecodePlan* plan) {
+    plan_kernel(const __grid_constant__ DecodeShape shape, const DecodeSequence* tables, char* plans,
+                size_t stride) {
+  const DecodeSequence* const table = tables + size_t{blockIdx.x} * shape.sequences;
+  auto* const plan = reinterpret_cast<DecodePlan*>(plans + blockIdx.x * stride);
   __shared__ uint32_t warp_sums[32], near[kNear];
   const uint32_t sequences = shape.sequences;
   auto* const far = reinterpret_cast<uint32_t*>(shares_of(plan) + shape.ctas * kDecodeWarps);
@@ -54,8 +58,13 @@ size_t decode_plan_bytes(const DecodeShape& shape) {
 }
 
 cudaError_t plan_attention_decode(const DecodeShape& shape, const DecodeArgs& args, cudaStream_t stream) {
-  if (shape.sequences == 0) return cudaSuccess;
-  plan_kernel<<<1, kPlanThreads, 0, stream>>>(shape, args.table, static_cast<DecodePlan*>(args.plan));
+  return plan_decode_layers(shape, args, 1, 0, stream);
+}
+
+cudaError_t plan_decode_layers(const DecodeShape& shape, const DecodeArgs& args, uint32_t layers,
+                               size_t stride, cudaStream_t stream) {
+  if (shape.sequences == 0 || layers == 0) return cudaSuccess;
+  plan_kernel<<<layers, kPlanThreads, 0, stream>>>(shape, args.table, static_cast<char*>(args.plan), stride);
   return cudaGetLastError();
 }
 

@@ -23,6 +23,8 @@ struct PackedLayout {
   uint32_t groups = 0;           // of a row
 };
 
+constexpr uint32_t kPackThreads = 128;
+
 // What a thread has of a row.
 struct Piece {
   uint4 chunks[2];
@@ -132,8 +134,6 @@ __device__ __forceinline__ uint4 widen_row(const uint8_t* row, uint32_t groups, 
   return narrow(x);
 }
 
-constexpr uint32_t kPackThreads = 128;
-
 // A block of rows: where its first one is, in either form.
 template <int kDim>
 struct RowBlock {
@@ -152,6 +152,27 @@ struct RowBlock {
   }
 };
 
+// int4, eight rows: put together in shared memory and written 16 bytes a lane. Codes, scales and zeros of a
+// row end inside of sectors, and L2, which is what bounds int4, would take each sector several times. (int2
+// gains nothing.)
+template <int kDim, int kWidth, uint32_t kSteps>
+__device__ __forceinline__ void store_block(const Piece (&pieces)[kSteps], uint32_t lane, uint32_t first,
+                                            uint8_t* to) {
+  constexpr uint32_t kGroups = kDim / kWidth, kRowBytes = kDim / 2 + kGroups * kScaleZeroBytes;
+  constexpr uint32_t kChunks = 8 * kRowBytes / sizeof(uint4);
+  __shared__ uint4 staged[kPackThreads / 32][kChunks];
+  uint4* const mine = staged[threadIdx.x / 32];
+#pragma unroll
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    const uint32_t row = first + i * (8 / kSteps);
+    quantise_row<4, kDim, kWidth>(pieces[i], reinterpret_cast<uint8_t*>(mine) + row * kRowBytes, kGroups,
+                                  lane, true);
+  }
+  __syncwarp();
+#pragma unroll
+  for (uint32_t i = threadIdx.x % 32; i < kChunks; i += 32) reinterpret_cast<uint4*>(to)[i] = mine[i];
+}
+
 // One warp, one block of rows, all of them in flight. kBits 8: fp8. Rows are swizzled (kv_block.cuh); a
 // block's first slot is a multiple of 8.
 template <int kBits, int kDim, int kWidth>
@@ -168,6 +189,9 @@ __device__ void pack_rows(const PackedLayout& layout, const RowBlock<kDim>& at, 
     for (uint32_t c = 0; c < 2; ++c) {
       pieces[i].chunks[c] = load_once(wide + row * (kDim / 8) + ((2 * lane + c) ^ row));
     }
+  }
+  if constexpr (kBits == 4) {
+    if (layout.block_rows == 8) return store_block<kDim, kWidth>(pieces, lane, first, bytes + at.packed);
   }
 #pragma unroll
   for (uint32_t i = 0; i < kSteps; ++i) {

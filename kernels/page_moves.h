@@ -56,6 +56,7 @@ struct SummaryArgs {
   uint32_t page_tokens = 16;  // 1, or a multiple of 8
   uint32_t head_dim = 128;    // a multiple of 64
   PageSummaryKind kind = PageSummaryKind::kMinMax;
+  uint32_t ctas = 132;  // where there are many pages; fewer leave room to others
 };
 cudaError_t summarise_pages(const SummaryArgs& args, cudaStream_t stream);
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/bf16_chunk.cuh"
 #include "kernels/kv_block.cuh"
 #include "kernels/rope_append_cuda.h"
@@ -55,14 +57,16 @@ struct Part {
     low = narrow(a), high = narrow(b);
   }
 
+  // kStream: more is written than L2 holds, and nobody will find it there.
+  template <bool kStream>
   __device__ void store(const RopeAppendArgs& args) const {
     if (head < args.query_heads) {
-      return put(args.q + size_t{row} * args.q_stride + head * kDim + 8 * lane, kDim / 2);
+      return put<kStream>(args.q + size_t{row} * args.q_stride + head * kDim + 8 * lane, kDim / 2);
     }
     const bool key = head < args.query_heads + args.kv_heads;
     const uint32_t kv_head = head - args.query_heads - (key ? 0 : args.kv_heads);
     if (key && args.k != nullptr) {
-      put(args.k + size_t{row} * args.k_stride + kv_head * kDim + 8 * lane, kDim / 2);
+      put<kStream>(args.k + size_t{row} * args.k_stride + kv_head * kDim + 8 * lane, kDim / 2);
     }
     if (args.pool == nullptr) return;
     const bool shared = args.slots_per_row == 1;
@@ -71,24 +75,33 @@ struct Part {
     const KvBlockShape block{args.page_tokens, kDim};
     __nv_bfloat16* const to = args.pool + (size_t{slot.block} + (shared ? kv_head : 0)) * block.numbers() +
                               (key ? 0 : size_t{args.page_tokens} * kDim);
-    *reinterpret_cast<uint4*>(to + block.at(slot.slot, 8 * lane)) = low;
-    *reinterpret_cast<uint4*>(to + block.at(slot.slot, 8 * lane + kDim / 2)) = high;
+    write<kStream>(to + block.at(slot.slot, 8 * lane), low);
+    write<kStream>(to + block.at(slot.slot, 8 * lane + kDim / 2), high);
   }
+  template <bool kStream>
   __device__ void put(__nv_bfloat16* to, uint32_t half) const {
-    *reinterpret_cast<uint4*>(to) = low, *reinterpret_cast<uint4*>(to + half) = high;
+    write<kStream>(to, low), write<kStream>(to + half, high);
+  }
+  template <bool kStream>
+  __device__ static void write(__nv_bfloat16* to, const uint4& chunk) {
+    if constexpr (kStream) {
+      __stcs(reinterpret_cast<uint4*>(to), chunk);
+    } else {
+      *reinterpret_cast<uint4*>(to) = chunk;
+    }
   }
 };
 
-// A CTA has `kRows` rows: their cosines and sines, while the first numbers are on their way. A thread has the
-// same part of each of them.
-template <int kDim, int kRows, bool kNorm>
-__global__ void __launch_bounds__(kThreadsMax, 3)
+// A CTA has some heads (blockIdx.y) of `kRows` rows: their cosines and sines, while the first numbers are on
+// their way. A thread has the same part of each of them.
+template <int kDim, int kRows, bool kNorm, int kThreads, int kCtas>
+__global__ void __launch_bounds__(kThreads, kCtas)
     rope_append_kernel(const __grid_constant__ RopeAppendArgs args) {
   constexpr uint32_t kHalf = kDim / 2, kLanes = Part<kDim>::kLanes;
   __shared__ float2 turns[kRows * kHalf];  // [rows][8][kLanes]: lanes read side by side
   const uint32_t first = blockIdx.x * kRows, heads = args.query_heads + 2 * args.kv_heads;
-  const uint32_t items = heads * kLanes;
-  for (uint32_t base = 0; base < items; base += blockDim.x) {
+  const uint32_t items = heads * kLanes, start = blockIdx.y * blockDim.x;
+  for (uint32_t base = start; base < items; base += blockDim.x * gridDim.y) {
     const uint32_t item = base + threadIdx.x, clamped = min(item, items - 1);
     Part<kDim> parts[kRows];
 #pragma unroll
@@ -97,7 +110,7 @@ __global__ void __launch_bounds__(kThreadsMax, 3)
       parts[i].lane = item % kLanes;
       parts[i].load(args, heads);
     }
-    if (base == 0) {
+    if (base == start) {
       for (uint32_t i = threadIdx.x; i < kRows * kHalf; i += blockDim.x) {
         const auto position = static_cast<float>(args.positions[min(first + i / kHalf, args.rows - 1)]);
         float sine, cosine;
@@ -110,7 +123,7 @@ __global__ void __launch_bounds__(kThreadsMax, 3)
 #pragma unroll
     for (uint32_t i = 0; i < kRows; ++i) {
       parts[i].template turn<kNorm>(args, turns + i * kHalf);
-      if (item < items && first + i < args.rows) parts[i].store(args);
+      if (item < items && first + i < args.rows) parts[i].template store<(kRows > 1)>(args);
     }
   }
 }
@@ -118,11 +131,15 @@ __global__ void __launch_bounds__(kThreadsMax, 3)
 template <int kDim, bool kNorm>
 cudaError_t launch(const RopeAppendArgs& args, cudaStream_t stream) {
   const uint32_t items = (args.query_heads + 2 * args.kv_heads) * Part<kDim>::kLanes;
-  const uint32_t threads = items < kThreadsMax ? (items + 31) / 32 * 32 : kThreadsMax;
+  const auto ctas_of = [&](uint32_t threads) { return (items + threads - 1) / threads; };
   if (args.rows < 1024) {  // fewer rows than the GPU has places for: one each
-    rope_append_kernel<kDim, 1, kNorm><<<args.rows, threads, 0, stream>>>(args);
+    const uint32_t threads = std::min(ctas_of(32) * 32, kThreadsMax);
+    rope_append_kernel<kDim, 1, kNorm, kThreadsMax, 3><<<args.rows, threads, 0, stream>>>(args);
+  } else if (args.rows < 4096) {  // small CTAs: the last ones to run have little left
+    rope_append_kernel<kDim, 1, kNorm, 128, 10><<<dim3(args.rows, ctas_of(128)), 128, 0, stream>>>(args);
   } else {
-    rope_append_kernel<kDim, 2, kNorm><<<(args.rows + 1) / 2, threads, 0, stream>>>(args);
+    rope_append_kernel<kDim, 2, kNorm, 192, 6>
+        <<<dim3((args.rows + 1) / 2, ctas_of(192)), 192, 0, stream>>>(args);
   }
   return cudaGetLastError();
 }

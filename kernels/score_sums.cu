@@ -132,14 +132,24 @@ __global__ void __launch_bounds__(kRowThreads) marks_kernel(const __grid_constan
   }
 }
 
-// kDim / 8 lanes share a row.
+// kDim / 8 lanes share a row, and have so many of them.
+constexpr uint32_t kPointedEach = 8;
+
 template <int kDim>
 __global__ void __launch_bounds__(kRowThreads)
     pointed_kernel(const __grid_constant__ LookArgs args, float* scores, uint64_t stride) {
-  constexpr uint32_t kLanes = kDim / 8;
+  constexpr uint32_t kLanes = kDim / 8, kRows = kRowThreads / kLanes;
   const LookHead& head = args.heads[blockIdx.y];
-  const uint32_t i = blockIdx.x * kRowThreads + threadIdx.x, row = i / kLanes, chunk = i % kLanes;
-  const uint32_t from = min(row, head.cells.rows - 1), query = head.q_row + head.queries - 1;
+  const uint32_t chunk = threadIdx.x % kLanes, query = head.q_row + head.queries - 1;
+  const uint32_t first = blockIdx.x * kPointedEach * kRows + threadIdx.x / kLanes;
+  // All places first, then all keys: nothing waits for more than one other.
+  CellPlace places[kPointedEach];
+  uint4 keys[kPointedEach];
+#pragma unroll
+  for (uint32_t k = 0; k < kPointedEach; ++k)
+    places[k] = place_of(args.cells, head.cells, min(first + k * kRows, head.cells.rows - 1));
+#pragma unroll
+  for (uint32_t k = 0; k < kPointedEach; ++k) keys[k] = *key_chunk<kDim>(args.cells, places[k], chunk);
   float mean[8] = {};
   for (uint32_t g = 0; g < args.group; ++g) {
     const __nv_bfloat16* const q =
@@ -149,13 +159,17 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
     for (int c = 0; c < 8; ++c) mean[c] += x[c] / static_cast<float>(args.group);
   }
-  float x[8], product = 0;
-  widen(*key_chunk<kDim>(args.cells, place_of(args.cells, head.cells, from), chunk), x);
 #pragma unroll
-  for (int c = 0; c < 8; ++c) product += x[c] * mean[c];
+  for (uint32_t k = 0; k < kPointedEach; ++k) {
+    const uint32_t row = first + k * kRows;
+    float x[8], product = 0;
+    widen(keys[k], x);
 #pragma unroll
-  for (uint32_t by = kLanes / 2; by > 0; by /= 2) product += __shfl_xor_sync(kAllLanes, product, by);
-  if (chunk == 0 && row < head.cells.rows) scores[blockIdx.y * stride + row] = product;
+    for (int c = 0; c < 8; ++c) product += x[c] * mean[c];
+#pragma unroll
+    for (uint32_t by = kLanes / 2; by > 0; by /= 2) product += __shfl_xor_sync(kAllLanes, product, by);
+    if (chunk == 0 && row < head.cells.rows) scores[blockIdx.y * stride + row] = product;
+  }
 }
 
 dim3 row_grid(const LookArgs& args, uint32_t heads) { return {tiles_of(args.rows_max, kRowThreads), heads}; }
@@ -189,7 +203,7 @@ cudaError_t score_pointed_cells(const LookArgs& look, float* scores, uint64_t st
   const uint32_t dim = look.cells.head_dim;
   if (dim != 64 && dim != 128) return cudaErrorInvalidValue;
   if (nothing(look)) return cudaSuccess;
-  const dim3 grid(tiles_of(look.rows_max, kRowThreads / (dim / 8)), look.count);
+  const dim3 grid(tiles_of(look.rows_max, kPointedEach * (kRowThreads / (dim / 8))), look.count);
   (dim == 64 ? pointed_kernel<64> : pointed_kernel<128>)<<<grid, kRowThreads, 0, stream>>>(look, scores,
                                                                                            stride);
   return cudaGetLastError();

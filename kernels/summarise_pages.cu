@@ -1,6 +1,9 @@
+#include <algorithm>
+
 #include "kernels/bf16_chunk.cuh"
 #include "kernels/kv_block.cuh"
 #include "kernels/page_moves.h"
+#include "kernels/summarise_ring.cuh"
 
 namespace kvtwin {
 namespace {
@@ -108,6 +111,38 @@ __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_consta
   Numbers<kChannels>::store(high, out), Numbers<kChannels>::store(low, out + args.head_dim);
 }
 
+constexpr uint64_t kRingBytes = 4u << 20;
+
+template <PageSummaryKind kKind, int kChannels>
+__global__ void __launch_bounds__(kRingWarps * 32, 1)
+    ring_kernel(const __grid_constant__ SummaryArgs args, const __grid_constant__ SummaryRing ring) {
+  extern __shared__ __align__(128) char memory[];
+  SummaryWorker<kKind, kChannels>(args, ring, shared_address(memory)).run();
+}
+
+// Pages of 16 KB at most, and so many that it pays to fill an SM's shared memory.
+bool takes_ring(const SummaryArgs& args) {
+  const uint32_t bytes = args.page_tokens * args.head_dim * 2;
+  return args.page_tokens >= 8 && args.head_dim <= 128 && bytes <= 16u << 10 &&
+         uint64_t{args.count} * bytes >= kRingBytes && args.ctas > 0;
+}
+
+// Warps before stages: a page is computed while another warp's is on its way.
+template <PageSummaryKind kKind>
+cudaError_t launch_ring(const SummaryArgs& args, cudaStream_t stream) {
+  constexpr uint32_t kSlots = 216u << 10;  // bytes of an SM's pages
+  SummaryRing ring;
+  ring.slot_bytes = args.page_tokens * args.head_dim * 2;
+  const uint32_t warps = std::min(kSlots / ring.slot_bytes, kRingWarps);
+  ring.stages = std::min(kSlots / (warps * ring.slot_bytes), kRingStages);
+  const auto kernel = args.head_dim == 128 ? ring_kernel<kKind, 4> : ring_kernel<kKind, 2>;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 SummaryRing::kBarriers + kSlots);
+  if (error != cudaSuccess) return error;
+  kernel<<<args.ctas, warps * 32, ring.shared(warps), stream>>>(args, ring);
+  return cudaGetLastError();
+}
+
 }  // namespace
 
 cudaError_t summarise_pages(const SummaryArgs& args, cudaStream_t stream) {
@@ -115,6 +150,11 @@ cudaError_t summarise_pages(const SummaryArgs& args, cudaStream_t stream) {
   if (!page || args.head_dim == 0 || args.head_dim % 64 != 0) return cudaErrorInvalidValue;
   if (args.count == 0) return cudaSuccess;
   using enum PageSummaryKind;
+  if (takes_ring(args)) {
+    return args.kind == kMinMax ? launch_ring<kMinMax>(args, stream)
+           : args.kind == kMean ? launch_ring<kMean>(args, stream)
+                                : launch_ring<kCuboid>(args, stream);
+  }
   const auto kernel = args.kind == kMinMax     ? summarise_kernel<kMinMax, 16, 8>
                       : args.kind == kMean     ? summarise_kernel<kMean, 16, 8>
                       : args.page_tokens <= 16 ? summarise_kernel<kCuboid, 16, 8>

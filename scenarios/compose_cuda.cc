@@ -138,7 +138,8 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
                     .seed = scenario.values.seed(),
                     .weights = trained,
                     .ask_response = scenario.values.cpu().judge_rows() == "response"};
-  if (method != RetrievalMethod::kAll) return cuda::make_recalled(options, retrieved, memory, weights);
+  if (method != RetrievalMethod::kAll && !packs)
+    return cuda::make_recalled(options, retrieved, memory, weights);
   return cuda::make_compressed(options, memory, weights);
 }
 

@@ -167,8 +167,15 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
   }
 }
 
-void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
-                             const StepStream& on) {
+// Decodes of all layers at once, where these have equally many and nothing else.
+void CompressedCache::plan(const DeviceRows& rows, const StepStream& on) {
+  const size_t each = layers_[0].decodes.count;
+  planned_ = !cells_.packed() && each > 0 && chunks_.empty() && decodes_.size() == each * llm_.layers;
+  for (uint32_t l = 0; l < llm_.layers; ++l) planned_ = planned_ && layers_[l].decodes.first == l * each;
+  if (planned_) attention_.plan_layers(rows_of(0, rows), cells_.pool(), on.stream);
+}
+
+DeviceRows CompressedCache::rows_of(uint32_t layer, const DeviceRows& rows) const {
   const LayerLists& lists = layers_[layer];
   DeviceRows mine = rows;
   mine.pages = lists_.at(at_.tables);
@@ -176,6 +183,13 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   mine.decodes = lists_.at(at_.decodes) + lists.decodes.first, mine.decodes_count = lists.decodes.count;
   mine.chunks = lists_.at(at_.chunks) + lists.chunks.first, mine.chunks_count = lists.chunks.count;
   mine.others = lists_.at(at_.others) + lists.others.first, mine.other_rows = lists.others.count;
+  return mine;
+}
+
+void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
+                             const StepStream& on) {
+  const LayerLists& lists = layers_[layer];
+  DeviceRows mine = rows_of(layer, rows);
   const auto move = [&](const ListAt<CompactHead>& list, const Part& part) {
     if (part.count == 0) return;
     on.timer->begin(Operation::kMove, layer);
@@ -195,8 +209,10 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
     mine.slots = lists_.at(at_.wide_slots) + lists.slots;
     if (memory_.poison) cells_.packed_heads().poison_wide(on.stream);
   }
-  on.timer->begin(Operation::kPlan, layer);
-  attention_.plan(mine, cells_.pool(), on.stream);
+  if (!planned_) {
+    on.timer->begin(Operation::kPlan, layer);
+    attention_.plan(mine, cells_.pool(), on.stream);
+  }
   move(at_.copies, lists.copies);
   on.timer->begin(Operation::kAppend, layer);
   attention_.append(tensors, mine, cells_.pool(), on.stream);

@@ -39,9 +39,11 @@ class CompressedCache final : public KvCache {
   void impose(const StepValues* given) override { given_ = given; }
   void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
              const StepStream& on, StepRows* rows) override;
-  void plan(const DeviceRows&, const StepStream&) override {}
+  void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  // Steps of decodes alone that compress nothing and keep no queries, all of whose cells stand in tables.
+  bool repeats(StepForm* form) const override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
            const StepStream& on, StepValues* values) override;
   void told(const Command& command) override;
@@ -100,6 +102,7 @@ class CompressedCache final : public KvCache {
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
   void adopt(const Adoption& adoption);
   Call& call_of(CallId id);
+  DeviceRows rows_of(uint32_t layer, const DeviceRows& rows) const;
   void attend_runs(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void observe(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   LookArgs look_args(const __nv_bfloat16* q) const;
@@ -206,6 +209,7 @@ class CompressedCache final : public KvCache {
   std::vector<CompactHead> copies_, holds_;
   std::vector<LookHead> looks_;
   const StepValues* given_ = nullptr;  // what is imposed on it
+  bool planned_ = false;               // all layers at once
   uint32_t rows_ = 0, kept_total_ = 0, look_rows_ = 0, look_queries_ = 0;
   DeviceLists lists_;
   struct {

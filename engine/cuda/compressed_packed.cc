@@ -179,7 +179,8 @@ void CompressedCache::grow_wide() {
 }
 
 Result<void> CompressedCache::make_attention() {
-  RowAttentionShape shape{memory_.page_tokens, cells_.columns(), cells_.pages(), memory_.rows_max, true};
+  RowAttentionShape shape{memory_.page_tokens, cells_.columns(), cells_.pages(), memory_.rows_max, true,
+                          llm_.layers};
   if (cells_.packed()) shape = {kWidePage, 1, cells_.packed_heads().wide_pages(), memory_.rows_max, true};
   Result<RowAttention> attention = RowAttention::make(&llm_, shape);
   if (!attention) return tl::unexpected<Mistake>(attention.error());

@@ -56,10 +56,13 @@ void CompressedCache::write_lists(const StepStream& on) {
 
 void CompressedCache::send_lists(const StepStream& on) {
   lists_.clear();
-  at_ = {lists_.add(tables_),  lists_.add(visible_), lists_.add(iota_),   lists_.add(slots_),
-         lists_.add(decodes_), lists_.add(chunks_),  lists_.add(others_), lists_.add(runs_),
-         lists_.add(copies_),  lists_.add(holds_),   lists_.add(looks_),  lists_.add(wide_slots_),
-         lists_.add(packs_),   lists_.add(unpacks_), lists_.add(fused_)};
+  // In steps that repeat only tables differ in length: they are last of what is there then.
+  at_.slots = lists_.add(slots_), at_.decodes = lists_.add(decodes_), at_.iota = lists_.add(iota_);
+  at_.visible = lists_.add(visible_), at_.chunks = lists_.add(chunks_), at_.others = lists_.add(others_);
+  at_.runs = lists_.add(runs_), at_.copies = lists_.add(copies_), at_.holds = lists_.add(holds_);
+  at_.looks = lists_.add(looks_), at_.tables = lists_.add(tables_);
+  at_.wide_slots = lists_.add(wide_slots_), at_.packs = lists_.add(packs_);
+  at_.unpacks = lists_.add(unpacks_), at_.fused = lists_.add(fused_);
   for (LayerLists& lists : layers_) lists.staged.add_to(&lists_);
   if (pages_ != nullptr) pages_->add_to(&lists_);
   lists_.send(on.stream);
@@ -67,6 +70,23 @@ void CompressedCache::send_lists(const StepStream& on) {
   LookArgs look = look_args(nullptr);
   for (const LayerLists& lists : layers_) look.count = std::max(look.count, lists.looks.count);
   scores_->reserve_look(look);
+}
+
+// Then every layer has a decode for each row and KV head, and nothing else. Packed cells have more lists.
+bool CompressedCache::repeats(StepForm* form) const {
+  if (work_.empty() || probing_.has_value() || cells_.packed()) return false;
+  for (const Work& work : work_) {
+    if (work.compression != nullptr || work.rows.tokens != 1 || scores_->rows_kept(work.rows) > 0)
+      return false;
+  }
+  if (decodes_.size() != size_t{rows_} * llm_.kv_heads * llm_.layers) return false;
+  if (!chunks_.empty() || !others_.empty() || !runs_.empty() || !copies_.empty() || !holds_.empty() ||
+      !looks_.empty())
+    return false;
+  lists_.add_to(form, at_.slots);
+  lists_.add_to(form, at_.decodes);
+  form->add(lists_.at(at_.tables));
+  return true;
 }
 
 void CompressedCache::add_head(uint32_t layer, uint32_t kv_head, Work* work) {

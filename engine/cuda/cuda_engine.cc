@@ -160,8 +160,9 @@ DeviceRows CudaEngine::Parts::compute() {
   timer->begin(Operation::kUpload);
   const DeviceRows on_device = upload.send(rows, compute_stream);
   const auto start_layers = [&] { forward->run(on_device, cache.get(), on_stream()); };
-  if (cache->repeats(on_device)) {
-    graphs.run(on_device, compute_stream, start_layers);
+  StepForm form{on_device, {}};
+  if (cache->repeats(&form)) {
+    graphs.run(form, compute_stream, cache->lanes(), start_layers);
   } else {
     start_layers();
   }

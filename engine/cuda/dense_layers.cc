@@ -33,8 +33,12 @@ void DenseLayers::add(std::span<const uint32_t> pages, uint32_t context, uint32_
 }
 
 void DenseLayers::plan(const __nv_bfloat16* pool, cudaStream_t stream) {
-  on_device_ = upload_.send(rows_, stream);
   attention_.plan(on_device_, pool, stream);
+}
+
+bool DenseLayers::repeats(StepForm* form) const {
+  form->add(on_device_);
+  return on_device_.chunks_count == 0 && on_device_.other_rows == 0;
 }
 
 void DenseLayers::attend(uint32_t layer, const LayerRows& tensors, __nv_bfloat16* pool,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/cuda/buffer.h"
+#include "engine/cuda/step_rows.h"
 
 namespace kvtwin::cuda {
 
@@ -37,7 +38,12 @@ class DeviceLists {
   // Starts the copy; more memory is taken if there is not enough: then everything lies elsewhere (base()).
   void send(cudaStream_t stream);
   const void* base() const { return device_.as<const void>(); }
-  // REQUIRES: sent.
+  // REQUIRES: sent, as below. Where a list lies, and how long it is.
+  template <typename T>
+  void add_to(StepForm* form, const ListAt<T>& list) const {
+    form->add(at(list));
+    form->add(uint64_t{list.count});
+  }
   template <typename T>
   const T* at(const ListAt<T>& list) const {
     return device_.as<const T>(list.offset);

@@ -209,7 +209,8 @@ void DualCache::plan(const DeviceRows& rows, const StepStream& on) {
   fused_.plan(on);
 }
 
-bool DualCache::repeats(const DeviceRows& rows) const {
+bool DualCache::repeats(StepForm* form) const {
+  const DeviceRows& rows = form->rows;
   return rows.decodes_count == 0 && rows.chunks_count == 0 && rows.other_rows == 0 && fused_.ready() &&
          staged_.repeats() && fused_.repeats();
 }

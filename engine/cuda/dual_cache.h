@@ -31,7 +31,7 @@ class DualCache final : public KvCache {
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
   // Steps of decodes alone that read packed pages.
-  bool repeats(const DeviceRows& rows) const override;
+  bool repeats(StepForm* form) const override;
   void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&, StepValues*) override {
   }
   void told(const Command& command) override { cells_.told(command); }

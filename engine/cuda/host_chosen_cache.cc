@@ -188,6 +188,7 @@ void HostChosenCache::add_arena(const Call& call, uint32_t row, uint32_t positio
 void HostChosenCache::plan(const DeviceRows& rows, const StepStream& on) {
   attention_.plan(rows, pages_.layer(0), on.stream);
   if (spec_.layers_dense == 0) return;
+  dense_.send(on.stream);
   dense_.plan(resident_.layer(0), on.stream);
 }
 

@@ -39,12 +39,13 @@ class LayerAttention {
   virtual void plan(const DeviceRows& rows, const StepStream& on) = 0;
   virtual void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                       const StepStream& on) = 0;
-  // Whether what plan() and attend() start depends on `rows` alone, so that it can be captured once and
-  // replayed for equal rows (step_graphs.h).
-  virtual bool repeats(const DeviceRows& /*rows*/) const { return false; }
+  // Whether what plan() and attend() start depends on *form alone, so that it can be captured once and
+  // replayed for equal ones (step_graphs.h). form->rows is there; what else it depends on is added.
+  virtual bool repeats(StepForm* /*form*/) const { return false; }
 };
 
 class CudaForward;
+class StepLanes;
 
 // What the engine lends those that run rows of their own, or keep something for a session.
 struct EngineAccess {
@@ -67,6 +68,8 @@ class KvCache : public LayerAttention {
   // tokens and sampling.
   virtual void begin(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
                      const StepStream& on, StepRows* rows) = 0;
+  // Its streams besides the step's (step_graphs.h), if steps that repeat use some.
+  virtual StepLanes* lanes() { return nullptr; }
   // Its rows went through all layers, and the host has waited for it. Adds what the values decided to
   // *values. What it starts itself it waits for.
   virtual void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,

@@ -31,6 +31,10 @@ Result<std::unique_ptr<OrderedStreams>> OrderedStreams::make(uint32_t layers, co
             check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", "");
         !ok)
       return tl::unexpected<Mistake>(ok.error());
+    // Whoever waits for it before it is recorded anew waits for nothing, in graphs too.
+    if (Result<void> ok = check(cudaEventRecord(event, out->stream(Lane::kRecall)), "cudaEventRecord", "");
+        !ok)
+      return tl::unexpected<Mistake>(ok.error());
   }
   return out;
 }
@@ -47,16 +51,19 @@ OrderedStreams::~OrderedStreams() {
 }
 
 void OrderedStreams::record(Edge edge, uint32_t layer, Lane lane) {
-  must(cudaEventRecord(events_[number(edge, layer)], stream(lane)), "cudaEventRecord", 0, no_shape);
-  if (tests_.watch != nullptr) tests_.watch->recorded(number(edge, layer), static_cast<uint32_t>(lane));
+  must(cudaEventRecordWithFlags(events_[number(edge, layer)], stream(lane),
+                                captured() ? cudaEventRecordExternal : cudaEventRecordDefault),
+       "cudaEventRecord", 0, no_shape);
+  if (watched()) watch()->recorded(number(edge, layer), static_cast<uint32_t>(lane));
 }
 
 // What is left out is waited for all the same: a kernel would read lists that are not there yet, which name
 // pages that do not exist (once, of the full pages on their way to the host: an illegal access).
 void OrderedStreams::wait(Lane lane, Edge edge, uint32_t layer) {
-  must(cudaStreamWaitEvent(stream(lane), events_[number(edge, layer)]), "cudaStreamWaitEvent", 0, no_shape);
-  if (tests_.watch != nullptr && edge != tests_.left_out)
-    tests_.watch->waited(static_cast<uint32_t>(lane), number(edge, layer));
+  must(cudaStreamWaitEvent(stream(lane), events_[number(edge, layer)],
+                           captured() ? cudaEventWaitExternal : cudaEventWaitDefault),
+       "cudaStreamWaitEvent", 0, no_shape);
+  if (watched() && edge != tests_.left_out) watch()->waited(static_cast<uint32_t>(lane), number(edge, layer));
 }
 
 void OrderedStreams::hold(cudaStream_t other, Edge edge, uint32_t layer) {
@@ -90,8 +97,8 @@ void OrderedStreams::dawdle(Lane lane) {
 
 void OrderedStreams::touches(Lane lane, HappensBefore::Access access, const char* what, uint32_t number,
                              const char* operation) {
-  if (tests_.watch == nullptr) return;
-  tests_.watch->touches(static_cast<uint32_t>(lane), access, {what, number}, operation);
+  if (!watched()) return;
+  watch()->touches(static_cast<uint32_t>(lane), access, {what, number}, operation);
 }
 
 }  // namespace kvtwin::cuda

@@ -1,5 +1,9 @@
 // The streams of a RetrievedCache and the events between them: METHODS 6.4's edges, each in one place.
 //
+// While they are captured (step_graphs.h), compute and recall are two graphs, joined by external events: a
+// recall may still run when the step after it begins, so it cannot be part of a graph that the host waits
+// for.
+//
 // For tests, streams can be delayed at random wherever one could overtake another, and HappensBefore can be
 // told of everything, or of everything but one edge.
 
@@ -16,6 +20,7 @@
 #include "engine/base/result.h"
 #include "engine/cuda/happens_before.h"
 #include "engine/cuda/retrieved.h"
+#include "engine/cuda/step_graphs.h"
 
 namespace kvtwin::cuda {
 
@@ -44,10 +49,15 @@ class OrderedStreams {
   void dawdle(Lane lane);
   void touches(Lane lane, HappensBefore::Access access, const char* what, uint32_t number,
                const char* operation);
-  bool watched() const { return tests_.watch != nullptr; }
+  bool watched() const { return watch() != nullptr; }
+  // What is started from here on is part of a graph, or of a rehearsal of one.
+  void capturing(StepLanes::Capture now) { capturing_ = now; }
+  bool captured() const { return capturing_ != StepLanes::Capture::kNone; }
 
  private:
   OrderedStreams(uint32_t layers, const OrderTests& tests) : layers_(layers), tests_(tests) {}
+  // Who is told: not of what is captured to be replayed, because it does not run yet.
+  HappensBefore* watch() const { return capturing_ == StepLanes::Capture::kGraph ? nullptr : tests_.watch; }
   uint32_t number(Edge edge, uint32_t layer) const { return static_cast<uint32_t>(edge) * layers_ + layer; }
 
   const uint32_t layers_;
@@ -55,6 +65,7 @@ class OrderedStreams {
   cudaStream_t streams_[3] = {};
   std::vector<cudaEvent_t> events_;
   uint64_t moments_ = 0;
+  StepLanes::Capture capturing_ = StepLanes::Capture::kNone;
 };
 
 }  // namespace kvtwin::cuda

@@ -69,6 +69,7 @@ void PackedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<con
     add_entry(entry, row, rows);
     row += entry.tokens;
   }
+  if (kivi()) even_out(entries);
   staged_.send(on.stream);
   fused_.send(on.stream);
   if (kivi()) exact_.reserve(slots_);
@@ -156,6 +157,29 @@ void PackedCache::add_fused_kivi(const PlanEntry& entry, uint32_t row, Call* cal
   pack_kivi(entry, base, call);
 }
 
+// What a row needs at most: pages that its staged keys come from, its ring once or twice around on either
+// side, the value that is packed and the cell that is kept.
+void PackedCache::even_out(std::span<const PlanEntry> entries) {
+  StagedSpans& spans = staged_.spans()[0];
+  const size_t rows = entries.size(), pages = options_.residual_tokens / memory_.page_tokens + 1;
+  const auto packs_keys = [](const CellSpan& span) { return (span.sides & kKeySide) != 0; };
+  const bool keys = std::any_of(spans.packed.begin(), spans.packed.end(), packs_keys);
+  const struct {
+    std::vector<CellSpan>* list;
+    size_t each;
+  } bounds[] = {{&spans.unpacked, pages},
+                {&spans.from_exact, 4},
+                {&spans.packed, keys ? 1 + pages : 1},
+                {&spans.to_exact, 1}};
+  even_ = fused_.ready() && std::all_of(entries.begin(), entries.end(), [](const PlanEntry& entry) {
+            return entry.kind == EntryKind::kDecode;
+          });
+  for (const auto& [list, each] : bounds) even_ = even_ && list->size() <= each * rows;
+  for (const auto& [list, each] : bounds) {
+    if (even_) list->resize(each * rows, CellSpan{});
+  }
+}
+
 void PackedCache::pack_kivi(const PlanEntry& entry, uint32_t base, Call* call) {
   const uint32_t residual = options_.residual_tokens, end = entry.context + entry.tokens;
   const uint32_t keys = call->keys_packed + (end - call->keys_packed) / residual * residual;
@@ -203,9 +227,14 @@ void PackedCache::plan(const DeviceRows& rows, const StepStream& on) {
   fused_.plan(on);
 }
 
-bool PackedCache::repeats(const DeviceRows& rows) const {
-  return rows.decodes_count == 0 && rows.chunks_count == 0 && rows.other_rows == 0 && fused_.ready() &&
-         staged_.repeats() && fused_.repeats();
+bool PackedCache::repeats(StepForm* form) const {
+  const DeviceRows& rows = form->rows;
+  if (rows.decodes_count > 0 || rows.chunks_count > 0 || rows.other_rows > 0) return false;
+  if (!fused_.ready() || !fused_.repeats()) return false;
+  if (!kivi()) return staged_.repeats();
+  for (const uint32_t layer : {0u, llm_.layers - 1}) form->add(exact_.layer(layer));
+  staged_.add_to(form);
+  return even_;
 }
 
 void PackedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
@@ -233,6 +262,7 @@ void PackedCache::copy(PageId source, PageId target, cudaStream_t stream) {
 
 void PackedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   fused_.clear();
+  even_ = false;
   staged_.warm_up(size, on.stream, rows);
 }
 

@@ -5,7 +5,8 @@
 //   * a decoded row is packed and then reads packed pages, if a kernel does that (packed_attention.h);
 //   * all other rows read what is staged (staged_cells.h): history unpacked, a chunk's own rows as they are;
 //   * KIVI's exact cells are a ring of residual_tokens for each call, by position. A decoded row reads them,
-//     and those whose keys alone are packed, from what is staged: at most twice as many cells.
+//     and those whose keys alone are packed, from what is staged: at most twice as many cells. Spans that
+//     move nothing make the lists of such steps as long in all of them.
 //
 // In a step everything is packed before anything is unpacked, so who adopts what another call of the step
 // fills finds it. A call's own cells that were exact when the step began are staged from the ring, whether or
@@ -34,7 +35,7 @@ class PackedCache final : public KvCache {
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
   // Steps of decodes alone that read packed pages.
-  bool repeats(const DeviceRows& rows) const override;
+  bool repeats(StepForm* form) const override;
   void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&, StepValues*) override {
   }
   void told(const Command& command) override;
@@ -56,6 +57,8 @@ class PackedCache final : public KvCache {
   void add_entry(const PlanEntry& entry, uint32_t row, StepRows* rows);
   void add_fused(const Call& call, const PlanEntry& entry, uint32_t row, StepRows* rows);
   void add_kivi(const PlanEntry& entry, uint32_t base, Call* call);
+  // KIVI's decodes: as many spans in all steps of so many rows that pack keys, and in all that do not.
+  void even_out(std::span<const PlanEntry> entries);
   void add_fused_kivi(const PlanEntry& entry, uint32_t row, Call* call, StepRows* rows);
   // What a step of KIVI's packs and keeps of cells that are staged from `base` on.
   void pack_kivi(const PlanEntry& entry, uint32_t base, Call* call);
@@ -72,6 +75,7 @@ class PackedCache final : public KvCache {
   PackedAttention fused_;
   ExactCells exact_;
   std::map<CallId, Call> calls_;
+  bool even_ = false;  // KIVI: the step at hand has as many spans as all of its kind
   std::vector<uint32_t> free_slots_;
   uint32_t slots_ = 0;
 };

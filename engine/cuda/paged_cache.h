@@ -28,8 +28,8 @@ class PagedCache final : public KvCache {
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
   // Chunks could be, but no two are alike.
-  bool repeats(const DeviceRows& rows) const override {
-    return rows.chunks_count == 0 && rows.other_rows == 0;
+  bool repeats(StepForm* form) const override {
+    return form->rows.chunks_count == 0 && form->rows.other_rows == 0;
   }
   void end(const LaunchStep&, uint32_t, std::span<const PlanEntry>, const StepStream&, StepValues*) override {
   }

@@ -166,17 +166,35 @@ void RecalledCells::begin(const LaunchStep& launch, uint32_t offset, std::span<c
         rows->positions[run.first + i] = part.rows.positions[run.at + i];
     }
   }
+  send_rows(on.stream);
 }
 
-void RecalledCells::plan(const DeviceRows&, const StepStream& on) {
+void RecalledCells::send_rows(cudaStream_t stream) {
   for (size_t of = 0; of < 2; ++of) {
     Part& part = parts_[of];
     if (part.count == 0) continue;
     part.rows.tokens.assign(part.count, 0);  // nobody looks at them
-    part.on_device = uploads_[of].send(part.rows, on.stream);
-    caches_[of]->plan(part.on_device, on);
+    part.on_device = uploads_[of].send(part.rows, stream);
   }
 }
+
+void RecalledCells::plan(const DeviceRows&, const StepStream& on) {
+  for (size_t of = 0; of < 2; ++of) {
+    if (parts_[of].count > 0) caches_[of]->plan(parts_[of].on_device, on);
+  }
+}
+
+bool RecalledCells::repeats(StepForm* form) const {
+  const Part& part = parts_[kArenas];
+  if (parts_[kPrompts].count > 0 || part.count == 0) return false;
+  StepForm own{part.on_device, {}};
+  if (!arenas().repeats(&own)) return false;
+  form->add(own.rows);
+  form->more.insert(form->more.end(), own.more.begin(), own.more.end());
+  return true;
+}
+
+StepLanes* RecalledCells::lanes() { return arenas().lanes(); }
 
 // A part's rows as they lie, if they follow one another; else copied aside.
 LayerRows RecalledCells::part_tensors(const Part& part, const LayerRows& tensors, cudaStream_t stream) const {
@@ -277,6 +295,7 @@ void RecalledCells::warm_up(uint32_t size, const StepStream& on, StepRows* rows)
   add_rows(0, size, &part);
   prompts().warm_up(size, on, &part.rows);
   rows->positions = part.rows.positions;
+  send_rows(on.stream);
 }
 
 }  // namespace kvtwin::cuda

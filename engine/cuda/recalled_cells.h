@@ -35,6 +35,9 @@ class RecalledCells final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  // Steps in which everybody's prompt is complete.
+  bool repeats(StepForm* form) const override;
+  StepLanes* lanes() override;
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
            const StepStream& on, StepValues* values) override;
   void told(const Command& command) override;
@@ -76,6 +79,7 @@ class RecalledCells final : public KvCache {
   void clear();
   void split(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries);
   void add_rows(uint32_t first, uint32_t count, Part* part);
+  void send_rows(cudaStream_t stream);
   LayerRows part_tensors(const Part& part, const LayerRows& tensors, cudaStream_t stream) const;
   void put_back(const Part& part, const LayerRows& from, const LayerRows& tensors, cudaStream_t stream) const;
   void hand_over(const StepStream& on);

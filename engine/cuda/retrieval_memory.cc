@@ -76,10 +76,12 @@ void RetrievalMemory::reserve_states(uint32_t states) {
   }
   must(cudaDeviceSynchronize(), "copy of what calls hold", 0, no_shape);
   states_ = states;
+  ++place_;
 }
 
 void RetrievalMemory::reserve_rows(uint32_t rows, uint32_t candidates) {
   if (rows <= rows_ && candidates <= shape_.score_stride) return;
+  ++place_;
   rows_ = std::max(rows, rows_);
   shape_.score_stride = std::max(shape_.score_stride, (candidates + candidates / 4 + 3) / 4 * 4);
   must(cudaDeviceSynchronize(), "wait for calls that choose pages", 0, no_shape);

@@ -28,6 +28,9 @@ class RetrievalMemory {
   void reserve_states(uint32_t states);
   void reserve_rows(uint32_t rows, uint32_t candidates);
 
+  // Another one whenever something lies elsewhere, or a stride changed.
+  uint64_t place() const { return place_; }
+
   const ChoiceShape& shape() const { return shape_; }
   __nv_bfloat16* summaries(uint32_t layer) const;
   uint64_t summary_bytes() const { return uint64_t{shape_.kv_heads} * 2 * shape_.head_dim * 2; }  // of a page
@@ -49,6 +52,7 @@ class RetrievalMemory {
   ChoiceShape shape_;
   Size size_;
   uint32_t states_ = 0, rows_ = 0;
+  uint64_t place_ = 0;
   Buffer summaries_, held_, q_before_, counts_, counts_host_, scores_, before_, after_, spare_tables_;
 };
 

@@ -46,7 +46,7 @@ void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const Devi
   if (dense(layer)) {
     return dense_.attend(layer, tensors, resident() ? resident_.layer(layer) : pages_.layer(layer), on);
   }
-  if (arena_) order_->wait(Lane::kCompute, Edge::kRecalled, layer);
+  if (arena_ && spec_.speculation) order_->wait(Lane::kCompute, Edge::kRecalled, layer);
   order_->touches(Lane::kCompute, Access::kWrite, kPages, layer, "append");
   attention_.append(tensors, rows, pages_.layer(layer), on.stream);
   seal(layer, on.stream);
@@ -79,20 +79,19 @@ void RetrievedCache::seal(uint32_t layer, cudaStream_t stream) {
   args.pool = pages_.layer(layer);
   args.pages = upload_.at(at_.summaries);
   args.out = choices_.summaries(chooser(layer));
-  args.count = static_cast<uint32_t>(sealed_.size()) * llm_.kv_heads;
+  args.count = at_.summaries.count;
   args.page_tokens = memory_.page_tokens, args.head_dim = llm_.head_dim;
   args.kind = kind_of(spec_.summary);
   must(summarise_pages(args, stream), "summarise_pages", 0,
        [&] { return fmt::format("{} pages, layer {}", sealed_.size(), layer); });
   if (!arena_) return;
   order_->record(Edge::kSealed, layer, Lane::kCompute);
-  order_->wait(Lane::kOffload, Edge::kSealed, layer);
-  order_->dawdle(Lane::kOffload);
-  offload(layer);
-  if (layer + 1 == llm_.layers) order_->record(Edge::kOffloaded, 0, Lane::kOffload);
+  if (!order_->captured()) offload(layer);
 }
 
 void RetrievedCache::offload(uint32_t layer) {
+  order_->wait(Lane::kOffload, Edge::kSealed, layer);
+  order_->dawdle(Lane::kOffload);
   const cudaStream_t stream = order_->stream(Lane::kOffload);
   const HostPool host = host_layer(layer);
   const uint64_t numbers = host.page_numbers(), bytes = numbers * sizeof(__nv_bfloat16);
@@ -117,6 +116,7 @@ void RetrievedCache::offload(uint32_t layer) {
     must(cudaMemcpyAsync(home, from, bytes, cudaMemcpyDeviceToHost, stream), "copy of a page to the host",
          bytes, [&] { return fmt::format("page {}, layer {}", sealed_[i].page, layer); });
   }
+  if (layer + 1 == llm_.layers) order_->record(Edge::kOffloaded, 0, Lane::kOffload);
 }
 
 void RetrievedCache::choose(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,

@@ -145,21 +145,38 @@ void RetrievedCache::begin(const LaunchStep& launch, uint32_t offset, std::span<
   dense_.clear();
   take_pages(launch, offset, on.stream);
   for (const PlanEntry& entry : entries) add_entry(entry, rows);
+  const auto decodes = [](const PlanEntry& entry) { return entry.kind == EntryKind::kDecode; };
+  decodes_ = std::all_of(entries.begin(), entries.end(), decodes) ? static_cast<uint32_t>(entries.size()) : 0;
+  send_lists(on.stream);
+  for (const Lane lane : {Lane::kCompute, Lane::kRecall}) order_->dawdle(lane);
 }
 
 void RetrievedCache::plan(const DeviceRows& rows, const StepStream& on) {
-  order_->compute_on(on.stream);
-  uint32_t most = 0;
-  for (const ChoiceRow& row : choice_rows_) most = std::max(most, row.candidates);
-  choices_.reserve_states(states_);
-  choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
-  deal_recalls();
-  upload_.clear();
-  pack(kept_, &upload_, &at_);
-  upload_.send(on.stream);
   attention_.plan(rows, pages_.layer(0), on.stream);
   if (spec_.layers_dense == 0) return;
   dense_.plan(resident() ? resident_.layer(0) : pages_.layer(0), on.stream);
+}
+
+// Numbers of pages to choose from stand behind everything else: how many there are is no launch parameter.
+bool RetrievedCache::repeats(StepForm* form) const {
+  if (decodes_ == 0 || form->rows.chunks_count > 0 || form->rows.other_rows > 0) return false;
+  form->add(choices_.place());
+  upload_.add_to(form, at_.choices);
+  upload_.add_to(form, at_.kept);
+  upload_.add_to(form, at_.imposed);
+  upload_.add_to(form, at_.summaries);
+  form->add(upload_.at(at_.lists));
+  return spec_.layers_dense == 0 || dense_.repeats(form);
+}
+
+std::vector<cudaStream_t> RetrievedCache::streams() const {
+  return arena_ && spec_.speculation ? std::vector{order_->stream(Lane::kRecall)}
+                                     : std::vector<cudaStream_t>();
+}
+
+void RetrievedCache::launched() {
+  for (uint32_t layer = spec_.layers_dense; arena_ && !sealed_.empty() && layer < llm_.layers; ++layer)
+    offload(layer);
 }
 
 void RetrievedCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry> entries,

@@ -12,6 +12,10 @@
 //   layer l of the next step behind that recall              event recalled[l]
 //   pages to the host behind what fills them                 event sealed[l]
 //   whoever may overwrite or recall them behind that         event offloaded, awaited as the next step begins
+// Steps of decodes alone are replayed (step_graphs.h): compute is one graph, recall another, which may still
+// run when the next step begins. Pages to the host are in none: which ones, changes from step to step. The
+// host starts their copies behind the replay, each layer's behind what the replay records.
+//
 // A call that ends, or is preempted, is waited for on the recall stream before its slots are anybody else's.
 
 #ifndef KVTWIN_ENGINE_CUDA_RETRIEVED_CACHE_H_
@@ -34,7 +38,7 @@
 
 namespace kvtwin::cuda {
 
-class RetrievedCache final : public KvCache {
+class RetrievedCache final : public KvCache, private StepLanes {
  public:
   // As make_retrieved().
   static Result<OwnedCache> make(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
@@ -46,6 +50,9 @@ class RetrievedCache final : public KvCache {
   void plan(const DeviceRows& rows, const StepStream& on) override;
   void attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
               const StepStream& on) override;
+  // Steps of decodes alone.
+  bool repeats(StepForm* form) const override;
+  StepLanes* lanes() override { return this; }
   void end(const LaunchStep& launch, uint32_t offset, std::span<const PlanEntry> entries,
            const StepStream& on, StepValues* values) override;
   void told(const Command& command) override;
@@ -94,15 +101,20 @@ class RetrievedCache final : public KvCache {
   // Where the step's lists lie in an upload.
   struct Lists {
     ListAt<ChoiceRow> choices;
-    ListAt<uint32_t> lists;
-    ListAt<SummaryPage> summaries;
-    ListAt<uint32_t> staged;
     ListAt<QueryKept> kept;
     ListAt<kernels::HeadRecall> imposed;  // [layers that choose][choices][kv_heads], or none
+    ListAt<SummaryPage> summaries;        // in steps of decodes alone: none, or one for each row and head
+    ListAt<uint32_t> lists;
+    ListAt<uint32_t> staged;
   };
 
   RetrievedCache(const KvMemory& memory, const LlmSpec& llm, const RetrievedOptions& options);
   Result<void> allocate();
+
+  std::vector<cudaStream_t> streams() const override;
+  void capturing(Capture now) override { order_->capturing(now); }
+  bool watched() const override { return order_->watched(); }
+  void launched() override;
   uint32_t pages_of(uint32_t tokens) const { return div_ceil(tokens, memory_.page_tokens); }
   bool dense(uint32_t layer) const { return layer < spec_.layers_dense; }
   bool resident() const { return arena_ && spec_.layers_dense > 0; }
@@ -117,6 +129,7 @@ class RetrievedCache final : public KvCache {
   void add_choice(Call* call, uint32_t row, uint32_t cell, StepRows* rows);
   ChoiceRow choice_of(const Call& call, uint32_t pages);
   void deal_recalls();
+  void send_lists(cudaStream_t stream);
   void pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const;
 
   // retrieved_attend.cc: what one layer starts
@@ -148,6 +161,7 @@ class RetrievedCache final : public KvCache {
   std::vector<uint32_t> free_states_;
   uint32_t states_ = 0;
   // Of the step at hand.
+  uint32_t decodes_ = 0;  // rows, if all are decodes; else 0
   std::vector<ChoiceRow> choice_rows_;
   std::vector<uint32_t> lists_;
   std::vector<Sealed> sealed_;

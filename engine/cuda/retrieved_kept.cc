@@ -94,6 +94,7 @@ void RetrievedCache::take_over(std::span<const KeptPrompt> prompts, const CellPo
   // The lists of pages that are on their way to the host are written anew.
   order_->wait(Lane::kCompute, Edge::kOffloaded, 0);
   choice_rows_.clear(), lists_.clear(), sealed_.clear(), kept_.clear(), entering_.clear(), imposed_.clear();
+  decodes_ = 0;
   for (const KeptPrompt& prompt : prompts) take_kept(prompt, stream);
   copy_kept(prompts, from, stream);
   upload_.clear();

@@ -156,6 +156,20 @@ void RetrievedCache::deal_recalls() {
   }
 }
 
+void RetrievedCache::send_lists(cudaStream_t stream) {
+  uint32_t most = 0;
+  for (const ChoiceRow& row : choice_rows_) most = std::max(most, row.candidates);
+  choices_.reserve_states(states_);
+  choices_.reserve_rows(static_cast<uint32_t>(choice_rows_.size()), most);
+  deal_recalls();
+  upload_.clear();
+  pack(kept_, &upload_, &at_);
+  upload_.send(stream);
+  if (spec_.layers_dense > 0) dense_.send(stream);
+}
+
+// In steps of decodes alone, first what is as long in every step of so many rows (what a kernel writes
+// nothing for makes up for pages that no row fills), then what is not.
 void RetrievedCache::pack(const std::vector<QueryKept>& kept, DeviceLists* upload, Lists* at) const {
   std::vector<SummaryPage> summaries;
   std::vector<uint32_t> staged;
@@ -165,18 +179,23 @@ void RetrievedCache::pack(const std::vector<QueryKept>& kept, DeviceLists* uploa
       summaries.push_back(
           {page.page * llm_.kv_heads + head, memory_.page_tokens, page.owner * llm_.kv_heads + head});
   }
+  if (!summaries.empty())
+    summaries.resize(std::max(summaries.size(), size_t{decodes_} * llm_.kv_heads), SummaryPage{});
   at->choices = upload->add(choice_rows_);
-  at->lists = upload->add(lists_);
-  at->summaries = upload->add(summaries);
-  at->staged = upload->add(staged);
   at->kept = upload->add(kept);
   at->imposed = upload->add(imposed_);
+  at->summaries = upload->add(summaries);
+  at->lists = upload->add(lists_);
+  at->staged = upload->add(staged);
 }
 
-void RetrievedCache::warm_up(uint32_t size, const StepStream&, StepRows* rows) {
+void RetrievedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
+  order_->compute_on(on.stream);
   choice_rows_.clear(), lists_.clear(), sealed_.clear(), kept_.clear(), dense_.clear();
+  decodes_ = 0;
   attention_.add_warm_up(size, rows);
   if (spec_.layers_dense > 0) dense_.warm_up(size);
+  send_lists(on.stream);
 }
 
 }  // namespace kvtwin::cuda

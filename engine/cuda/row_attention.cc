@@ -11,6 +11,7 @@
 #include "kernels/attention_decode.h"
 #include "kernels/attention_prefill.h"
 #include "kernels/attention_rows.h"
+#include "kernels/decode_plan_layers.h"
 #include "kernels/qkv_append.h"
 #include "models/rope.h"
 
@@ -60,11 +61,12 @@ Result<RowAttention> RowAttention::make(const LlmSpec* llm, const RowAttentionSh
   prefill.q_stride = llm->query_heads * llm->head_dim;
   prefill.rows = shape.rows, prefill.sequences = out.decode_.sequences;  // the most, for its plan's size
   out.attention_scale_ = 1 / std::sqrt(static_cast<float>(llm->head_dim));
+  out.plan_stride_ = div_ceil(uint64_t{decode_plan_bytes(out.decode_)}, uint64_t{256}) * 256;
   const struct {
     Buffer* buffer;
     uint64_t bytes;
     const char* what;
-  } rows_of[] = {{&out.plan_, decode_plan_bytes(out.decode_), "the plan of decode attention"},
+  } rows_of[] = {{&out.plan_, out.plan_stride_ * shape.layers, "the plan of decode attention"},
                  {&out.prefill_plan_, out.chunk_takes() ? prefill_plan_bytes(prefill) : 0,
                   "the plan of prefill attention"},
                  {&out.workspace_, decode_workspace_bytes(out.decode_), "decode attention"},
@@ -146,12 +148,27 @@ void RowAttention::plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaS
     must(plan_attention_prefill(prefill_, prefill_args(rows, pool), stream), "plan_attention_prefill", 0,
          [&] { return fmt::format("{} sequences", rows.chunks_count); });
   }
+  by_layer_ = false;
   if (rows.decodes_count == 0) return;
-  decode_.sequences = rows.decodes_count;
-  const auto shape = [&] { return fmt::format("{} sequences", rows.decodes_count); };
-  must(cudaMemsetAsync(workspace_.as<void>(), 0, counter_bytes(rows.decodes_count), stream),
-       "counters of decode attention", counter_bytes(rows.decodes_count), shape);
-  must(plan_attention_decode(decode_, decode_args(rows, pool), stream), "plan_attention_decode", 0, shape);
+  clear_counters(rows.decodes_count, stream);
+  must(plan_attention_decode(decode_, decode_args(rows, pool), stream), "plan_attention_decode", 0,
+       [&] { return fmt::format("{} sequences", rows.decodes_count); });
+}
+
+void RowAttention::plan_layers(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream) {
+  KVT_CHECK(rows.chunks_count == 0);
+  by_layer_ = true;
+  clear_counters(rows.decodes_count, stream);
+  must(plan_decode_layers(decode_, decode_args(rows, pool), shape_.layers, plan_stride_, stream),
+       "plan_decode_layers", 0,
+       [&] { return fmt::format("{} sequences in each of {} layers", rows.decodes_count, shape_.layers); });
+}
+
+void RowAttention::clear_counters(uint32_t sequences, cudaStream_t stream) {
+  decode_.sequences = sequences;
+  must(cudaMemsetAsync(workspace_.as<void>(), 0, counter_bytes(sequences), stream),
+       "counters of decode attention", counter_bytes(sequences),
+       [&] { return fmt::format("{} sequences", sequences); });
 }
 
 void RowAttention::append(const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool,
@@ -184,6 +201,7 @@ void RowAttention::attend(uint32_t layer, const LayerRows& tensors, const Device
     timer->begin(Operation::kDecodeAttention, layer);
     DecodeArgs args = decode_args(rows, pool);
     args.q = tensors.q, args.out = tensors.out;
+    if (by_layer_) args.plan = plan_.as<void>(layer * plan_stride_);
     must(attention_decode(decode_, args, stream), "attention_decode", 0, shape);
   }
   if (rows.chunks_count > 0) {

@@ -33,6 +33,7 @@ struct RowAttentionShape {
   uint32_t rows = 0;            // of one step, at most
   bool by_head = false;         // heads hold different cells: lists name heads, slots are one per head, and
                                 // tables of `others` name cells (attention_rows.h, listed)
+  uint32_t layers = 1;          // that plan_layers() plans
 };
 
 class RowAttention {
@@ -55,6 +56,9 @@ class RowAttention {
 
   // The lists are on the device: cuts the work. One plan serves every layer.
   void plan(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
+  // Layers that read different cells: `rows` are the first one's, its decodes are followed by those of the
+  // layers behind it, as many in each. REQUIRES: no chunks.
+  void plan_layers(const DeviceRows& rows, const __nv_bfloat16* pool, cudaStream_t stream);
   // `keys` [rows][kv_heads][head_dim], rotated, beside the pages; null: not wanted. REQUIRES (wanted):
   // head_dim is 64, 128 or 256, pages are 1 or a multiple of 8 tokens.
   void append(const LayerRows& tensors, const DeviceRows& rows, __nv_bfloat16* pool, cudaStream_t stream,
@@ -64,6 +68,7 @@ class RowAttention {
               cudaStream_t stream, OperationTimer* timer);
 
  private:
+  void clear_counters(uint32_t sequences, cudaStream_t stream);
   DecodeArgs decode_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;
   PrefillArgs prefill_args(const DeviceRows& rows, const __nv_bfloat16* pool) const;
 
@@ -71,6 +76,8 @@ class RowAttention {
   RowAttentionShape shape_;
   float rope_scale_ = 1, attention_scale_ = 1;
   DecodeShape decode_;
+  uint64_t plan_stride_ = 0;  // between the plans of layers
+  bool by_layer_ = false;     // each has its own
   PrefillShape prefill_;
   Buffer inv_freq_;
   Buffer plan_, workspace_;  // attention_decode's

@@ -115,6 +115,14 @@ bool StagedCells::repeats() const {
   return upload_.base() == lists_at_;
 }
 
+void StagedCells::add_to(StepForm* form) const {
+  form->add(pool());
+  for (const SpansAt& at : at_) {
+    for (const ListAt<CellSpan>& list : {at.from_exact, at.gathered, at.packed, at.unpacked, at.to_exact})
+      upload_.add_to(form, list);
+  }
+}
+
 ConvertArgs StagedCells::args(const ListAt<CellSpan>& spans) const {
   ConvertArgs out;
   out.spans = upload_.at(spans), out.count = spans.count;
@@ -150,8 +158,7 @@ void StagedCells::stage(uint32_t layer, const LayerRows& tensors, const DeviceRo
   KVT_CHECK(pools.size() <= spans_.size());
   on.timer->begin(Operation::kAppend, layer);
   if (poison_) {
-    const uint64_t bytes = used_ * 2 * llm_->kv_heads * llm_->head_dim * sizeof(__nv_bfloat16);
-    must(cudaMemsetAsync(pool(), 0xff, std::min(bytes, pages_.bytes()), on.stream), "poisoning", bytes,
+    must(cudaMemsetAsync(pool(), 0xff, pages_.bytes(), on.stream), "poisoning", pages_.bytes(),
          [] { return std::string(); });
   }
   attention_.append(tensors, rows, pool(), on.stream);

@@ -76,6 +76,9 @@ class StagedCells {
   // is staged but rows to be packed, one span each, and no list lies elsewhere than at first.
   bool repeats() const;
 
+  // What these start depends on, whatever is staged: as LayerAttention::repeats().
+  void add_to(StepForm* form) const;
+
   // Spans of the step, by pool; the first pool has what moves between staged and exact cells.
   std::vector<StagedSpans>& spans() { return spans_; }
 

@@ -1,11 +1,15 @@
 // StepGraphs keeps CUDA graphs of steps: what starting some 300 operations costs the host (5 us each), a
 // replay costs once.
 //
-// What a step starts is fixed by its DeviceRows: where its lists lie and how long they are. What stands in
-// the lists is not part of it, so a graph serves all steps of one shape: those of a quiet stretch, in which
-// calls decode and nobody comes or goes. A shape is captured when it comes up for the second time, while the
-// device computes that step: the first time cuBLASLt chooses and kernels are loaded, and many shapes never
+// What a step starts is fixed by its StepForm: where its lists lie and how long they are. What stands in
+// the lists is not part of it, so a graph serves all steps of one form: those of a quiet stretch, in which
+// calls decode and nobody comes or goes. A form is captured when it comes up for the second time, while the
+// device computes that step: the first time cuBLASLt chooses and kernels are loaded, and many forms never
 // come back. The least recently used graph makes room.
+//
+// A KvCache that moves pages beside steps has streams of its own (StepLanes). Each is captured as a graph of
+// its own, and external events join the graphs: what a lane does for one step may still go on while the next
+// one begins, which one graph could not, because a graph ends when all of it has ended.
 
 #ifndef KVTWIN_ENGINE_CUDA_STEP_GRAPHS_H_
 #define KVTWIN_ENGINE_CUDA_STEP_GRAPHS_H_
@@ -15,31 +19,55 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <vector>
 
 #include "engine/cuda/step_rows.h"
 
 namespace kvtwin::cuda {
 
+// Streams that steps use besides their own.
+class StepLanes {
+ public:
+  enum class Capture : uint8_t {
+    kNone,       // what is started runs
+    kGraph,      // it becomes a graph; what is on streams that are no lanes is not to be started
+    kRehearsal,  // likewise, and nobody keeps the graph: a replay follows, of which whoever watches is told
+  };
+  virtual ~StepLanes() = default;
+  // Those that are captured.
+  virtual std::vector<cudaStream_t> streams() const = 0;
+  virtual void capturing(Capture now) = 0;
+  // Whether somebody is told of every operation.
+  virtual bool watched() const = 0;
+  // All graphs of the step at hand were launched: starts what is on streams that are no lanes.
+  virtual void launched() = 0;
+};
+
 class StepGraphs {
  public:
-  // At most so many graphs at a time; a graph of an 8B model's step takes about 300 nodes. 0: none, ever.
+  // At most so many forms at a time; a graph of an 8B model's step takes about 300 nodes. 0: none, ever.
   explicit StepGraphs(uint32_t graphs_max) : graphs_max_(graphs_max) {}
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
   ~StepGraphs();
 
-  // Starts on `stream` what `start` starts there. REQUIRES: for equal `rows` that is always the same, on this
-  // stream alone, and nothing of it waits for the host.
-  void run(const DeviceRows& rows, cudaStream_t stream, const std::function<void()>& start);
+  // Starts on `stream`, and on `lanes` (null: there are none), what `start` starts there. REQUIRES: for equal
+  // `form` that is always the same, and nothing of it waits for the host.
+  void run(const StepForm& form, cudaStream_t stream, StepLanes* lanes, const std::function<void()>& start);
 
   uint64_t replays() const { return replays_; }
 
  private:
   struct Graph {
-    DeviceRows rows;
-    cudaGraphExec_t graph = nullptr;  // null: seen once
+    StepForm form;
+    std::vector<cudaGraphExec_t> graphs;  // the step's, then its lanes'; none: seen once
   };
-  static cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& start);
+  using Streams = std::vector<cudaStream_t>;
+  static std::vector<cudaGraph_t> record(const Streams& streams, StepLanes* lanes, StepLanes::Capture how,
+                                         const std::function<void()>& start);
+  static std::vector<cudaGraphExec_t> capture(const Streams& streams, StepLanes* lanes,
+                                              const std::function<void()>& start);
+  static void forget(const Graph& one);
 
   const uint32_t graphs_max_;
   std::list<Graph> graphs_;  // the last used first

@@ -32,6 +32,17 @@ void StepRows::clear() {
   decode_cells = chunk_cells = 0;
 }
 
+void StepForm::add(const DeviceRows& of) {
+  for (const void* const list : {static_cast<const void*>(of.tokens), static_cast<const void*>(of.positions),
+                                 static_cast<const void*>(of.slots), static_cast<const void*>(of.sampling),
+                                 static_cast<const void*>(of.decodes), static_cast<const void*>(of.chunks),
+                                 static_cast<const void*>(of.others), static_cast<const void*>(of.pages)})
+    add(list);
+  for (const uint32_t count :
+       {of.rows, of.padded_rows, of.samples, of.decodes_count, of.chunks_count, of.other_rows})
+    add(uint64_t{count});
+}
+
 Result<RowsUpload> RowsUpload::make(uint64_t bytes) {
   RowsUpload out;
   if (Result<void> ok = out.reserve(bytes); !ok) return tl::unexpected<Mistake>(ok.error());

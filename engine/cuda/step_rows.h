@@ -52,6 +52,18 @@ struct DeviceRows {
   bool operator==(const DeviceRows&) const = default;
 };
 
+// What decides which operations a step starts, and with which parameters: where its lists lie, and how long
+// they are. `more`: of the lists that a KvCache sends itself.
+struct StepForm {
+  DeviceRows rows;
+  std::vector<uint64_t> more;
+
+  void add(uint64_t number) { more.push_back(number); }
+  void add(const void* at) { more.push_back(reinterpret_cast<uintptr_t>(at)); }
+  void add(const DeviceRows& of);
+  bool operator==(const StepForm&) const = default;
+};
+
 class RowsUpload {
  public:
   RowsUpload() = default;

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <vector>
 
@@ -18,55 +17,22 @@
 #include "engine/base/prng.h"
 #include "engine/cuda/cuda_engine.h"
 #include "engine/cuda/packed.h"
-#include "models/catalog.h"
+#include "tests/bench/cuda_bench_model.h"
 
 namespace {
 
 using namespace kvtwin;
+using namespace kvtwin::bench;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kSteps = 40, kWarm = 5;
 constexpr double kCeiling = 4.69e12, kFlops = 790e12;
-
-// Any tokens; all of the context is prompt.
-class DrawnTokens final : public cpu::TokenIds {
- public:
-  DrawnTokens(uint32_t vocab, uint32_t prompt) : vocab_(vocab), prompt_(prompt) {}
-  uint32_t token(CallId call, uint32_t position) const override {
-    return static_cast<uint32_t>(draw({raw(call), position}) % vocab_);
-  }
-  uint32_t prompt_tokens(CallId) const override { return prompt_; }
-  uint32_t output_tokens(CallId) const override { return kWarm + kSteps; }
-  SessionId session(CallId) const override { return {}; }
-
- private:
-  const uint32_t vocab_, prompt_;
-};
-
-template <typename T>
-T must_be(Result<T> made) {
-  if (!made) std::fprintf(stderr, "%s\n", made.error().text().c_str()), std::exit(3);
-  return std::move(*made);
-}
-
-const cuda::DeviceModel& model_named(const char* name, LlmSpec* llm) {
-  static std::string kept_name;
-  static std::unique_ptr<cuda::DeviceModel> kept;
-  *llm = must_be(Catalog().llm(name));
-  if (kept_name != name) {
-    kept.reset();  // its memory first
-    kept = must_be(cuda::DeviceModel::make(ModelWeights::random_outline(*llm, 1)));
-    kept_name = name;
-  }
-  return *kept;
-}
 
 // How cells are kept: a format, for int2 as KIVI does (then the page that is copied everywhere is not packed
 // yet: what is read is what the memory held, which takes as long).
 struct Kept {
   Format format = Format::kBf16;
   uint32_t page() const { return format == Format::kBf16 ? 16 : 32; }
-  bool graphs() const { return format != Format::kFp4 && format != Format::kInt2; }  // what is staged is none
 };
 
 cuda::OwnedCache cache_of(const Kept& kept, const cuda::CudaEngineConfig& config, const LlmSpec* llm) {
@@ -82,7 +48,7 @@ class Server {
   // Each step has `rows` tokens of each call; more than one: always the same chunk.
   Server(const cuda::DeviceModel& model, const LlmSpec& llm, uint32_t calls, uint32_t context, uint32_t rows,
          cuda::OperationLog* log, const Kept& kept, bool graphs = true)
-      : tokens_(llm.vocab, context + rows),
+      : tokens_(llm.vocab, context + rows, kWarm + kSteps),
         calls_(calls),
         rows_(rows),
         page_(kept.page()),
@@ -151,11 +117,6 @@ class Server {
   StepValues values_;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // Microseconds per step of each kind of operation, medians over steps.
 std::array<double, cuda::kOperations> operations(const cuda::DeviceModel& model, const LlmSpec& llm,
                                                  uint32_t calls, uint32_t context, uint32_t rows,
@@ -213,12 +174,12 @@ void step(benchmark::State& state, const char* name, uint32_t calls, uint32_t co
     state.SkipWithError(ok.error().text().c_str());
     return;
   }
-  LlmSpec llm;
-  const cuda::DeviceModel& model = model_named(name, &llm);
+  const LlmSpec& llm = model_named(name).llm;
+  const cuda::DeviceModel& model = *model_named(name).device;
   for (auto unused : state) {
     Taken with, without;
     with = steps(model, llm, calls, context, rows, kept, true);
-    if (rows == 1 && kept.graphs()) {  // chunks are no graphs
+    if (rows == 1) {  // chunks are no graphs
       without = steps(model, llm, calls, context, rows, kept, false);
       KVT_CHECK(with.digest == without.digest);
       state.counters["us step without graph"] = without.step * 1e6;

@@ -57,7 +57,7 @@ inline RetrievalMethod method_named(const std::string& name) {
 struct CudaOutcome {
   std::map<CallId, std::vector<float>> logits;
   LayerRecall recalled;  // sums
-  uint64_t preemptions = 0, digest = 0;
+  uint64_t preemptions = 0, digest = 0, replays = 0;
   ImposedSource::Counts imposed;  // steps
 };
 
@@ -97,10 +97,12 @@ class CudaListener final : public ImposableSource {
   CudaOutcome* const out_;
 };
 
-// `imposed`: what a behaviour model draws is performed, whatever the values would decide.
+// `imposed`: what a behaviour model draws is performed, whatever the values would decide. `graphs`: so many
+// forms of steps are kept to be replayed.
 inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::DeviceModel& model,
                                const LlmSpec& llm, const cuda::OrderTests& tests = {},
-                               const std::optional<sim::RetrievalBehaviour>& imposed = {}) {
+                               const std::optional<sim::RetrievalBehaviour>& imposed = {},
+                               uint32_t graphs = 64) {
   CudaOutcome out;
   RunOptions options;
   options.check_invariants = true;
@@ -112,6 +114,7 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   config.page_tokens = core.page_tokens, config.pages_gpu = core.pages_gpu,
   config.pages_host = core.pages_host;
   config.rows_max = core.step_tokens_max, config.samples_max = core.calls_max, config.poison = true;
+  config.graphs_max = graphs;
   cuda::OwnedCache cache;
   if (setting.retrieval != "all") {
     const RetrievalMethod method = method_named(setting.retrieval);
@@ -141,6 +144,7 @@ inline CudaOutcome run_on_cuda(const RetrievalSetting& setting, const cuda::Devi
   CHECK(client.finished == kRetrievalCalls.size());
   check_replays(recorder.finish(end), end.digest);
   out.digest = end.digest;
+  out.replays = (*engine)->graph_replays();
   if (told) out.imposed = told->recalls();
   return out;
 }

@@ -32,6 +32,52 @@ TEST_CASE("F-5 cuda: corrected speculation, blocking recall and pages that never
   }
 }
 
+namespace {
+
+// Whatever comes back from a run on the GPU, with graphs and without.
+void check_replays(const LlmSpec& llm) {
+  const OnDevice d(llm);
+  const struct {
+    std::string method;
+    double tau;
+    uint32_t dense;
+    HostLayout layout;
+    uint64_t delays;
+  } rows[] = {{"quest", 2, 0, HostLayout::kHnd, 0},     {"quest", 2, 1, HostLayout::kHnd, 0},
+              {"arkvale", 2, 1, HostLayout::kHnd, 0},   {"freekv", 2, 1, HostLayout::kNhd, 0},
+              {"freekv", -1, 0, HostLayout::kHnd, 0},   {"freekv", 0, 1, HostLayout::kNhd, 0},
+              {"freekv", -0.1, 1, HostLayout::kHnd, 7}, {"freekv", 0, 0, HostLayout::kNhd, 8}};
+  for (const auto& row : rows) {
+    CAPTURE(row.method);
+    CAPTURE(row.tau);
+    RetrievalSetting setting = setting_of(row.method, row.tau, row.dense);
+    setting.spec.host_layout = row.layout;
+    const CudaOutcome launched = run_on_cuda(setting, *d.model, d.llm, {}, {}, 0);
+    // With room for one they come and go, while recalls of theirs may still run.
+    for (const uint32_t graphs : {1u, 64u}) {
+      CAPTURE(graphs);
+      const CudaOutcome replayed = run_on_cuda(setting, *d.model, d.llm, {.delays = row.delays}, {}, graphs);
+      CHECK(replayed.logits == launched.logits);
+      CHECK(replayed.digest == launched.digest);
+      CHECK(replayed.recalled.blocking == launched.recalled.blocking);
+      CHECK(replayed.recalled.background == launched.recalled.background);
+      CHECK(replayed.recalled.corrected == launched.recalled.corrected);
+      CHECK(launched.replays == 0);
+      CHECK(replayed.replays > (graphs == 1 ? 0 : 100));
+      MESSAGE(row.method << ", " << graphs << " graphs: " << replayed.replays << " steps were replays");
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cuda: retrieval replayed as graphs is retrieval started one by one, to the bit") {
+  check_replays(retrieval_model(64, 8, 2));
+}
+TEST_CASE("cuda: with heads of 128 retrieval replayed is retrieval started one by one, to the bit") {
+  check_replays(retrieval_model(128, 4, 4));
+}
+
 TEST_CASE("F-6 cuda: with a budget beyond every call nothing moves, and the dense engine's bits come out") {
   const OnDevice d(retrieval_model(64, 8, 2));
   RetrievalSetting setting = setting_of("freekv", 0.5);

@@ -159,43 +159,56 @@ TEST_CASE("pack_pages: formats and shapes that cannot be are refused; no pages a
   CHECK(pack_pages(args, nullptr, nullptr, nullptr) == cudaSuccess);
 }
 
+void check_summaries(uint32_t page, uint32_t dim, uint32_t count, uint32_t ctas, std::mt19937_64* random) {
+  CAPTURE(page);
+  CAPTURE(dim);
+  CAPTURE(count);
+  const uint32_t blocks = count + 4;
+  const KvBlockShape block{page, dim};
+  for (const auto kind : {PageSummaryKind::kMinMax, PageSummaryKind::kCuboid, PageSummaryKind::kMean}) {
+    Bits pool(blocks * block.numbers(), kPoison), want(blocks * 2 * dim, kPoison);
+    const std::vector<uint32_t> where = shuffled(random, blocks), to = shuffled(random, blocks);
+    std::vector<SummaryPage> pages;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t cells = i % 3 == 0 ? page : static_cast<uint32_t>((*random)() % (page + 1));
+      pages.push_back({where[i], cells, to[i]});
+      for (uint32_t c = 0; c < dim && cells > 0; ++c) {
+        float high = -INFINITY, low = INFINITY, sum = 0, far = 0;
+        std::vector<float> keys;
+        for (uint32_t t = 0; t < cells; ++t) {
+          uint16_t& key = pool[where[i] * block.numbers() + block.at(t, c)];
+          key = random_bits(random, 1)[0];
+          keys.push_back(wide(key));
+          high = std::max(high, wide(key)), low = std::min(low, wide(key)), sum += wide(key);
+        }
+        const float center = (high + low) * 0.5f, n = static_cast<float>(cells);
+        for (const float key : keys) far += std::abs(center - key);
+        if (kind == PageSummaryKind::kCuboid) high = center + far / n, low = center - far / n;
+        if (kind == PageSummaryKind::kMean) high = low = sum / n;
+        want[to[i] * 2 * dim + c] = bf16(high), want[to[i] * 2 * dim + dim + c] = bf16(low);
+      }
+    }
+    const DeviceArray<uint16_t> on_device(pool), out(Bits(want.size(), kPoison));
+    const DeviceArray<SummaryPage> table(pages);
+    KVT_CUDA(summarise_pages({device(on_device), table.get(), device(out), count, page, dim, kind, ctas},
+                             nullptr));
+    CHECK(out.read() == want);
+  }
+}
+
 TEST_CASE("summarise_pages: high and low of every kind, over full and begun pages") {
   std::mt19937_64 random(4);
   for (const uint32_t page : {1u, 16u, 32u, 128u}) {
-    for (const uint32_t dim : {64u, 128u}) {
-      for (const auto kind : {PageSummaryKind::kMinMax, PageSummaryKind::kCuboid, PageSummaryKind::kMean}) {
-        const uint32_t count = 37, blocks = 41;
-        const KvBlockShape block{page, dim};
-        Bits pool(blocks * block.numbers(), kPoison), want(blocks * 2 * dim, kPoison);
-        const std::vector<uint32_t> where = shuffled(&random, blocks), to = shuffled(&random, blocks);
-        std::vector<SummaryPage> pages;
-        for (uint32_t i = 0; i < count; ++i) {
-          const uint32_t cells = i % 3 == 0 ? page : static_cast<uint32_t>(random() % (page + 1));
-          pages.push_back({where[i], cells, to[i]});
-          for (uint32_t c = 0; c < dim && cells > 0; ++c) {
-            float high = -INFINITY, low = INFINITY, sum = 0, far = 0;
-            std::vector<float> keys;
-            for (uint32_t t = 0; t < cells; ++t) {
-              uint16_t& key = pool[where[i] * block.numbers() + block.at(t, c)];
-              key = random_bits(&random, 1)[0];
-              keys.push_back(wide(key));
-              high = std::max(high, wide(key)), low = std::min(low, wide(key)), sum += wide(key);
-            }
-            const float center = (high + low) * 0.5f, n = static_cast<float>(cells);
-            for (const float key : keys) far += std::abs(center - key);
-            if (kind == PageSummaryKind::kCuboid) high = center + far / n, low = center - far / n;
-            if (kind == PageSummaryKind::kMean) high = low = sum / n;
-            want[to[i] * 2 * dim + c] = bf16(high), want[to[i] * 2 * dim + dim + c] = bf16(low);
-          }
-        }
-        const DeviceArray<uint16_t> on_device(pool), out(Bits(want.size(), kPoison));
-        const DeviceArray<SummaryPage> table(pages);
-        KVT_CUDA(
-            summarise_pages({device(on_device), table.get(), device(out), count, page, dim, kind}, nullptr));
-        CHECK(out.read() == want);
-      }
-    }
+    for (const uint32_t dim : {64u, 128u}) check_summaries(page, dim, 37, 132, &random);
   }
+}
+
+TEST_CASE("summarise_pages, many: by warps that take one page after another") {
+  std::mt19937_64 random(5);
+  check_summaries(16, 64, 2053, 2, &random);
+  check_summaries(32, 128, 517, 132, &random);
+  check_summaries(24, 128, 701, 1, &random);
+  check_summaries(64, 128, 257, 3, &random);
 }
 
 TEST_CASE("gather_cells: kept cells of ragged sequences, between pages of different sizes and columns") {
@@ -371,7 +384,8 @@ TEST_CASE("rope_append: rotated queries and keys, and every cell in its page, of
                             {1501, 8, 1, 128, 32, true, false, true},
                             {1025, 6, 2, 256, 16, false, true, false},
                             {70, 15, 5, 64, 8, false, false, true},
-                            {1100, 64, 8, 128, 16, false, true, true}}) {
+                            {1100, 64, 8, 128, 16, false, true, true},
+                            {4099, 6, 2, 64, 16, false, true, false}}) {
     CAPTURE(c.rows);
     RopeProblem p(c);
     KVT_CUDA(rope_append(p.args, nullptr));

@@ -1,0 +1,184 @@
+// Summaries of pages of some size: each warp has a ring of pages' keys in shared memory, which the copy
+// engine fills. It keeps more bytes on their way than registers could, and what is read twice (cuboid) is
+// still there.
+
+#ifndef KVTWIN_KERNELS_SUMMARISE_RING_CUH_
+#define KVTWIN_KERNELS_SUMMARISE_RING_CUH_
+
+#include "kernels/kv_block.cuh"
+#include "kernels/page_moves.h"
+
+namespace kvtwin::device {
+
+constexpr uint32_t kRingWarps = 16, kRingStages = 4;  // of a CTA, of a warp; at most
+
+struct SummaryRing {
+  uint32_t stages = 0;                         // of a warp
+  uint32_t slot_bytes = 0;                     // of a page's keys
+  static constexpr uint32_t kBarriers = 1024;  // bytes before the first slot
+
+  __host__ __device__ uint32_t shared(uint32_t warps) const {
+    return kBarriers + warps * stages * slot_bytes;
+  }
+};
+
+// A page of a lane's kChannels channels, in shared memory. Sums have the order of the definition.
+template <PageSummaryKind kKind, int kChannels>
+struct HeldPage {
+  static constexpr uint32_t kDim = kChannels * 32, kRow = kDim * 2;
+  static constexpr int kPairs = kChannels / 2;
+
+  uint32_t lane_at;  // of cell 0, before it is swizzled; a slot begins at a multiple of 128
+  uint32_t cells;
+
+  __device__ HeldPage(uint32_t slot, uint32_t count, uint32_t lane)
+      : lane_at(slot + lane * kChannels * 2), cells(count) {}
+
+  // Calls take(words) for each cell, in their order.
+  template <typename Take>
+  __device__ __forceinline__ void each(const Take& take) const {
+    uint32_t first = 0;
+    for (; first + 8 <= cells; first += 8) {
+#pragma unroll
+      for (uint32_t i = 0; i < 8; ++i) take_one(first, i, take);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 7; ++i) {
+      if (first + i < cells) take_one(first, i, take);
+    }
+  }
+
+  __device__ __forceinline__ void summarise(float (&high)[kChannels], float (&low)[kChannels]) const {
+    constexpr uint32_t kMost = 0x7f807f80, kLeast = 0xff80ff80;  // both infinities, twice
+    uint32_t most[kPairs], least[kPairs];
+    float sum[kChannels] = {};
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) most[i] = kLeast, least[i] = kMost;
+    each([&](const uint32_t(&words)[kPairs]) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        if (kKind == PageSummaryKind::kMean) {
+          sum[2 * i] += first_of(words[i]), sum[2 * i + 1] += second_of(words[i]);
+        } else {
+          most[i] = word_of(__hmax2(pair_of(most[i]), pair_of(words[i])));
+          least[i] = word_of(__hmin2(pair_of(least[i]), pair_of(words[i])));
+        }
+      }
+    });
+    const auto count = static_cast<float>(cells);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      high[2 * i] = first_of(most[i]), high[2 * i + 1] = second_of(most[i]);
+      low[2 * i] = first_of(least[i]), low[2 * i + 1] = second_of(least[i]);
+    }
+    if (kKind == PageSummaryKind::kMean) {
+#pragma unroll
+      for (int i = 0; i < kChannels; ++i) high[i] = low[i] = sum[i] / count;
+    } else if (kKind == PageSummaryKind::kCuboid) {
+      float center[kChannels];
+#pragma unroll
+      for (int i = 0; i < kChannels; ++i) center[i] = (high[i] + low[i]) * 0.5f;
+      each([&](const uint32_t(&words)[kPairs]) {
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+          sum[2 * i] += fabsf(center[2 * i] - first_of(words[i]));
+          sum[2 * i + 1] += fabsf(center[2 * i + 1] - second_of(words[i]));
+        }
+      });
+#pragma unroll
+      for (int i = 0; i < kChannels; ++i)
+        high[i] = center[i] + sum[i] / count, low[i] = center[i] - sum[i] / count;
+    }
+  }
+
+ private:
+  template <typename Take>
+  __device__ __forceinline__ void take_one(uint32_t first, uint32_t i, const Take& take) const {
+    uint32_t words[kPairs];
+    const uint32_t at = (lane_at ^ i * 16) + (first + i) * kRow;  // kv_block.cuh's swizzle
+    if constexpr (kPairs == 2) {
+      const uint2 both = load_words2(at);
+      words[0] = both.x, words[1] = both.y;
+    } else {
+      words[0] = load_word(at);
+    }
+    take(words);
+  }
+  __device__ static float first_of(uint32_t word) { return __uint_as_float(word << 16); }
+  __device__ static float second_of(uint32_t word) { return __uint_as_float(word & 0xffff0000u); }
+  __device__ static __nv_bfloat162 pair_of(uint32_t word) {
+    return *reinterpret_cast<__nv_bfloat162*>(&word);
+  }
+  __device__ static uint32_t word_of(__nv_bfloat162 pair) { return *reinterpret_cast<uint32_t*>(&pair); }
+};
+
+// Warps take pages in turn; `pages` of a warp: 0, 1, ..., of which lane i knows those of 32 n + i.
+template <PageSummaryKind kKind, int kChannels>
+struct SummaryWorker {
+  using Page = HeldPage<kKind, kChannels>;
+  const SummaryArgs& args;
+  const SummaryRing& ring;
+  const uint32_t lane, bars, slots, step, mine;
+  SummaryPage now, ahead;
+  uint32_t base = 0;
+
+  __device__ SummaryWorker(const SummaryArgs& a, const SummaryRing& r, uint32_t memory)
+      : args(a),
+        ring(r),
+        lane(threadIdx.x % 32),
+        bars(memory + threadIdx.x / 32 * r.stages * 8),
+        slots(memory + SummaryRing::kBarriers + threadIdx.x / 32 * r.stages * r.slot_bytes),
+        step(gridDim.x * (blockDim.x / 32)),
+        mine(threadIdx.x / 32 * gridDim.x + blockIdx.x) {
+    if (lane < ring.stages) barrier_init(bars + 8 * lane, 1);
+    barrier_init_done();
+    __syncwarp();
+  }
+
+  __device__ uint32_t count() const { return mine < args.count ? (args.count - mine - 1) / step + 1 : 0; }
+  __device__ SummaryPage entry(uint32_t i) const {
+    return i < count() ? args.pages[mine + size_t{i} * step] : SummaryPage{};
+  }
+  __device__ void start(uint32_t i, uint32_t stage) const {
+    const bool soon = i - base < 32;
+    const uint32_t block = __shfl_sync(kAllLanes, soon ? now.block : ahead.block, i % 32);
+    const uint32_t cells = __shfl_sync(kAllLanes, soon ? now.cells : ahead.cells, i % 32);
+    if (lane != 0) return;
+    const KvBlockShape shape{args.page_tokens, Page::kDim};
+    barrier_arrive_expecting(bars + 8 * stage, cells * Page::kRow);
+    if (cells == 0) return;
+    copy_bulk_once(slots + stage * ring.slot_bytes, args.pool + block * shape.numbers(), cells * Page::kRow,
+                   bars + 8 * stage);
+  }
+  __device__ void run() {
+    const uint32_t all = count();
+    now = entry(lane), ahead = entry(32 + lane);
+    for (uint32_t i = 0; i < ring.stages && i < all; ++i) start(i, i);
+    uint32_t stage = 0, parity = 0;
+    for (uint32_t i = 0; i < all; ++i) {
+      const uint32_t cells = __shfl_sync(kAllLanes, now.cells, i % 32);
+      const uint32_t target = __shfl_sync(kAllLanes, now.target, i % 32);
+      barrier_wait(bars + 8 * stage, parity);
+      float high[kChannels], low[kChannels];
+      Page(slots + stage * ring.slot_bytes, cells, lane).summarise(high, low);
+      __syncwarp();
+      if (i + ring.stages < all) start(i + ring.stages, stage);
+      if (cells > 0) {
+        __nv_bfloat16* const out = args.out + size_t{target} * 2 * Page::kDim + lane * kChannels;
+        store(high, out), store(low, out + Page::kDim);
+      }
+      if (++stage == ring.stages) stage = 0, parity ^= 1;
+      if (i % 32 == 31) base += 32, now = ahead, ahead = entry(base + 32 + lane);
+    }
+  }
+  __device__ static void store(const float (&x)[kChannels], __nv_bfloat16* at) {
+#pragma unroll
+    for (int i = 0; i < kChannels; i += 2) {
+      reinterpret_cast<uint32_t*>(at)[i / 2] = pack_bf16(x[i], x[i + 1]);
+    }
+  }
+};
+
+}  // namespace kvtwin::device
+
+#endif  // KVTWIN_KERNELS_SUMMARISE_RING_CUH_

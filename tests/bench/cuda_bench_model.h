@@ -1,0 +1,67 @@
+// What benchmarks of whole steps on the GPU share: a model of random weights, and tokens for it.
+
+#ifndef KVTWIN_TESTS_BENCH_CUDA_BENCH_MODEL_H_
+#define KVTWIN_TESTS_BENCH_CUDA_BENCH_MODEL_H_
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/prng.h"
+#include "engine/cuda/cuda_engine.h"
+#include "models/catalog.h"
+
+namespace kvtwin::bench {
+
+// Any tokens; the first `prompt` are the prompt.
+class DrawnTokens final : public cpu::TokenIds {
+ public:
+  DrawnTokens(uint32_t vocab, uint32_t prompt, uint32_t output)
+      : vocab_(vocab), prompt_(prompt), output_(output) {}
+  uint32_t token(CallId call, uint32_t position) const override {
+    return static_cast<uint32_t>(draw({raw(call), position}) % vocab_);
+  }
+  uint32_t prompt_tokens(CallId) const override { return prompt_; }
+  uint32_t output_tokens(CallId) const override { return output_; }
+  SessionId session(CallId) const override { return {}; }
+
+ private:
+  const uint32_t vocab_, prompt_, output_;
+};
+
+template <typename T>
+T must_be(Result<T> made) {
+  if (!made) std::fprintf(stderr, "%s\n", made.error().text().c_str()), std::exit(3);
+  return std::move(*made);
+}
+
+struct NamedModel {
+  std::string name;
+  LlmSpec llm;
+  std::unique_ptr<ModelWeights> weights;
+  std::unique_ptr<cuda::DeviceModel> device;
+};
+
+// The last one that was asked for is kept.
+inline const NamedModel& model_named(const char* name) {
+  static NamedModel kept;
+  if (kept.name == name) return kept;
+  kept.device.reset();  // its memory first
+  kept.name = name;
+  kept.llm = must_be(Catalog().llm(name));
+  kept.weights = std::make_unique<ModelWeights>(ModelWeights::random_outline(kept.llm, 1));
+  kept.device = must_be(cuda::DeviceModel::make(*kept.weights));
+  return kept;
+}
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace kvtwin::bench
+
+#endif  // KVTWIN_TESTS_BENCH_CUDA_BENCH_MODEL_H_

@@ -1,0 +1,272 @@
+// Whole runs of methods that drop cells, on the GPU and on what they are compared with, step by step.
+
+#ifndef KVTWIN_TESTS_CUDA_COMPRESS_BOTH_H_
+#define KVTWIN_TESTS_CUDA_COMPRESS_BOTH_H_
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "engine/cpu/cpu_backend.h"
+#include "engine/cuda/caches.h"
+#include "engine/cuda/packed.h"
+#include "engine/driver.h"
+#include "tests/cpu/compress_run.h"
+#include "tests/cuda/cuda_steps.h"
+
+namespace kvtwin::testing {
+
+// The same steps on the identity of every axis: entries as they are, pages by position.
+class DenseTwin {
+ public:
+  // `by_position`: the layout's own pages are.
+  DenseTwin(std::unique_ptr<cuda::CudaEngine> engine, uint32_t page_tokens, bool by_position)
+      : engine_(std::move(engine)), page_tokens_(page_tokens), by_position_(by_position) {}
+
+  std::vector<float> step(LaunchStep launch, uint32_t offset) {
+    std::vector<PageGrant> grants;
+    for (uint32_t i = 0; !by_position_ && i < launch.entries.size(); ++i) {
+      const PlanEntry& entry = launch.entries[i];
+      uint32_t& pages = pages_[entry.call];
+      if (entry.first && offset == 0) pages = 0;
+      for (; pages * page_tokens_ < entry.context + offset + entry.tokens; ++pages)
+        grants.push_back({offset, i, PageId{next_++}});
+    }
+    if (!by_position_) launch.grants = grants;
+    launch.compressions = {};
+    StepValues values;
+    engine_->step(launch, offset, &values);
+    return engine_->logits();
+  }
+  void told(const Command& command) { engine_->told(command); }
+
+ private:
+  const std::unique_ptr<cuda::CudaEngine> engine_;
+  const uint32_t page_tokens_;
+  const bool by_position_;
+  std::map<CallId, uint32_t> pages_;
+  uint32_t next_ = 0;  // pages are used once
+};
+
+// One step after the other on the GPU and on what it is compared with.
+class Both final : public OutcomeSource {
+ public:
+  struct Parts {
+    cuda::CudaEngine* gpu = nullptr;
+    cpu::CpuEngine* cpu = nullptr;                 // may be null
+    DenseTwin* dense = nullptr;                    // likewise
+    cpu::CpuEngine* judge = nullptr;               // likewise: keeps what its own scores say
+    const cpu::CompressedCache* judged = nullptr;  // its cells
+    cuda::CudaEngine* launched = nullptr;          // likewise: the first one, but for its graphs
+  };
+  explicit Both(const Parts& parts) : parts_(parts) {}
+
+  void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override {
+    parts_.gpu->step(launch, offset, values);
+    compressions += launch.compressions.size();
+    if (parts_.judge != nullptr) judge(launch, offset);
+    const std::vector<float> logits = parts_.gpu->logits();
+    if (parts_.dense != nullptr) {
+      ++steps;
+      unequal += parts_.dense->step(launch, offset) != logits;
+    }
+    if (parts_.launched != nullptr) {
+      StepValues launched;
+      parts_.launched->step(launch, offset, &launched);
+      unequal += parts_.launched->logits() != logits || launched.kept_live != values->kept_live;
+    }
+    if (parts_.cpu == nullptr) return;
+    StepValues same;
+    parts_.cpu->step(launch, offset, &same);
+    CHECK(same.kept_counts == values->kept_counts);
+    CHECK(same.kept_live == values->kept_live);
+    const std::vector<float> expected(parts_.cpu->logits().begin(), parts_.cpu->logits().end());
+    for (size_t layer = 0; layer < values->recalls.size(); ++layer) {
+      CHECK(same.recalls[layer].heads == values->recalls[layer].heads);
+      CHECK(same.recalls[layer].chosen == values->recalls[layer].chosen);
+      heads_that_chose += values->recalls[layer].heads;
+    }
+    if (logits.empty()) return;
+    errors.push_back(relative_error(logits, expected));
+    worst = std::max(worst, errors.back());
+  }
+  void told(const Command& command) override {
+    const auto* drop = std::get_if<DropCallState>(&command);
+    preemptions += drop != nullptr && drop->reason == DropCallState::Reason::kPreempted;
+    parts_.gpu->told(command);
+    if (parts_.cpu != nullptr) parts_.cpu->told(command);
+    if (parts_.judge != nullptr) parts_.judge->told(command);
+    if (parts_.dense != nullptr) parts_.dense->told(command);
+    if (parts_.launched != nullptr) parts_.launched->told(command);
+  }
+
+  double worst = 0;
+  std::vector<double> errors;  // of steps with samples
+  uint64_t preemptions = 0, steps = 0, unequal = 0, compressions = 0, heads_that_chose = 0, replays = 0;
+
+  // What both kept by their own scores, and all that was kept.
+  uint64_t agreed = 0, kept = 0;
+  std::map<std::pair<CallId, uint32_t>, std::vector<uint32_t>> by_gpu;
+
+ private:
+  void judge(const LaunchStep& launch, uint32_t offset) {
+    StepValues own;
+    parts_.judge->step(launch, offset, &own);
+    for (const Compression& c : launch.compressions) {
+      const CallId call = launch.entries[c.entry].call;
+      for (const auto& [key, positions] : by_gpu) {
+        if (key.first != call) continue;
+        const std::span<const uint32_t> mine = parts_.judged->positions(call, key.second);
+        std::vector<uint32_t> both;
+        std::set_intersection(mine.begin(), mine.end(), positions.begin(), positions.end(),
+                              std::back_inserter(both));
+        agreed += both.size(), kept += positions.size();
+      }
+    }
+  }
+
+  const Parts parts_;
+};
+
+// Heads of 64 and 128, GQA, two KV heads and one.
+inline std::vector<LlmSpec> models() { return {cuda_models()[4], cuda_models()[6]}; }
+
+inline CoreConfig cuda_config(const Method& method, const LlmSpec& llm) {
+  CoreConfig config = config_of(method, llm);
+  if (config.page_tokens != 1) config.page_tokens = config.unit_tokens = 16;
+  BudgetSpec& budget = config.policies.budget_spec;
+  budget.sinks = 4, budget.window = 8, budget.cells = 40, budget.interval = 3, budget.chunk_tokens = 32;
+  config.step_tokens_max = 96;
+  RetrievalSpec& quest = config.policies.retrieval_spec;
+  if (config.policies.retrieval == "all") return config;
+  quest.budget_tokens = 64, quest.sink_tokens = quest.window_tokens = 16;
+  budget.ratio = kWhole / 3 * 2;
+  for (auto& mean : budget.mu) mean = kWhole / 2 + mean;
+  return config;
+}
+
+struct Wanted {
+  LlmSpec llm;
+  CoreConfig config;
+  uint64_t seed = 1;
+  bool dense = false;     // beside the identity of every axis
+  bool compare = false;   // beside the CPU engine, which keeps what the GPU kept
+  bool judge = false;     // beside the CPU engine, which keeps what it likes
+  bool launched = false;  // beside an engine without graphs
+  uint32_t cancels = 0;
+};
+
+// Pages by position, in the format of the method's.
+inline std::unique_ptr<DenseTwin> dense_twin(const Wanted& what, const cuda::CudaEngineConfig& own,
+                                             const cuda::DeviceModel& device, cpu::IdentityTokens* tokens) {
+  cuda::OwnedCache cache;
+  if (what.config.policies.precision != "bf16") {
+    const Format format = make_axes(what.config.policies).precision->prompt_format();
+    auto packed = cuda::make_packed({format, what.config.policies.precision_spec.group},
+                                    {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, &what.llm);
+    REQUIRE(packed);
+    cache = std::move(*packed);
+  }
+  auto twin = cuda::CudaEngine::make(own, &device, tokens, std::move(cache));
+  REQUIRE(twin);
+  return std::make_unique<DenseTwin>(std::move(*twin), own.page_tokens, what.config.prefix_cache);
+}
+
+// The same engine, but for its graphs.
+inline std::unique_ptr<cuda::CudaEngine> launched_twin(cuda::CompressedOptions options,
+                                                       cuda::CudaEngineConfig own,
+                                                       const ModelWeights& weights,
+                                                       const cuda::DeviceModel& device,
+                                                       cpu::IdentityTokens* tokens) {
+  options.kept = nullptr;
+  own.graphs_max = 0;
+  auto cache =
+      cuda::make_compressed(options, {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, &weights);
+  REQUIRE(cache);
+  auto twin = cuda::CudaEngine::make(own, &device, tokens, std::move(*cache));
+  REQUIRE(twin);
+  return std::move(*twin);
+}
+
+inline Both run_both(const Wanted& what) {
+  const auto wrong = validate_core_config(what.config);
+  REQUIRE_MESSAGE(!wrong.has_value(), wrong.value_or(""));
+  const ModelWeights weights = ModelWeights::random(what.llm, what.seed);
+  const std::unique_ptr<cuda::DeviceModel> device = on_device(weights);
+  cpu::IdentityTokens tokens(
+      {.seed = what.seed, .unit_tokens = what.config.unit_tokens, .vocab = what.llm.vocab});
+  cuda::CudaEngineConfig own;
+  own.page_tokens = what.config.page_tokens, own.pages_gpu = what.config.pages_gpu;
+  own.rows_max = what.config.step_tokens_max, own.samples_max = what.config.calls_max;
+  own.poison = true;
+  Both* record = nullptr;
+  const kernels::ScoreSpec score = score_of(what.config);
+  cuda::CompressedOptions gpu_options;
+  gpu_options.config = {.core = what.config, .score = score, .seed = 9};
+  gpu_options.kept = [&](CallId call, uint32_t head, std::span<const uint32_t> positions) {
+    record->by_gpu[{call, head}].assign(positions.begin(), positions.end());
+  };
+  const auto refused = cuda::check_compressed(what.config, score, what.llm);
+  REQUIRE_MESSAGE(!refused.has_value(), refused.value_or(""));
+  auto cache =
+      cuda::make_compressed(gpu_options, {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, &weights);
+  REQUIRE(cache);
+  auto gpu = cuda::CudaEngine::make(own, device.get(), &tokens, std::move(*cache));
+  REQUIRE_MESSAGE(gpu.has_value(), (gpu ? std::string() : gpu.error().text()));
+  std::unique_ptr<cpu::CpuEngine> cpu;
+  if (what.compare) {
+    cpu::CompressedConfig config{.core = what.config, .score = score, .seed = 9};
+    config.impose = [&](CallId call, uint32_t head) -> std::span<const uint32_t> {
+      return record->by_gpu.at({call, head});
+    };
+    auto made = cpu::CompressedCache::make(config, {own.page_tokens, own.pages_gpu, 0, true}, &weights);
+    REQUIRE(made);
+    cpu = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
+  }
+  std::unique_ptr<cpu::CpuEngine> judge;
+  const cpu::CompressedCache* judged = nullptr;
+  if (what.judge) {
+    auto made = cpu::CompressedCache::make({.core = what.config, .score = score, .seed = 9},
+                                           {own.page_tokens, own.pages_gpu, 0, true}, &weights);
+    REQUIRE(made);
+    judged = made->get();
+    judge = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
+  }
+  const std::unique_ptr<DenseTwin> dense = what.dense ? dense_twin(what, own, *device, &tokens) : nullptr;
+  const std::unique_ptr<cuda::CudaEngine> launched =
+      what.launched ? launched_twin(gpu_options, own, weights, *device, &tokens) : nullptr;
+  Both both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged, launched.get()});
+  record = &both;
+  RunOptions options;
+  options.check_invariants = true;
+  options.engines = {what.config};
+  ScriptClient client({.seed = what.seed,
+                       .sessions = 3,
+                       .calls_per_session = 2,
+                       .unit_tokens = what.config.unit_tokens,
+                       .prompt_tokens_max = 150,
+                       .output_tokens_max = 30,
+                       .cancels_per_100 = what.cancels});
+  cpu::CpuBackend world({{what.config.steps_in_flight_max}}, &both, drawn_times(what.seed));
+  const RunEnd end = run(options, tokens.watch(&client), &world, {});
+  CHECK(end.idle);
+  CHECK(client.content());
+  both.replays = (*gpu)->graph_replays();
+  return both;
+}
+
+inline std::string name_of(const Method& method) {
+  return std::string(method.scorer) + " " + method.budget + " " + method.layout + " " + method.precision;
+}
+
+inline void give_room(BudgetSpec* budget) {
+  budget->cells = 8192, budget->ratio = kWhole, budget->kept_min = 512;
+  budget->mu.assign(budget->mu.size(), kWhole);
+  budget->keeps_all.assign(budget->keeps_all.size(), true);
+}
+
+}  // namespace kvtwin::testing
+
+#endif  // KVTWIN_TESTS_CUDA_COMPRESS_BOTH_H_

@@ -1,0 +1,192 @@
+// Packed cells of methods that drop cells, and Quest among what is left: with room for everything they are
+// the packed engine to the bit; with the GPU's choices imposed on it the CPU engine computes the same logits,
+// but for numbers that lie near the middle of two codes (packed_test.cc); and it would keep nearly the same.
+
+#include "tests/cuda/compress_both.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+Method packed_as(const char* precision, Method method) {
+  method.precision = precision;
+  return method;
+}
+
+const std::vector<Method>& packed_methods() {
+  static const std::vector<Method> all = {
+      packed_as("int4", {"knorm", "ratio", "compact"}),
+      packed_as("fp8", {"knorm", "uniform", "ragged", 1}),
+      packed_as("fp4", {"keydiff", "ratio", "ragged", 2}),
+      packed_as("int4", {"random", "reserved", "ragged", 2, Clustering::kAcrossLayers}),
+      packed_as("int4", {"streaming_llm", "uniform", "arena"}),
+      packed_as("fp8", {"duo_attention", "head_masks", "arena", 1}),
+      packed_as("int4", {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}),
+      packed_as("fp4", {"fastkvzip", "released", "ragged", 2}),
+      packed_as("fp8", {"trimkv", "uniform", "compact"}),
+      packed_as("int4", {"snapkv", "uniform", "compact"}),
+      packed_as("fp4", {"snapkv", "ada", "ragged", 1}),
+      packed_as("int4", {"snapkv", "uniform", "page_mask_dead"}),
+      packed_as("int4", {"tova", "uniform", "compact"}),
+      packed_as("int4", {"judge_q", "uniform", "compact"}),
+      packed_as("fp8", {"judge_q", "ada", "ragged", 1}),
+      packed_as("int4", {"judge_q", "uniform", "page_mask_dead"}),
+      packed_as("int4", {"kvzip", "top_across_layers", "ragged", 1}),
+      packed_as("int4", {"expected_attention", "ratio", "compact"}),
+      packed_as("int4", {"critical_kv", "ada", "ragged", 1}),
+      packed_as("int4", {"knorm", "ratio", "slot_dead", 0, Clustering::kAdjacent, Moment::kPromptEnd}),
+  };
+  return all;
+}
+
+// Quest among what is left.
+const std::vector<Method>& quest_methods() {
+  const auto quest = [](const char* precision, Method method) {
+    method.precision = precision, method.retrieval = "quest";
+    return method;
+  };
+  static const std::vector<Method> all = {
+      quest("int4", {"fastkvzip", "reserved", "ragged", 2, Clustering::kAcrossLayers}),
+      quest("int4", {"fastkvzip", "reserved", "ragged", 1, Clustering::kPerLayer}),
+      quest("fp8", {"keydiff", "ratio", "compact"}),
+      quest("fp4", {"knorm", "ratio", "ragged", 2}),
+  };
+  return all;
+}
+
+// A number that lies near the middle of two codes may get the other one: packed_test.cc.
+double packed_tolerance(const Method& method) {
+  return std::string(method.precision) == "fp8" ? 0.016 : 0.045;
+}
+
+}  // namespace
+
+TEST_CASE("G-2 cuda compress: packed, with room for everything, is the packed engine, to the bit") {
+  for (size_t i = 0; i < packed_methods().size(); ++i) {
+    const Method& method = packed_methods()[i];
+    const LlmSpec llm = models()[i % 2];
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
+    give_room(&what.config.policies.budget_spec);
+    const Both result = run_both(what);
+    CHECK(result.steps > 5);
+    CHECK(result.unequal == 0);
+  }
+}
+
+TEST_CASE("cuda compress: packed cells that are kept are those that the CPU engine keeps, but for a few") {
+  for (const Method& method : packed_methods()) {
+    const PolicyAxes axes = make_axes(cuda_config(method, models()[0]).policies);
+    const bool counts = axes.budget->known_at_admission(), moves = axes.layout->keeping() == Keeping::kMove;
+    if (!counts || !moves) continue;  // else engines need not agree on how many
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    const LlmSpec llm = models()[0];
+    const Both result = run_both({.llm = llm, .config = cuda_config(method, llm), .seed = 1, .judge = true});
+    const double share = static_cast<double>(result.agreed) / static_cast<double>(result.kept);
+    CHECK(share > 0.9);
+    MESSAGE(name << ": " << result.kept << " cells kept, by both " << share);
+  }
+}
+
+TEST_CASE("G-3 cuda compress: packed, logits are the CPU engine's with the same cells left") {
+  for (const Method& method : packed_methods()) {
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    double worst = 0;
+    uint64_t compressions = 0;
+    for (const LlmSpec& llm : models()) {
+      Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 1, .compare = true, .cancels = 10};
+      const Both result = run_both(what);
+      CHECK(result.worst < packed_tolerance(method));
+      worst = std::max(worst, result.worst);
+      compressions += result.compressions;
+    }
+    CHECK((compressions > 0) == (std::string(method.layout) != "arena"));
+    MESSAGE(name << ": " << compressions << " compressions, worst relative error of logits " << worst);
+  }
+}
+
+TEST_CASE("X-3 cuda compress: packed, under pressure, with preemptions and cancelled calls, the same holds") {
+  uint64_t preemptions = 0;
+  for (const Method& method : packed_methods()) {
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    const LlmSpec llm = models()[0];
+    Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 3, .compare = true, .cancels = 20};
+    const uint32_t groups =
+        make_axes(what.config.policies).layout->has_groups() ? what.config.policies.layout_spec.groups() : 1;
+    what.config.pages_gpu = 14 * groups * 16 / what.config.page_tokens;
+    const Both result = run_both(what);
+    CHECK(result.worst < packed_tolerance(method));
+    preemptions += result.preemptions;
+  }
+  MESSAGE(preemptions << " preemptions");
+}
+
+TEST_CASE("G-2 cuda compress: Quest with a budget beyond every call is the packed engine, to the bit") {
+  for (const Method& method : quest_methods()) {
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    const LlmSpec llm = models()[0];
+    Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 7, .dense = true};
+    give_room(&what.config.policies.budget_spec);
+    what.config.policies.retrieval_spec.budget_tokens = 1024;
+    const Both result = run_both(what);
+    CHECK(result.steps > 5);
+    CHECK(result.unequal == 0);
+  }
+}
+
+TEST_CASE("G-3 cuda compress: Quest among packed cells that are left reads what the CPU engine reads") {
+  uint64_t preemptions = 0;
+  for (const Method& method : quest_methods()) {
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    for (const bool pressure : {false, true}) {
+      const LlmSpec llm = models()[0];
+      Wanted what{.llm = llm, .config = cuda_config(method, llm), .compare = true, .cancels = 10};
+      what.seed = pressure ? 3 : 2;
+      const uint32_t groups = make_axes(what.config.policies).layout->has_groups()
+                                  ? what.config.policies.layout_spec.groups()
+                                  : 1;
+      if (pressure) what.config.pages_gpu = 13 * groups;
+      Both result = run_both(what);
+      CHECK(result.heads_that_chose > 0);
+      CHECK(result.compressions > 0);
+      preemptions += result.preemptions;
+      // Where two pages are nearly equal, another one may be read.
+      std::sort(result.errors.begin(), result.errors.end());
+      const double middle = result.errors[result.errors.size() / 2];
+      CHECK(middle < packed_tolerance(method) * 2 / 3);
+      MESSAGE(name << ": " << result.heads_that_chose << " heads chose, " << result.preemptions
+                   << " preemptions, relative error of logits: half of the steps within " << middle
+                   << ", nine of ten within " << result.errors[result.errors.size() * 9 / 10] << ", worst "
+                   << result.worst);
+    }
+  }
+  CHECK(preemptions > 0);
+}
+
+TEST_CASE("cuda compress: what is not computed of packed cells is refused by name") {
+  const LlmSpec llm = models()[0];
+  const auto refused = [&](Method method, uint32_t page_tokens = 16) {
+    CoreConfig config = cuda_config(method, llm);
+    config.page_tokens = config.unit_tokens = page_tokens;
+    return cuda::check_compressed(config, score_of(config), llm).value_or("computed");
+  };
+  const auto says = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(says(refused(packed_as("int4", {"h2o", "uniform", "compact"})), "gathers"));
+  CHECK(says(refused(packed_as("fp8", {"raas", "uniform", "ragged", 1})), "gathers"));
+  Method method = quest_methods()[0];
+  CHECK(refused(method) == "computed");
+  CHECK(says(refused(method, 32), "pages of 32"));
+  method.budget = "released";
+  CHECK(says(refused(method), "counts are known"));
+  method = quest_methods()[0], method.precision = "bf16";
+  CHECK(says(refused(method), "quest of fp8, int4 or fp4 is"));
+}
