@@ -23,7 +23,7 @@
 namespace kvtwin {
 namespace {
 
-// Cells in another format than the model's: beside nothing else.
+// Cells in another format than the model's.
 Result<void> check_precision(const Scenario& scenario, const CoreConfig& config, const LlmSpec& llm) {
   const std::string& precision = config.policies.precision;
   const PrecisionSpec& spec = config.policies.precision_spec;
@@ -31,10 +31,10 @@ Result<void> check_precision(const Scenario& scenario, const CoreConfig& config,
     return mistake(scenario.where("policies.precision_options.per_channel_keys"),
                    "int4 with keys per channel is not computed by the CUDA engine",
                    "per_channel_keys: false is; or --world=sim");
-  if (drops(config) || config.policies.retrieval != "all")
+  if (!drops(config) && config.policies.retrieval != "all")
     return mistake(scenario.where("policies.precision"),
-                   fmt::format("precision {} beside {} is not computed by the CUDA engine", precision,
-                               drops(config) ? "dropped cells" : "retrieval " + config.policies.retrieval),
+                   fmt::format("precision {} beside retrieval {} is not computed by the CUDA engine",
+                               precision, config.policies.retrieval),
                    "precision bf16 is; or --world=cpu, or --world=sim");
   const PolicyAxes axes = make_axes(config.policies);
   for (const Format format : {axes.precision->prompt_format(), axes.precision->decode_format()}) {
@@ -42,6 +42,10 @@ Result<void> check_precision(const Scenario& scenario, const CoreConfig& config,
       return mistake(scenario.where("policies.precision"), "the CUDA engine does not compute it: " + *wrong,
                      "or --world=sim");
   }
+  if (!drops(config)) return {};
+  if (const auto wrong = cuda::check_compressed(config, score_spec(scenario.values), llm))
+    return mistake(scenario.where("policies.layout"), "the CUDA engine does not compute it: " + *wrong,
+                   "or --world=sim");
   return {};
 }
 
@@ -121,7 +125,7 @@ Result<cuda::OwnedCache> make_cache(const Scenario& scenario, const CoreConfig& 
   if (!drops(config) && method == RetrievalMethod::kAll && !packs) return cuda::OwnedCache();
   cuda::KvMemory memory{engine.page_tokens, engine.pages_gpu, engine.pages_host, engine.rows_max};
   for (const uint32_t size : engine.row_sizes) memory.rows_max = std::max(memory.rows_max, size);
-  if (packs) return make_packed(config, memory, &weights->llm());
+  if (packs && !drops(config)) return make_packed(config, memory, &weights->llm());
   const cuda::RetrievedOptions retrieved{
       .method = method,
       .spec = config.policies.retrieval_spec,

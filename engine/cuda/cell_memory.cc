@@ -11,7 +11,7 @@
 namespace kvtwin::cuda {
 
 Result<CellMemory> CellMemory::make(const KvMemory& memory, const LlmSpec& llm, const cpu::CellShape* shape,
-                                    uint32_t scratch) {
+                                    uint32_t scratch, const cpu::CellFormat& format) {
   CellMemory out;
   out.page_tokens_ = memory.page_tokens;
   out.columns_ = shape->groups.heads_per_group();
@@ -35,9 +35,16 @@ Result<CellMemory> CellMemory::make(const KvMemory& memory, const LlmSpec& llm, 
     if (!made) made.error().hint = "give fewer: --set=memory.gpu_pages=N";
     return made;
   };
-  Result<Buffer> pool = make(out.pages_ * out.page_bytes(), "KV pages");
-  if (!pool) return tl::unexpected<Mistake>(pool.error());
-  out.pool_ = std::move(*pool);
+  if (format.format == Format::kBf16) {
+    Result<Buffer> pool = make(out.pages_ * out.page_bytes(), "KV pages");
+    if (!pool) return tl::unexpected<Mistake>(pool.error());
+    out.pool_ = std::move(*pool);
+  } else {
+    Result<PackedHeads> packed = PackedHeads::make(
+        &llm, {format.format, format.group, memory.page_tokens, out.columns_, out.pages_, memory.rows_max});
+    if (!packed) return tl::unexpected<Mistake>(packed.error());
+    out.packed_.emplace(std::move(*packed));
+  }
   Result<Buffer> marks =
       make(uint64_t{out.pages_} * out.columns_ * out.page_tokens_ * sizeof(float), "marks of cells");
   if (!marks) return tl::unexpected<Mistake>(marks.error());
@@ -57,8 +64,12 @@ uint32_t CellMemory::scratch(uint32_t head, uint32_t index) const {
 void CellMemory::poison(PageId page, cudaStream_t stream) const {
   KVT_CHECK(raw(page) < pages_gpu_);
   const auto shape = [&] { return fmt::format("page {}", raw(page)); };
-  must(cudaMemsetAsync(pool_.as<char>(raw(page) * page_bytes()), 0xff, page_bytes(), stream),
-       "poisoning of a page", page_bytes(), shape);
+  if (packed_) {
+    packed_->poison(raw(page), stream);
+  } else {
+    must(cudaMemsetAsync(pool_.as<char>(raw(page) * page_bytes()), 0xff, page_bytes(), stream),
+         "poisoning of a page", page_bytes(), shape);
+  }
   const uint64_t bytes = uint64_t{columns_} * page_tokens_ * sizeof(float);
   must(cudaMemsetAsync(marks_.as<char>(raw(page) * bytes), 0xff, bytes, stream), "poisoning of marks", bytes,
        shape);

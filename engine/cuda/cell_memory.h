@@ -1,19 +1,23 @@
-// CellMemory: bf16 cells where pages belong to head groups, one number besides of each (its mark), and
-// scratch pages behind them, for rows that have no page yet.
+// CellMemory: cells, bf16 or packed (packed_heads.h), where pages belong to head groups, one number besides
+// of each (its mark), and scratch pages behind them, for rows that have no page yet.
 //
 //   pool   [pages ++ scratch][columns][keys, values][page_tokens][head_dim]   (kv_block.cuh)
 //   marks  [pages ++ scratch][columns][page_tokens]
 // All layers are in one pool: a head's column says where it is (METHODS 2.6). Scratch is one layer deep:
 // heads of one layer that share a column have scratch pages of their own, the next layer uses them again.
+// Packed: packed_heads.h has such pages, scratch among them; marks are as here.
 
 #ifndef KVTWIN_ENGINE_CUDA_CELL_MEMORY_H_
 #define KVTWIN_ENGINE_CUDA_CELL_MEMORY_H_
 
+#include <optional>
 #include <vector>
 
 #include "engine/cpu/call_cells.h"
+#include "engine/cpu/cell_store.h"
 #include "engine/cuda/buffer.h"
 #include "engine/cuda/caches.h"
+#include "engine/cuda/packed_heads.h"
 #include "kernels/cell_heads.h"
 
 namespace kvtwin::cuda {
@@ -21,16 +25,25 @@ namespace kvtwin::cuda {
 class CellMemory {
  public:
   CellMemory() = default;
-  // `shape` must outlive it. `scratch`: scratch pages of one lane. Wrong: no room for so many pages.
+  // `llm`, `shape` must outlive it. `scratch`: scratch pages of one lane. Wrong: no room for so many pages.
   static Result<CellMemory> make(const KvMemory& memory, const LlmSpec& llm, const cpu::CellShape* shape,
-                                 uint32_t scratch);
+                                 uint32_t scratch, const cpu::CellFormat& format = {});
 
   uint32_t columns() const { return columns_; }
   uint32_t pages() const { return pages_; }  // scratch among them
-  __nv_bfloat16* pool() const { return pool_.as<__nv_bfloat16>(); }
+  bool packed() const { return packed_.has_value(); }
+  PackedHeads& packed_heads() { return *packed_; }
+  const PackedHeads& packed_heads() const { return *packed_; }
+  // What rows are written to and read from: packed, the wide cells of a layer.
+  __nv_bfloat16* pool() const { return packed_ ? packed_->pool() : pool_.as<__nv_bfloat16>(); }
   float* marks() const { return marks_.as<float>(); }
+  // What is read of keys and values: packed, wide cells, which have tables of their own.
   CellPool cells(const uint32_t* tables, bool listed) const {
-    return {pool(), tables, page_tokens_, columns_, head_dim_, listed};
+    return packed_ ? packed_->wide() : stored(tables, listed);
+  }
+  // As cells and marks lie in pages; packed, only where they are.
+  CellPool stored(const uint32_t* tables, bool listed) const {
+    return {pool_.as<__nv_bfloat16>(), tables, page_tokens_, columns_, head_dim_, listed};
   }
   // Scratch page `index` of the head's lane.
   uint32_t scratch(uint32_t head, uint32_t index) const;
@@ -46,7 +59,8 @@ class CellMemory {
   }
 
   Buffer pool_, marks_;
-  std::vector<uint32_t> lanes_;  // by head
+  std::optional<PackedHeads> packed_;  // then there is no pool_
+  std::vector<uint32_t> lanes_;        // by head
   uint32_t page_tokens_ = 0, columns_ = 0, head_dim_ = 0, pages_gpu_ = 0, pages_ = 0, scratch_ = 0;
 };
 

@@ -211,7 +211,7 @@ void CellScores::mark_cells(uint32_t layer, const LayerRows& tensors, const Devi
   NewMarksArgs args;
   args.slots = rows.slots, args.marks = memory_->marks();
   args.rows = rows.rows, args.kv_heads = llm_->kv_heads;
-  args.page_tokens = memory_->cells(nullptr, false).page_tokens;
+  args.page_tokens = memory_->stored(nullptr, false).page_tokens;
   if (config_.spec.kind == ScorerKind::kRaas) args.positions = rows.positions;
   if (marks_are_gates()) args.values = gates_.of(layer, tensors.hidden, rows, matmul, stream);
   started(write_marks(args, stream), "write_marks", llm_->kv_heads, rows.rows);
@@ -277,7 +277,7 @@ void CellScores::score(const RankBatch& batch, const DeviceLists& lists, uint32_
                    batch.rows_max);
   }
   if (has_marks()) {
-    MarkScoreArgs args{memory_->cells(tables, listed),
+    MarkScoreArgs args{memory_->stored(tables, listed),
                        lists.at(batch.at.marks) + first,
                        memory_->marks(),
                        lists.at(batch.at.positions),

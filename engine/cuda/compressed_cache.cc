@@ -50,13 +50,13 @@ Result<void> CompressedCache::allocate() {
   // An entry's rows begin anywhere in a page.
   const uint32_t scratch =
       div_ceil(memory_.rows_max, memory_.page_tokens) + 2 * std::min(core.calls_max, memory_.rows_max);
-  Result<CellMemory> cells = CellMemory::make(memory_, llm_, &shape_, scratch);
+  const Format format = make_axes(core.policies).precision->prompt_format();
+  Result<CellMemory> cells =
+      CellMemory::make(memory_, llm_, &shape_, scratch, {format, core.policies.precision_spec.group, false});
   if (!cells) return tl::unexpected<Mistake>(cells.error());
   cells_ = std::move(*cells);
-  Result<RowAttention> attention = RowAttention::make(
-      &llm_, {memory_.page_tokens, cells_.columns(), cells_.pages(), memory_.rows_max, true, llm_.layers});
-  if (!attention) return tl::unexpected<Mistake>(attention.error());
-  attention_ = std::move(*attention);
+  if (Result<void> ok = make_attention(); !ok) return ok;
+  if (Result<void> ok = make_pages(); !ok) return ok;
   weights_ = options_.config.weights.has_value()
                  ? *options_.config.weights
                  : cpu::ScorerWeights::drawn(options_.config.score.kind, llm_,
@@ -95,6 +95,7 @@ void CompressedCache::take_pages(const LaunchStep& launch, uint32_t offset, cuda
       Call& call = call_of(entry.call);
       call.cells.clear();
       call.captured.phases.clear();
+      if (pages_ != nullptr) pages_->begin(&call.tail);
     }
     for (const Adoption& adoption : launch.adoptions) adopt(adoption);
   }
@@ -169,7 +170,7 @@ void CompressedCache::begin(const LaunchStep& launch, uint32_t offset, std::span
 // Decodes of all layers at once, where these have equally many and nothing else.
 void CompressedCache::plan(const DeviceRows& rows, const StepStream& on) {
   const size_t each = layers_[0].decodes.count;
-  planned_ = each > 0 && chunks_.empty() && decodes_.size() == each * llm_.layers;
+  planned_ = !cells_.packed() && each > 0 && chunks_.empty() && decodes_.size() == each * llm_.layers;
   for (uint32_t l = 0; l < llm_.layers; ++l) planned_ = planned_ && layers_[l].decodes.first == l * each;
   if (planned_) attention_.plan_layers(rows_of(0, rows), cells_.pool(), on.stream);
 }
@@ -188,16 +189,26 @@ DeviceRows CompressedCache::rows_of(uint32_t layer, const DeviceRows& rows) cons
 void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const DeviceRows& rows,
                              const StepStream& on) {
   const LayerLists& lists = layers_[layer];
-  const DeviceRows mine = rows_of(layer, rows);
+  DeviceRows mine = rows_of(layer, rows);
   const auto move = [&](const ListAt<CompactHead>& list, const Part& part) {
     if (part.count == 0) return;
     on.timer->begin(Operation::kMove, layer);
+    if (cells_.packed()) {
+      return cells_.packed_heads().move(lists_.at(at_.tables), cells_.marks(), lists_.at(list) + part.first,
+                                        lists_.at(at_.iota), part.count, on.stream);
+    }
     CompactArgs args{cells_.cells(mine.pages, false), cells_.pool(), cells_.marks(),
                      lists_.at(list) + part.first, lists_.at(at_.iota)};
     args.count = part.count;
     must(compact_cells(args, on.stream), "compact_cells", 0,
          [&] { return fmt::format("{} heads", part.count); });
   };
+  const AppendSlot* const slots = mine.slots;
+  if (cells_.packed()) {
+    mine.pages = cells_.packed_heads().iota();
+    mine.slots = lists_.at(at_.wide_slots) + lists.slots;
+    if (memory_.poison) cells_.packed_heads().poison_wide(on.stream);
+  }
   if (!planned_) {
     on.timer->begin(Operation::kPlan, layer);
     attention_.plan(mine, cells_.pool(), on.stream);
@@ -205,9 +216,23 @@ void CompressedCache::attend(uint32_t layer, const LayerRows& tensors, const Dev
   move(at_.copies, lists.copies);
   on.timer->begin(Operation::kAppend, layer);
   attention_.append(tensors, mine, cells_.pool(), on.stream);
+  if (cells_.packed()) convert_rows(layer, on);
+  auto* const tables = const_cast<uint32_t*>(lists_.at(at_.tables));  // with gaps that are filled here
+  if (pages_ != nullptr) {
+    on.timer->begin(Operation::kScore, layer);
+    pages_->keep_rows(layer, lists_, cells_.packed_heads(), on.stream);
+    pages_->choose(layer, lists_, tables, tensors.q, on.stream);
+  }
+  mine.slots = slots;  // marks are where cells are kept
   if (scores_->has_marks()) on.timer->begin(Operation::kScore, layer);
   scores_->mark_cells(layer, tensors, mine, access_.forward->matmul(), on.stream);
   attention_.attend(layer, tensors, mine, cells_.pool(), on.stream, on.timer);
+  if (lists.fused.count > 0) {
+    on.timer->begin(Operation::kDecodeAttention, layer);
+    cells_.packed_heads().attend(tables, lists_.at(at_.fused) + lists.fused.first, lists.fused.count,
+                                 cells_.columns(), tensors, on.stream);
+  }
+  if (pages_ != nullptr) pages_->attend(layer, lists_, tables, cells_.packed_heads(), tensors, on.stream);
   if (lists.runs.count > 0) attend_runs(layer, tensors, on);
   on.timer->begin(Operation::kScore, layer);
   if (probing_.has_value()) return score_probes(layer, tensors, on);
@@ -221,12 +246,13 @@ void CompressedCache::attend_runs(uint32_t layer, const LayerRows& tensors, cons
   on.timer->begin(Operation::kRowAttention, layer);
   const Part& runs = layers_[layer].runs;
   AttentionRowsArgs args;
-  args.pool = cells_.pool(), args.pages = lists_.at(at_.tables), args.list = lists_.at(at_.runs) + runs.first;
+  const CellPool cells = cells_.cells(lists_.at(at_.tables), true);
+  args.pool = cells.pool, args.pages = cells.pages, args.list = lists_.at(at_.runs) + runs.first;
   args.q = tensors.q, args.out = tensors.out;
   args.scale = 1 / std::sqrt(static_cast<float>(llm_.head_dim));
   args.rows = runs.count, args.query_heads = llm_.query_heads, args.kv_heads = llm_.kv_heads;
-  args.head_dim = llm_.head_dim, args.page_tokens = memory_.page_tokens;
-  args.heads_per_page = cells_.columns();
+  args.head_dim = llm_.head_dim, args.page_tokens = cells.page_tokens;
+  args.heads_per_page = cells.heads_per_page;
   args.by_head = args.listed = args.runs = true;
   must(attention_rows(args, on.stream), "attention_rows", 0,
        [&] { return fmt::format("{} rows and heads of chunks, layer {}", runs.count, layer); });
@@ -270,6 +296,13 @@ LookArgs CompressedCache::look_args(const __nv_bfloat16* q) const {
 void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const PlanEntry>,
                           const StepStream& on, StepValues* values) {
   for (const LayerLists& lists : layers_) apply(lists.staged);
+  if (pages_ != nullptr) {
+    values->recalls.assign(llm_.layers, {});
+    for (uint32_t l = 0; l < llm_.layers; ++l) {
+      values->recalls[l].heads = pages_->heads_that_chose(l);
+      values->recalls[l].chosen = pages_->heads_that_chose(l) * pages_->selectable();
+    }
+  }
   values->kept.reserve(launch.compressions.size());
   for (size_t i = 0; i < work_.size(); ++i) {
     Work& work = work_[i];
@@ -290,7 +323,10 @@ void CompressedCache::told(const Command& command) {
   // A preempted call may still be in a step that was launched before; if it comes back, it begins anew.
   const auto* drop = std::get_if<DropCallState>(&command);
   if (drop != nullptr && drop->reason != DropCallState::Reason::kPreempted) {
-    calls_.erase(drop->call);
+    const auto call = calls_.find(drop->call);
+    if (call == calls_.end()) return;
+    if (pages_ != nullptr) pages_->end(call->second.tail);
+    calls_.erase(call);
     remembered_.erase(drop->call);
   }
   const auto* session = std::get_if<DropSessionState>(&command);
@@ -312,10 +348,14 @@ void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* row
     for (uint32_t h = 0; h < llm_.kv_heads; ++h)
       slots_.push_back({h % cells_.columns(), row % memory_.page_tokens});
   }
+  for (uint32_t i = 0; cells_.packed() && i < slots_.size(); ++i)
+    wide_slots_.push_back(PackedHeads::slot(i % kWidePage));
+  const uint32_t columns = cells_.packed() ? 1 : cells_.columns();
+  for (uint32_t l = 0; pages_ != nullptr && l < llm_.layers; ++l) pages_->begin_layer();
   const uint32_t group = llm_.query_heads / llm_.kv_heads;
   for (uint32_t h = 0; h < llm_.kv_heads; ++h) {
-    decodes_.push_back({h * group, 0, 1, h % cells_.columns()});
-    if (size > 2 && attention_.chunk_takes()) chunks_.push_back({1, 2, h, 0, 0, h % cells_.columns()});
+    decodes_.push_back({h * group, 0, 1, h % columns});
+    if (size > 2 && attention_.chunk_takes()) chunks_.push_back({1, 2, h, 0, 0, h % columns});
   }
   for (LayerLists& lists : layers_) {
     lists.decodes.count = static_cast<uint32_t>(decodes_.size());

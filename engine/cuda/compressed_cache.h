@@ -1,4 +1,5 @@
-// CompressedCache drops cells on the GPU: cpu::CompressedCache's commands and answers, on bf16 cells.
+// CompressedCache drops cells on the GPU: cpu::CompressedCache's commands and answers, on cells in bf16 or
+// packed (packed_heads.h).
 //
 // Which positions a head still has, and in which slots, is known on the host (cpu::CallCells); keys, values,
 // captured queries and marks are on the device alone. Attention reads each head's own cells: lists name
@@ -8,7 +9,8 @@
 // back to the host before the step is answered.
 //
 // Files: cell_memory (pages, marks, scratch), cell_scores (what scorers see), compressed_reads.cc (which
-// cells a head reads), compressed_rank.cc (from a Compression to an answer), rank_batch (lists of launches).
+// cells a head reads), compressed_packed.cc (what is packed and unpacked; kept_pages: what decodes choose of
+// it), compressed_rank.cc (from a Compression to an answer), rank_batch (lists of launches).
 
 #ifndef KVTWIN_ENGINE_CUDA_COMPRESSED_CACHE_H_
 #define KVTWIN_ENGINE_CUDA_COMPRESSED_CACHE_H_
@@ -23,6 +25,7 @@
 #include "engine/cpu/cell_budget.h"
 #include "engine/cuda/cell_scores.h"
 #include "engine/cuda/host_scores.h"
+#include "engine/cuda/kept_pages.h"
 
 namespace kvtwin::cuda {
 
@@ -56,6 +59,7 @@ class CompressedCache final : public KvCache {
   struct Call {
     cpu::CallCells cells;
     CellScores::State captured;
+    KeptPages::Tail tail{};
   };
   // Which cells the rows of an entry read in some heads: `before` cells of a table, and themselves.
   struct Read {
@@ -74,6 +78,7 @@ class CompressedCache final : public KvCache {
     std::map<std::pair<uint32_t, uint32_t>, Read> reads;     // by (group, lane)
     std::map<uint32_t, uint32_t> pages;                      // by group: where all its pages stand
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> held;  // rings: scratch pages by (group, lane)
+    std::map<uint32_t, uint32_t> wide;                       // packed: by head, the wide cell of its cell 0
   };
   // A part of a list: one layer's.
   struct Part {
@@ -82,15 +87,17 @@ class CompressedCache final : public KvCache {
   struct LayerLists {
     uint32_t slots = 0;
     Part decodes, chunks, others;
-    Part runs;    // rows of chunks that are read cell by cell
-    Part copies;  // before rows are written
-    Part holds;   // after attention: into rings
-    Part looks;   // of what becomes marks
+    Part runs;                   // rows of chunks that are read cell by cell
+    Part copies;                 // before rows are written
+    Part holds;                  // after attention: into rings
+    Part looks;                  // of what becomes marks
+    Part packs, unpacks, fused;  // packed cells
     RankBatch staged;
   };
 
   CompressedCache(const CompressedOptions& options, const KvMemory& memory, const ModelWeights* weights);
   Result<void> allocate();
+  Result<void> make_attention();
 
   void take_pages(const LaunchStep& launch, uint32_t offset, cudaStream_t stream);
   void adopt(const Adoption& adoption);
@@ -117,7 +124,25 @@ class CompressedCache final : public KvCache {
   void add_copy(uint32_t group, uint32_t column, Work* work, const Read& read);
   void add_holds(uint32_t head, Work* work);
   void add_look(uint32_t head, const Work& work, const Read& read);
+  QueryRow ring_row(const cpu::StepRows& rows, const Read& read, uint32_t row, uint32_t table,
+                    uint32_t kv_head, uint32_t column) const;
   uint32_t past(const Work& work, uint32_t head) const;
+
+  // compressed_packed.cc
+  uint32_t cell_of(const Work& work, const Read& read, uint32_t row) const;
+  uint32_t cells_of(const Work& work, const Read& read) const;
+  bool is_fused(const Work& work, const Read& read) const;
+  void add_spans(const Read& read, uint32_t column, uint32_t from, uint32_t to, uint32_t base, bool packs,
+                 std::vector<CellSpan>* spans) const;
+  void add_wide(uint32_t layer, uint32_t kv_head, Work* work, const Read& read);
+  void add_wide_rows(uint32_t head, uint32_t column, Work* work, const Read& read);
+  KeptPages::Head head_pages(const Work& work, uint32_t head) const;
+  void add_cut(const RankBatch& batch, uint32_t index);
+  Result<void> make_pages();
+  void open_ranked(Work* work);
+  void unpack_ranked(uint32_t layer, const StepStream& on) const;
+  void grow_wide();
+  void convert_rows(uint32_t layer, const StepStream& on);
 
   // compressed_rank.cc
   void add_ranked(size_t work, uint32_t head, RankBatch* batch);
@@ -161,6 +186,7 @@ class CompressedCache final : public KvCache {
   CellMemory cells_;
   RowAttention attention_;
   std::unique_ptr<CellScores> scores_;
+  std::unique_ptr<KeptPages> pages_;  // decodes choose among what is left; else null
   std::unique_ptr<cpu::CellBudget> budget_;
   std::unique_ptr<HostScores> host_;  // scorers that our kernels do not compute
   cpu::ScorerWeights weights_;
@@ -174,7 +200,9 @@ class CompressedCache final : public KvCache {
   std::vector<Work> work_;
   std::vector<LayerLists> layers_;
   std::vector<uint32_t> tables_, visible_, iota_;
-  std::vector<AppendSlot> slots_;
+  std::vector<AppendSlot> slots_, wide_slots_;
+  std::vector<CellSpan> packs_, unpacks_;
+  std::vector<PackedSequence> fused_;
   std::vector<DecodeSequence> decodes_;
   std::vector<PrefillSequence> chunks_;
   std::vector<QueryRow> others_, runs_;
@@ -192,9 +220,15 @@ class CompressedCache final : public KvCache {
     ListAt<QueryRow> others, runs;
     ListAt<CompactHead> copies, holds;
     ListAt<LookHead> looks;
+    ListAt<AppendSlot> wide_slots;
+    ListAt<CellSpan> packs, unpacks;
+    ListAt<PackedSequence> fused;
   } at_;
   // Of a compression in end().
   DeviceLists rank_lists_, choice_lists_;
+  std::vector<CellSpan> rank_unpacks_;
+  std::vector<Part> rank_parts_;  // of these, by layer
+  ListAt<CellSpan> rank_unpacks_at_;
   Buffer kept_, kept_host_, nan_;
   std::vector<float> host_scores_;
   Buffer fetched_, fetched_host_;  // keys and values of a layer

@@ -131,11 +131,12 @@ void CompressedCache::add_probe_look(uint32_t head, const Work& work, const Read
     const kernels::RepeatChunk& chunk = *probing_->chunk;
     KVT_CHECK(work.call->cells.cells(head) == work.call->cells.tokens());  // nothing was dropped yet
     const uint32_t page = memory_.page_tokens;
-    look.cells = {static_cast<uint32_t>(tables_.size()), column, 0, 0};
+    look.cells = {static_cast<uint32_t>(tables_.size()), cells_.packed() ? 0 : column, 0, 0};
     const auto add = [&](uint32_t begin, uint32_t end) {
       for (uint32_t cell = begin; cell < end; ++cell)
-        tables_.push_back(read.listed ? tables_[read.table + cell]
-                                      : tables_[read.table + cell / page] * page + cell % page);
+        tables_.push_back(cells_.packed() ? work.wide.at(head) + cell
+                          : read.listed   ? tables_[read.table + cell]
+                                          : tables_[read.table + cell / page] * page + cell % page);
       look.cells.rows += end - begin;
     };
     add(0, probing_->sinks), add(chunk.begin, chunk.end);
@@ -146,6 +147,7 @@ void CompressedCache::add_probe_look(uint32_t head, const Work& work, const Read
     const auto first = static_cast<uint32_t>(
         std::lower_bound(positions.begin(), positions.end(), probing_->begin) - positions.begin());
     look.cells = {read.table, column, first, read.before - first + count};
+    if (cells_.packed()) look.cells.table = PackedHeads::table(work.wide.at(head)), look.cells.column = 0;
     look.scored = read.before - first;
   }
   for (uint32_t i = 0; i < count; ++i) visible_.push_back(look.scored + i + 1);
@@ -159,10 +161,10 @@ void CompressedCache::score_probes(uint32_t layer, const LayerRows& tensors, con
   look.heads = lists_.at(at_.looks) + layers_[layer].looks.first, look.count = llm_.kv_heads;
   float* scores = scores_->scores() + uint64_t{layer} * llm_.kv_heads * probing_->stride;
   uint32_t skip = 0;
-  look.cells.listed = read_of(&work_[0], layer * llm_.kv_heads).listed;
+  look.cells.listed = !cells_.packed() && read_of(&work_[0], layer * llm_.kv_heads).listed;
   if (probing_->chunk.has_value()) {
     KVT_CHECK(probing_->begin == 0);
-    look.cells.listed = true;
+    look.cells.listed = true, look.cells.pages = lists_.at(at_.tables);
     skip = probing_->sinks, scores += probing_->chunk->begin;
   }
   scores_->score_probes(look, scores, probing_->stride, skip, on.stream);
@@ -176,6 +178,7 @@ void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, co
   grow(&fetched_host_, Buffer::Kind::kPinned, 2 * numbers * sizeof(float), "keys and values");
   const auto shape = [&] { return fmt::format("{} heads, {} rows", llm_.kv_heads, stride); };
   const auto fetch = [&](uint32_t layer, const float** keys, const float** values) {
+    unpack_ranked(layer, on);
     ReadCellsArgs args{cells_.cells(tables, listed),
                        rank_lists_.at(batch.at.cells) + uint64_t{layer} * llm_.kv_heads,
                        fetched_.as<float>(),

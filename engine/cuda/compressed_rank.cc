@@ -9,7 +9,6 @@
 #include "engine/cpu/imposed.h"
 #include "engine/cuda/compressed_cache.h"
 #include "engine/cuda/cuda_check.h"
-#include "engine/policy/budget_groups.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -54,7 +53,12 @@ void CompressedCache::add_ranked(size_t index, uint32_t head, RankBatch* batch) 
       work.rows.staged || shape_.keeping == Keeping::kHoles ? read.table : pages_of(&work, group);
   batch->heads.push_back(
       {index, head, first, rows, forced, {forced_first, static_cast<uint32_t>(batch->forced.size())}});
-  batch->cells.push_back({table, shape_.groups.column_of(head), first, rows});
+  const CellHead stored{table, shape_.groups.column_of(head), first, rows};
+  batch->cells.push_back(stored);
+  if (cells_.packed()) {
+    batch->stored.push_back(stored);
+    batch->cells.back().table = PackedHeads::table(work.wide.at(head)), batch->cells.back().column = 0;
+  }
   batch->rows_max = std::max(batch->rows_max, rows);
   add_query_rows(work, head, first, rows, batch);
   if (!scores_->has_marks()) return;
@@ -62,8 +66,7 @@ void CompressedCache::add_ranked(size_t index, uint32_t head, RankBatch* batch) 
   uint32_t stays = 0;
   if (spec.kind == kernels::ScorerKind::kObserved) stays = spec.window.window;
   if (spec.kind == kernels::ScorerKind::kTrimKv) stays = spec.trim.window;
-  batch->marks.push_back(
-      {batch->cells.back(), static_cast<uint32_t>(batch->positions.size()), std::min(stays, rows)});
+  batch->marks.push_back({stored, static_cast<uint32_t>(batch->positions.size()), std::min(stays, rows)});
   batch->positions.insert(batch->positions.end(), positions.begin() + first, positions.end());
   for (uint32_t i = 0; work.rows.staged && i < work.rows.tokens; ++i)
     batch->positions.push_back(work.rows.context + i);
@@ -125,6 +128,7 @@ void CompressedCache::plan_staged() {
         const uint32_t head = l * llm_.kv_heads + h;
         add_ranked(i, head, &batch);
         choose(&batch, batch.count() - 1, work_[i].compression->keep[shape_.groups.group_of(head)]);
+        if (pages_ != nullptr) add_cut(batch, batch.count() - 1);
       }
     }
     heads = std::max(heads, batch.count()), rows = std::max(rows, batch.rows_max);
@@ -155,6 +159,7 @@ void CompressedCache::run_staged(uint32_t layer, const LayerRows& tensors, const
     }
   }
   select_and_move(batch, lists_, tables, on);
+  if (pages_ != nullptr) pages_->cut(layer, lists_, cells_.packed_heads(), kept_.as<uint32_t>(), on.stream);
   if (layer + 1 == llm_.layers) fetch_kept(on);
 }
 
@@ -173,6 +178,10 @@ void CompressedCache::select_and_move(const RankBatch& batch, const DeviceLists&
   must(select_cells(select, on.stream), "select_cells", 0, shape);
   if (batch.compacts.empty()) return;
   on.timer->begin(Operation::kMove);
+  if (cells_.packed()) {
+    return cells_.packed_heads().move(tables, cells_.marks(), lists.at(batch.at.compacts),
+                                      kept_.as<uint32_t>(), batch.count(), on.stream);
+  }
   CompactArgs args{cells_.cells(tables, false),
                    cells_.pool(),
                    cells_.marks(),
@@ -214,6 +223,7 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
   if (!scores_->probes()) scores_->reserve_scores(heads, batch->rows_max);  // else they stand there
   rank_lists_.clear();
   const ListAt<uint32_t> tables = rank_lists_.add(tables_);
+  if (cells_.packed()) rank_unpacks_at_ = rank_lists_.add(rank_unpacks_);
   batch->add_to(&rank_lists_);
   rank_lists_.send(on.stream);
   const uint32_t* const at = rank_lists_.at(tables);
@@ -222,12 +232,19 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
   const bool listed = read_of(&work, batch->heads[0].head).listed;
   if (host_ != nullptr) return score_on_host(work, *batch, at, listed, on);
   if (batch->looks.empty()) {
-    return scores_->score(*batch, rank_lists_, 0, heads, at, nullptr, listed, work.compression->end,
-                          batch->rows_max, on.stream);
+    // Of packed keys there is one layer at a time.
+    const uint32_t together = cells_.packed() && !scores_->has_marks() ? of_layer : heads;
+    for (uint32_t first = 0; first < heads; first += together) {
+      if (together < heads || llm_.layers == 1) unpack_ranked(first / of_layer, on);
+      scores_->score(*batch, rank_lists_, first, together, at, nullptr, listed, work.compression->end,
+                     batch->rows_max, on.stream);
+    }
+    return;
   }
   LookArgs look = scores_->look_args(*batch, rank_lists_, 0, of_layer, at, nullptr, listed);
   scores_->reserve_look(look);
   for (uint32_t first = 0; first < heads; first += of_layer) {
+    unpack_ranked(first / of_layer, on);
     scores_->score(*batch, rank_lists_, first, of_layer, at,
                    scores_->queries(work.call->captured, first / of_layer), listed, work.compression->end,
                    batch->rows_max, on.stream);
@@ -314,6 +331,7 @@ void CompressedCache::compress(size_t index, const StepStream& on, StepValues* v
   tables_.clear();
   for (Work& each : work_) each.reads.clear(), each.pages.clear();
   kept_total_ = 0;
+  if (cells_.packed()) open_ranked(&work);
   RankBatch batch;
   for (uint32_t head = 0; head < llm_.layers * llm_.kv_heads; ++head) {
     pages_of(&work, shape_.groups.group_of(head));
@@ -409,48 +427,6 @@ std::vector<uint32_t> CompressedCache::rows_left(const Work& work, const RankBat
     if (!told.empty()) return told;
   }
   return {first, first + kept};
-}
-
-std::optional<std::string> check_compressed(const CoreConfig& config, const kernels::ScoreSpec& score,
-                                            const LlmSpec& llm) {
-  if (const auto wrong = cpu::check_compressed(config, llm)) return wrong;
-  using kernels::ScorerKind;
-  const PolicySet& set = config.policies;
-  const bool holes = set.layout == "slot_dead" || set.layout == "page_mask_dead";
-  if (llm.head_dim != 64 && llm.head_dim != 128)
-    return fmt::format("heads of {} numbers are not ranked on CUDA; 64 and 128 are", llm.head_dim);
-  if (config.page_tokens != 1 && config.page_tokens % 16 != 0)
-    return fmt::format("pages of {} tokens are not ranked on CUDA; 1 and multiples of 16 are",
-                       config.page_tokens);
-  switch (score.kind) {
-    case ScorerKind::kIntentRule:
-    case ScorerKind::kIntentResidual:
-      if (!layout_has_groups(set.layout)) break;
-      return "scorer " + set.scorer + " scores tokens for all heads at once, and layout " + set.layout +
-             " lets heads hold different ones: that is not computed on CUDA; choose layout compact";
-    case ScorerKind::kJudgeQ:
-      if (!score.renormalise) break;
-      return "scorer judge_q with renormalised probabilities is not computed on CUDA; --world=cpu computes "
-             "it";
-    case ScorerKind::kH2o:
-    case ScorerKind::kObserved:
-      if (!holes) break;
-      return "what scorer " + set.scorer + " gathers lies with its cells, and layout " + set.layout +
-             " lets calls share them; choose layout compact";
-    default:
-      break;
-  }
-  if (config.prefix_cache && !holes && set.budget != "all" && set.layout != "arena")
-    return "layout " + set.layout +
-           " shares compressed prefixes, whose pages are not copied on CUDA; set prefix_cache: false, or "
-           "--world=cpu";
-  if (set.scorer_spec.moment == Moment::kTurnStart)
-    return "scorer " + set.scorer +
-           " works at the start of a turn, which is not computed on CUDA; set scorer_options.moment: "
-           "prompt_end, or --world=cpu";
-  if (score.kind == ScorerKind::kTrimKv && score.trim.key_norm)
-    return "scorer trimkv with key_norm is not computed on CUDA; --world=cpu computes it";
-  return std::nullopt;
 }
 
 }  // namespace kvtwin::cuda

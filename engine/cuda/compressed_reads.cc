@@ -13,6 +13,8 @@ void CompressedCache::clear_lists() {
   tables_.clear(), visible_.clear(), iota_.clear(), slots_.clear();
   decodes_.clear(), chunks_.clear(), others_.clear(), runs_.clear(), copies_.clear(), holds_.clear(),
       looks_.clear();
+  wide_slots_.clear(), packs_.clear(), unpacks_.clear(), fused_.clear();
+  if (pages_ != nullptr) pages_->clear();
   kept_total_ = look_rows_ = look_queries_ = 0;
 }
 
@@ -26,9 +28,13 @@ void CompressedCache::write_lists(const StepStream& on) {
     const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
     lists.slots = size(slots_);
     slots_.resize(slots_.size() + size_t{rows_} * llm_.kv_heads);
+    if (cells_.packed()) wide_slots_.resize(slots_.size()), cells_.packed_heads().begin_layer();
+    if (pages_ != nullptr) pages_->begin_layer();
     lists.decodes.first = size(decodes_), lists.chunks.first = size(chunks_);
     lists.others.first = size(others_), lists.runs.first = size(runs_), lists.copies.first = size(copies_);
     lists.holds.first = size(holds_), lists.looks.first = size(looks_);
+    lists.packs.first = size(packs_), lists.unpacks.first = size(unpacks_);
+    lists.fused.first = size(fused_);
     for (Work& work : work_) {
       for (uint32_t h = 0; h < llm_.kv_heads; ++h) add_head(l, h, &work);
     }
@@ -39,7 +45,11 @@ void CompressedCache::write_lists(const StepStream& on) {
     lists.copies.count = size(copies_) - lists.copies.first;
     lists.holds.count = size(holds_) - lists.holds.first;
     lists.looks.count = size(looks_) - lists.looks.first;
+    lists.packs.count = size(packs_) - lists.packs.first;
+    lists.unpacks.count = size(unpacks_) - lists.unpacks.first;
+    lists.fused.count = size(fused_) - lists.fused.first;
   }
+  if (cells_.packed()) grow_wide();
   plan_staged();
   send_lists(on);
 }
@@ -50,8 +60,10 @@ void CompressedCache::send_lists(const StepStream& on) {
   at_.slots = lists_.add(slots_), at_.decodes = lists_.add(decodes_), at_.iota = lists_.add(iota_);
   at_.visible = lists_.add(visible_), at_.chunks = lists_.add(chunks_), at_.others = lists_.add(others_);
   at_.runs = lists_.add(runs_), at_.copies = lists_.add(copies_), at_.holds = lists_.add(holds_);
-  at_.looks = lists_.add(looks_), at_.tables = lists_.add(tables_);
+  at_.looks = lists_.add(looks_), at_.wide_slots = lists_.add(wide_slots_), at_.packs = lists_.add(packs_);
+  at_.unpacks = lists_.add(unpacks_), at_.fused = lists_.add(fused_), at_.tables = lists_.add(tables_);
   for (LayerLists& lists : layers_) lists.staged.add_to(&lists_);
+  if (pages_ != nullptr) pages_->add_to(&lists_);
   lists_.send(on.stream);
   if (looks_.empty()) return;
   LookArgs look = look_args(nullptr);
@@ -61,7 +73,7 @@ void CompressedCache::send_lists(const StepStream& on) {
 
 // Then every layer has a decode for each row and KV head, and nothing else.
 bool CompressedCache::repeats(StepForm* form) const {
-  if (work_.empty() || probing_.has_value()) return false;
+  if (work_.empty() || probing_.has_value() || cells_.packed() || pages_ != nullptr) return false;
   for (const Work& work : work_) {
     if (work.compression != nullptr || work.rows.tokens != 1 || scores_->rows_kept(work.rows) > 0)
       return false;
@@ -86,11 +98,13 @@ void CompressedCache::add_head(uint32_t layer, uint32_t kv_head, Work* work) {
   }
   if (work->rows.staged && !read.listed) add_copy(group, column, work, read);
   if (read.from != 0 || read.sinks != UINT32_MAX) add_holds(head, work);
+  if (cells_.packed()) add_wide(layer, kv_head, work, read);
   if (probing_.has_value()) {
     add_probe_look(head, *work, read);
   } else if (scores_->observes(work->rows)) {
     add_look(head, *work, read);
   }
+  if (cells_.packed()) return add_wide_rows(head, column, work, read);
   add_rows(kv_head, column, work, read);
 }
 
@@ -213,15 +227,10 @@ uint32_t CompressedCache::listed(Work* work, const Read& read, uint32_t cells) {
 AppendSlot CompressedCache::slot_of(const Work& work, const Read& read, uint32_t column, uint32_t row) const {
   const uint32_t page = memory_.page_tokens, columns = cells_.columns();
   if (!read.listed) {
-    const uint32_t cell = read.slot != UINT32_MAX ? read.slot : read.before + row;
+    const uint32_t cell = cell_of(work, read, row);
     return {tables_[read.table + cell / page] * columns + column, cell % page};
   }
-  uint32_t cell = read.before + row;
-  if (read.sinks != UINT32_MAX) {
-    const uint32_t position = work.rows.context + row;
-    cell = position < read.sinks ? position : read.sinks + position - read.from;
-  }
-  const uint32_t id = tables_[read.table + cell];
+  const uint32_t id = tables_[read.table + cell_of(work, read, row)];
   return {id / page * columns + column, id % page};
 }
 
@@ -238,15 +247,21 @@ void CompressedCache::add_rows(uint32_t kv_head, uint32_t column, Work* work, co
   }
   const uint32_t table = listed(work, read, read.before + rows.tokens);
   for (uint32_t i = 0; i < rows.tokens; ++i) {
-    QueryRow row{rows.row + i, table, read.before + i + 1, kv_head, column};
-    if (read.sinks != UINT32_MAX) {
-      const uint32_t position = rows.context + i, first = shape_.first_in_ring(position);
-      row.sinks = read.sinks, row.gap = first - read.from;
-      row.cells = std::min(read.sinks, position + 1) + (position >= first ? position + 1 - first : 0);
-    }
+    const QueryRow row = ring_row(rows, read, i, table, kv_head, column);
     // Pages of one token are tables that the dense engine reads with the other kernel: equal bits (G-2).
     (rows.tokens > 1 && read.listed ? runs_ : others_).push_back(row);
   }
+}
+
+// What a row reads cell by cell, of a ring that has wrapped or of anything else.
+QueryRow CompressedCache::ring_row(const cpu::StepRows& rows, const Read& read, uint32_t row, uint32_t table,
+                                   uint32_t kv_head, uint32_t column) const {
+  QueryRow out{rows.row + row, table, read.before + row + 1, kv_head, column};
+  if (read.sinks == UINT32_MAX) return out;
+  const uint32_t position = rows.context + row, first = shape_.first_in_ring(position);
+  out.sinks = read.sinks, out.gap = first - read.from;
+  out.cells = std::min(read.sinks, position + 1) + (position >= first ? position + 1 - first : 0);
+  return out;
 }
 
 void CompressedCache::add_copy(uint32_t group, uint32_t column, Work* work, const Read& read) {
@@ -279,7 +294,7 @@ void CompressedCache::add_holds(uint32_t head, Work* work) {
 
 // What the rows of an entry see of a head, for accumulators and stamps.
 void CompressedCache::add_look(uint32_t head, const Work& work, const Read& read) {
-  KVT_CHECK(!read.listed && !work.rows.staged);
+  KVT_CHECK(!read.listed && !work.rows.staged && !cells_.packed());
   const bool newest = scores_->spec().kind == kernels::ScorerKind::kRaas;
   const uint32_t queries = newest ? 1 : work.rows.tokens, first = work.rows.tokens - queries;
   LookHead look;

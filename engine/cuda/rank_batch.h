@@ -28,6 +28,7 @@ struct RankBatch {
   };
   std::vector<Head> heads;
   std::vector<CellHead> cells;
+  std::vector<CellHead> stored;  // where they lie in pages, if that is elsewhere
   std::vector<RowRange> forced;
   std::vector<LookHead> looks;  // scorers that look, alone
   std::vector<uint32_t> visible;
@@ -58,7 +59,8 @@ struct RankBatch {
     const Head& head = heads[index];
     selects.push_back({head.rows, keep, head.forced_ranges.begin,
                        head.forced_ranges.end - head.forced_ranges.begin, kept_at});
-    compacts.push_back({cells[index], target_table, head.first, kept_at, head.kept(keep)});
+    compacts.push_back(
+        {stored.empty() ? cells[index] : stored[index], target_table, head.first, kept_at, head.kept(keep)});
   }
 };
 

@@ -8,6 +8,7 @@
 #include "kernels/cell_gates.h"
 #include "kernels/cell_marks.h"
 #include "kernels/compact_cells.h"
+#include "kernels/compact_packed.h"
 #include "kernels/gate_weights.h"
 #include "kernels/score_keys.h"
 #include "kernels/score_keys_cuda.h"
@@ -209,6 +210,51 @@ TEST_CASE("compact_cells: kept rows move in place, with their marks, and nothing
       CHECK(std::memcmp(got.data(), pool.data(), pool.size() * 2) == 0);
       const Floats got_marks = p.marks.read();
       CHECK(std::memcmp(got_marks.data(), marks.data(), marks.size() * 4) == 0);
+    }
+  }
+}
+
+TEST_CASE("compact_packed_cells: kept rows move as bytes, with their marks, and nothing else changes") {
+  std::mt19937_64 random(5);
+  for (const CellProblem::Shape& shape : cell_shapes()) {
+    if (shape.listed) continue;
+    for (const Format format : {Format::kFp8, Format::kInt4, Format::kFp4}) {
+      const CellProblem p(shape, {1, 50, 333, 700, 64}, {0, 7, 16, 3, 100}, 41);
+      const PageShape page{shape.page, shape.dim, 32};
+      const size_t block = page_bytes(format, page), each = token_bytes(format, page);
+      std::vector<uint8_t> pool(p.host_marks.size() / shape.page * block);
+      for (uint8_t& byte : pool) byte = static_cast<uint8_t>(random());
+      const std::vector<uint8_t> before = pool;
+      Floats marks = p.host_marks;
+      std::vector<CompactHead> heads;
+      std::vector<uint32_t> kept;
+      for (const CellHead& head : p.heads) {
+        CompactHead compact{head, head.table, head.first, static_cast<uint32_t>(kept.size()), 0};
+        for (uint32_t row = 0; row < head.rows; ++row) {
+          if (random() % 3 == 0 && head.rows > 1) continue;
+          const auto [to, to_slot] = p.place(head, head.first + compact.count);
+          const auto [from, from_slot] = p.place(head, head.first + row);
+          kept.push_back(row), ++compact.count;
+          marks[to * shape.page + to_slot] = p.host_marks[from * shape.page + from_slot];
+          for (const size_t side : {size_t{0}, block / 2})
+            std::memcpy(&pool[to * block + side + to_slot * each],
+                        &before[from * block + side + from_slot * each], each);
+        }
+        heads.push_back(compact);
+      }
+      const DeviceArray<CompactHead> heads_on(heads);
+      const DeviceArray<uint32_t> kept_on(kept);
+      const DeviceArray<uint8_t> pool_on(before);
+      CompactPackedArgs args;
+      args.cells = p.cells(), args.format = format, args.group = 32;
+      args.pool = pool_on.get(), args.marks = p.marks.get();
+      args.heads = heads_on.get(), args.kept = kept_on.get(), args.count = p.count();
+      KVT_CUDA(compact_packed_cells(args, nullptr));
+      CHECK(pool_on.read() == pool);
+      const Floats got_marks = p.marks.read();
+      CHECK(std::memcmp(got_marks.data(), marks.data(), marks.size() * 4) == 0);
+      args.format = Format::kInt2;
+      CHECK(compact_packed_cells(args, nullptr) == cudaErrorInvalidValue);
     }
   }
 }

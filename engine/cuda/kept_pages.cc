@@ -1,0 +1,245 @@
+#include "engine/cuda/kept_pages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/cpu/page_pooling.h"
+#include "engine/cuda/cuda_check.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+std::string no_shape() { return {}; }
+
+PageSummaryKind kind_of(PageSummary summary) {
+  switch (cpu::kind_of(summary)) {
+    case kernels::SummaryKind::kCuboid:
+      return PageSummaryKind::kCuboid;
+    case kernels::SummaryKind::kMean:
+      return PageSummaryKind::kMean;
+    case kernels::SummaryKind::kMinMax:
+      break;
+  }
+  return PageSummaryKind::kMinMax;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KeptPages>> KeptPages::make(const LlmSpec* llm, const RetrievalSpec& spec,
+                                                   const Shape& shape) {
+  std::unique_ptr<KeptPages> out(new KeptPages(llm, spec, shape));
+  out->tail_pages_ = div_ceil(shape.tail_cells, kWidePage) + 2;
+  const uint64_t bytes = uint64_t{shape.pages} * shape.columns * 2 * llm->head_dim * sizeof(__nv_bfloat16);
+  Result<Buffer> summaries = Buffer::make(Buffer::Kind::kDevice, bytes, "summaries of pages",
+                                          fmt::format("{} pages of {} heads", shape.pages, shape.columns));
+  if (!summaries) {
+    summaries.error().hint = "give fewer: --set=memory.gpu_pages=N";
+    return tl::unexpected<Mistake>(summaries.error());
+  }
+  out->summaries_ = std::move(*summaries);
+  return out;
+}
+
+void KeptPages::begin(Tail* tail) {
+  tail->first.assign(shape_.heads, 0);
+  if (tail->slot != UINT32_MAX) return;
+  if (free_slots_.empty()) free_slots_.push_back(slots_++);
+  tail->slot = free_slots_.back();
+  free_slots_.pop_back();
+  grow_tails();
+}
+
+// Nothing is in flight.
+void KeptPages::grow_tails() {
+  if (slots_ <= room_) return;
+  const uint64_t each =
+      uint64_t{shape_.heads} * tail_pages_ * kWidePage * 2 * llm_.head_dim * sizeof(__nv_bfloat16);
+  const uint32_t room = std::max({slots_, 2 * room_, 4u});
+  KVT_CHECK(uint64_t{room} * shape_.heads * tail_pages_ * kWidePage <= UINT32_MAX);
+  Buffer larger;
+  grow(&larger, Buffer::Kind::kDevice, room * each, "keys that have no summary yet");
+  if (room_ > 0) {
+    must(cudaMemcpy(larger.as<void>(), tails_.as<void>(), room_ * each, cudaMemcpyDeviceToDevice),
+         "copy of keys", room_ * each, no_shape);
+  }
+  tails_ = std::move(larger);
+  room_ = room;
+}
+
+void KeptPages::clear() {
+  layers_.clear();
+  rows_.clear(), overlays_.clear(), saves_.clear(), sealed_.clear(), of_cuts_.clear();
+  moves_.clear(), choices_.clear(), reads_.clear();
+}
+
+uint32_t KeptPages::tail_cell(const Tail& tail, uint32_t head, uint32_t cell) const {
+  return ((tail.slot * shape_.heads + head) * tail_pages_ + cell / kWidePage % tail_pages_) * kWidePage +
+         cell % kWidePage;
+}
+
+void KeptPages::add_spans(uint32_t head, uint32_t from, uint32_t to, uint32_t wide, bool to_tail,
+                          const Tail& tail, std::vector<CellSpan>* spans) const {
+  KVT_CHECK(to - from / kWidePage * kWidePage <= tail_pages_ * kWidePage);
+  for (uint32_t at = from; at < to;) {
+    const uint32_t count = std::min(to, (at / kWidePage + 1) * kWidePage) - at;
+    const uint32_t mine = tail_cell(tail, head, at);
+    if (to_tail) {
+      spans->push_back({wide + at, mine, count, kBothSides});
+    } else {
+      spans->push_back({mine, wide + at, count, kBothSides});
+    }
+    at += count;
+  }
+}
+
+void KeptPages::add_decode(const Head& head, uint32_t cell, Tail* tail) {
+  Layer& layer = layers_.back();
+  uint32_t& first = tail->first[head.head];
+  KVT_CHECK(cell + 1 - first <= tail_pages_ * kWidePage);
+  rows_.push_back({head.wide + cell, tail_cell(*tail, head.head, cell), 1, kBothSides});
+  ++layer.rows;
+  for (; first + kWidePage <= cell + 1; first += kWidePage) {
+    sealed_.push_back(
+        {tail_cell(*tail, head.head, first) / kWidePage, kWidePage, block(head, first / kWidePage)});
+    ++layer.sealed;
+  }
+}
+
+void KeptPages::add_cut(const Head& head, const CompactHead& move, uint32_t past, uint32_t cells,
+                        uint32_t final, Tail* tail) {
+  Layer& layer = layers_[head.head / llm_.kv_heads];
+  uint32_t& first = tail->first[head.head];
+  KVT_CHECK(first <= move.target_first && first <= past && final <= cells);
+  const size_t overlays = overlays_.size(), saves = saves_.size();
+  add_spans(head.head, first, past, head.wide, false, *tail, &overlays_);
+  layer.overlays += static_cast<uint32_t>(overlays_.size() - overlays);
+  moves_.push_back(move);
+  ++layer.moves;
+  for (; first + kWidePage <= final; first += kWidePage) {
+    of_cuts_.push_back({(head.wide + first) / kWidePage, kWidePage, block(head, first / kWidePage)});
+    ++layer.summaries;
+  }
+  add_spans(head.head, first, cells, head.wide, true, *tail, &saves_);
+  layer.saves += static_cast<uint32_t>(saves_.size() - saves);
+}
+
+bool KeptPages::chooses(uint32_t layer, uint32_t cells) const {
+  return layer >= spec_.layers_dense && div_ceil(cells, kWidePage) > budget_.slots;
+}
+
+void KeptPages::add_choice(const Head& head, uint32_t row, uint32_t cells, PackedPart part,
+                           std::vector<uint32_t>* tables) {
+  Layer& layer = layers_.back();
+  const uint32_t pages = div_ceil(cells, kWidePage), end = pages - budget_.window;
+  const auto put = [&](uint32_t from, uint32_t to) {
+    const auto at = static_cast<uint32_t>(tables->size());
+    for (uint32_t page = from; page < to; ++page) tables->push_back(block(head, page));
+    return at;
+  };
+  ChoiceRow choice;
+  choice.row = row * llm_.kv_heads + head.head % llm_.kv_heads;
+  choice.candidates = end - budget_.sinks;
+  choice.owners = put(budget_.sinks, end);
+  PackedSequence read;
+  read.q_row = row * llm_.query_heads + head.head % llm_.kv_heads * (llm_.query_heads / llm_.kv_heads);
+  read.table[part] = put(0, budget_.sinks);
+  choice.table = static_cast<uint32_t>(tables->size());
+  tables->resize(tables->size() + budget_.selectable);
+  put(end, pages);
+  const uint32_t length = budget_.sinks + budget_.selectable + budget_.window;
+  read.tokens[part] = (length - 1) * kWidePage + (cells - 1) % kWidePage + 1;
+  choices_.push_back(choice);
+  reads_.push_back(read);
+  ++layer.choices;
+  layer.candidates = std::max(layer.candidates, choice.candidates);
+}
+
+void KeptPages::add_to(DeviceLists* lists) {
+  at_ = {lists->add(rows_),    lists->add(overlays_), lists->add(saves_),   lists->add(sealed_),
+         lists->add(of_cuts_), lists->add(moves_),    lists->add(choices_), lists->add(reads_)};
+  uint64_t most = 0;
+  for (const Layer& layer : layers_)
+    most = std::max(most, uint64_t{layer.choices} * ((layer.candidates + 3) / 4 * 4));
+  const uint32_t group = llm_.query_heads / llm_.kv_heads;
+  grow(&scores_, Buffer::Kind::kDevice, most * group * sizeof(float), "scores of pages");
+}
+
+template <typename T>
+const T* KeptPages::part(const DeviceLists& lists, const ListAt<T>& at, uint32_t Layer::*count,
+                         uint32_t layer) const {
+  uint32_t before = 0;
+  for (uint32_t l = 0; l < layer; ++l) before += layers_[l].*count;
+  return lists.at(at) + before;
+}
+
+void KeptPages::copy(const CellSpan* spans, uint32_t count, const __nv_bfloat16* source,
+                     __nv_bfloat16* target, cudaStream_t stream) const {
+  if (count == 0) return;
+  ConvertArgs args;
+  args.spans = spans, args.count = count;
+  args.shape.head_dim = llm_.head_dim;
+  args.kv_heads = 1, args.wide_page_tokens = kWidePage;
+  must(copy_cells(args, source, target, stream), "copy_cells", 0,
+       [&] { return fmt::format("{} spans", count); });
+}
+
+void KeptPages::summarise(const SummaryPage* pages, uint32_t count, const __nv_bfloat16* pool,
+                          cudaStream_t stream) const {
+  if (count == 0) return;
+  SummaryArgs args;
+  args.pool = pool, args.pages = pages, args.out = summaries_.as<__nv_bfloat16>(), args.count = count;
+  args.page_tokens = kWidePage, args.head_dim = llm_.head_dim, args.kind = kind_of(spec_.summary);
+  must(summarise_pages(args, stream), "summarise_pages", 0, [&] { return fmt::format("{} pages", count); });
+}
+
+void KeptPages::keep_rows(uint32_t layer, const DeviceLists& lists, const PackedHeads& heads,
+                          cudaStream_t stream) const {
+  const Layer& mine = layers_[layer];
+  auto* const tails = tails_.as<__nv_bfloat16>();
+  copy(part(lists, at_.rows, &Layer::rows, layer), mine.rows, heads.pool(), tails, stream);
+  summarise(part(lists, at_.sealed, &Layer::sealed, layer), mine.sealed, tails, stream);
+}
+
+void KeptPages::choose(uint32_t layer, const DeviceLists& lists, uint32_t* tables, const __nv_bfloat16* q,
+                       cudaStream_t stream) {
+  const Layer& mine = layers_[layer];
+  if (mine.choices == 0) return;
+  ChoiceShape shape;
+  shape.head_dim = llm_.head_dim, shape.kv_heads = 1, shape.group = llm_.query_heads / llm_.kv_heads;
+  shape.chosen = budget_.selectable;
+  shape.pooling = cpu::pooling_of(spec_.pooling);
+  shape.scale = spec_.scale == ScoreScale::kOne ? 1.0f : 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
+  shape.score_stride = (mine.candidates + 3) / 4 * 4;
+  ChoiceArgs args;
+  args.rows = part(lists, at_.choices, &Layer::choices, layer), args.count = mine.choices;
+  args.lists = tables, args.tables = tables;
+  args.summaries = summaries_.as<__nv_bfloat16>(), args.q = q, args.scores = scores_.as<float>();
+  const auto text = [&] { return fmt::format("{} heads, {} pages at most", mine.choices, mine.candidates); };
+  must(score_pages(shape, args, stream), "score_pages", 0, text);
+  must(choose_pages(shape, args, stream), "choose_pages", 0, text);
+}
+
+void KeptPages::attend(uint32_t layer, const DeviceLists& lists, const uint32_t* tables,
+                       const PackedHeads& heads, const LayerRows& tensors, cudaStream_t stream) const {
+  heads.attend(tables, part(lists, at_.reads, &Layer::choices, layer), layers_[layer].choices, 1, tensors,
+               stream);
+}
+
+void KeptPages::cut(uint32_t layer, const DeviceLists& lists, const PackedHeads& heads, const uint32_t* kept,
+                    cudaStream_t stream) const {
+  const Layer& mine = layers_[layer];
+  if (mine.moves == 0) return;
+  auto* const tails = tails_.as<__nv_bfloat16>();
+  copy(part(lists, at_.overlays, &Layer::overlays, layer), mine.overlays, tails, heads.pool(), stream);
+  CompactArgs args{heads.wide(), heads.pool(), nullptr, part(lists, at_.moves, &Layer::moves, layer), kept};
+  args.count = mine.moves;
+  must(compact_cells(args, stream), "compact_cells", 0, [&] { return fmt::format("{} heads", mine.moves); });
+  summarise(part(lists, at_.of_cuts, &Layer::summaries, layer), mine.summaries, heads.pool(), stream);
+  copy(part(lists, at_.saves, &Layer::saves, layer), mine.saves, heads.pool(), tails, stream);
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,180 @@
+#include "engine/cuda/packed_heads.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/cuda/cuda_check.h"
+#include "engine/cuda/packed_attention.h"
+#include "kernels/attention_decode.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+Result<Buffer> device_buffer(uint64_t bytes, const char* what, const std::string& shape) {
+  Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what, shape);
+  if (!made) made.error().hint = "give fewer: --set=memory.gpu_pages=N";
+  return made;
+}
+
+// As of attention_decode's workspace (row_attention.cc): zero before the first launch of a layer.
+uint64_t counter_bytes(uint32_t sequences) {
+  return uint64_t{sequences} * kDecodeGroupMax * sizeof(uint32_t);
+}
+
+PackedDecodeShape decode_shape(const LlmSpec& llm, const PackedHeadsShape& of) {
+  PackedDecodeShape out;
+  out.layout = of.format == Format::kFp4 ? PackedLayout::kFp4 : PackedLayout::kRows;
+  out.head_dim = llm.head_dim, out.group = llm.query_heads / llm.kv_heads;
+  out.heads_per_page = of.columns;
+  for (uint32_t& page : out.page_tokens) page = 128;  // of parts that nobody has
+  out.page_tokens[*PackedAttention::part_of(of.format)] = of.page_tokens;
+  if (of.format == Format::kInt4) out.scale_group = of.group;
+  return out;
+}
+
+}  // namespace
+
+uint64_t PackedHeads::page_size() const {
+  return page_bytes(shape_.format, {shape_.page_tokens, llm_->head_dim, shape_.group}) * shape_.columns;
+}
+
+Result<PackedHeads> PackedHeads::make(const LlmSpec* llm, const PackedHeadsShape& shape) {
+  PackedHeads out;
+  out.llm_ = llm, out.shape_ = shape;
+  KVT_CHECK(uint64_t{shape.pages} * shape.columns * shape.page_tokens <= UINT32_MAX);
+  Result<Buffer> packed = device_buffer(
+      out.page_size() * shape.pages, "packed KV pages",
+      fmt::format("{} {} pages of {} bytes", shape.pages, format_name(shape.format), out.page_size()));
+  if (!packed) return tl::unexpected<Mistake>(packed.error());
+  out.packed_ = std::move(*packed);
+  constexpr uint64_t kEntries = 64;  // which begin with pages of their own; it grows
+  const uint64_t cells = (shape.rows + kEntries * kWidePage) * llm->kv_heads;
+  if (Result<void> ok = out.allocate_wide(cells); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = out.make_decodes(); !ok) return tl::unexpected<Mistake>(ok.error());
+  return out;
+}
+
+Result<void> PackedHeads::allocate_wide(uint64_t cells) {
+  wide_ = Buffer(), iota_ = Buffer();  // before more is asked for
+  capacity_ = uint64_t{div_ceil(cells, uint64_t{kWidePage})} * kWidePage;
+  KVT_CHECK(capacity_ <= UINT32_MAX);
+  const std::string shape = fmt::format("{} cells of one KV head of {}", capacity_, llm_->head_dim);
+  Result<Buffer> wide = device_buffer(capacity_ * 2 * llm_->head_dim * sizeof(__nv_bfloat16),
+                                      "unpacked cells of one layer", shape);
+  if (!wide) return tl::unexpected<Mistake>(wide.error());
+  wide_ = std::move(*wide);
+  Result<Buffer> iota = device_buffer(capacity_ * sizeof(uint32_t), "tables of unpacked cells", shape);
+  if (!iota) return tl::unexpected<Mistake>(iota.error());
+  iota_ = std::move(*iota);
+  std::vector<uint32_t> numbers(capacity_);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return check(cudaMemcpy(iota_.as<uint32_t>(), numbers.data(), iota_.bytes(), cudaMemcpyHostToDevice),
+               "copy of tables", shape, iota_.bytes());
+}
+
+bool PackedHeads::fuses(const LlmSpec& llm, const PackedHeadsShape& shape) {
+  return packed_shape_is_possible(decode_shape(llm, shape));
+}
+
+Result<void> PackedHeads::make_decodes() {
+  int sms = 0;
+  if (Result<void> ok = check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0),
+                              "cudaDeviceGetAttribute", "multiprocessors");
+      !ok)
+    return ok;
+  PackedDecodeShape shape = decode_shape(*llm_, shape_);
+  if (!packed_shape_is_possible(shape)) return {};
+  shape.ctas = static_cast<uint32_t>(sms);
+  shape.sequences = shape_.rows * llm_->kv_heads;
+  const std::string rows = fmt::format("{} rows", shape_.rows);
+  Result<Buffer> plan = device_buffer(packed_plan_bytes(shape), "the plan of packed attention", rows);
+  if (!plan) return tl::unexpected<Mistake>(plan.error());
+  Result<Buffer> workspace = device_buffer(packed_workspace_bytes(shape), "packed attention", rows);
+  if (!workspace) return tl::unexpected<Mistake>(workspace.error());
+  plan_ = std::move(*plan), workspace_ = std::move(*workspace);
+  decode_ = shape;
+  return {};
+}
+
+PackedPart PackedHeads::part() const { return *PackedAttention::part_of(shape_.format); }
+
+uint32_t PackedHeads::open(uint32_t cells) {
+  const uint64_t first = used_;
+  used_ += uint64_t{div_ceil(cells, kWidePage)} * kWidePage;
+  most_ = std::max(most_, used_);
+  KVT_CHECK(used_ <= UINT32_MAX);
+  return static_cast<uint32_t>(first);
+}
+
+bool PackedHeads::grow_wide() {
+  if (most_ <= capacity_) return false;
+  must(cudaDeviceSynchronize(), "wait for unpacked cells", 0, [] { return std::string(); });
+  if (Result<void> ok = allocate_wide(most_ + most_ / 2); !ok) fail(ok.error().text());
+  return true;
+}
+
+ConvertArgs PackedHeads::convert(const CellSpan* spans, uint32_t count) const {
+  ConvertArgs out;
+  out.spans = spans, out.count = count;
+  out.format = shape_.format, out.shape = {shape_.page_tokens, llm_->head_dim, shape_.group};
+  out.kv_heads = 1, out.wide_page_tokens = kWidePage;
+  return out;
+}
+
+void PackedHeads::pack(const CellSpan* spans, uint32_t count, cudaStream_t stream) const {
+  if (count == 0) return;
+  must(pack_cells(convert(spans, count), pool(), packed_.as<uint8_t>(), stream), "pack_cells", 0,
+       [&] { return fmt::format("{} spans", count); });
+}
+
+void PackedHeads::unpack(const CellSpan* spans, uint32_t count, cudaStream_t stream) const {
+  if (count == 0) return;
+  must(unpack_cells(convert(spans, count), packed_.as<uint8_t>(), pool(), stream), "unpack_cells", 0,
+       [&] { return fmt::format("{} spans", count); });
+}
+
+void PackedHeads::move(const uint32_t* tables, float* marks, const CompactHead* heads, const uint32_t* kept,
+                       uint32_t count, cudaStream_t stream) const {
+  CompactPackedArgs args;
+  args.cells = {nullptr, tables, shape_.page_tokens, shape_.columns, llm_->head_dim, false};
+  args.format = shape_.format, args.group = shape_.group;
+  args.pool = packed_.as<uint8_t>(), args.marks = marks;
+  args.heads = heads, args.kept = kept, args.count = count;
+  must(compact_packed_cells(args, stream), "compact_packed_cells", 0,
+       [&] { return fmt::format("{} heads", count); });
+}
+
+void PackedHeads::poison(uint32_t page, cudaStream_t stream) const {
+  must(cudaMemsetAsync(packed_.as<char>(page * page_size()), 0xff, page_size(), stream),
+       "poisoning of a page", page_size(), [&] { return fmt::format("page {}", page); });
+}
+
+void PackedHeads::poison_wide(cudaStream_t stream) const {
+  must(cudaMemsetAsync(wide_.as<void>(), 0xff, wide_.bytes(), stream), "poisoning of unpacked cells",
+       wide_.bytes(), [] { return std::string(); });
+}
+
+void PackedHeads::attend(const uint32_t* pages, const PackedSequence* table, uint32_t count,
+                         uint32_t heads_per_page, const LayerRows& tensors, cudaStream_t stream) const {
+  if (count == 0) return;
+  const auto shape = [&] { return fmt::format("{} sequences, head_dim {}", count, llm_->head_dim); };
+  PackedDecodeShape now = decode_;
+  now.sequences = count, now.heads_per_page = heads_per_page;
+  PackedDecodeArgs args;
+  args.pool[part()] = packed_.as<void>();
+  args.pages = pages, args.table = table;
+  args.scale = 1 / std::sqrt(static_cast<float>(llm_->head_dim));
+  args.plan = plan_.as<void>(), args.workspace = workspace_.as<void>();
+  args.q = tensors.q, args.out = tensors.out;
+  must(cudaMemsetAsync(workspace_.as<void>(), 0, counter_bytes(count), stream),
+       "counters of packed attention", counter_bytes(count), shape);
+  must(plan_packed_decode(now, args, stream), "plan_packed_decode", 0, shape);
+  must(packed_decode(now, args, stream), "packed_decode", 0, shape);
+}
+
+}  // namespace kvtwin::cuda
