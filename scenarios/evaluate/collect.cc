@@ -89,6 +89,7 @@ struct Kind {
 Result<void> collect(const std::vector<std::string>& folders, std::vector<QualityRow>* rows) {
   if (folders.empty()) return {};
   Kind kind;
+  const auto own = static_cast<ptrdiff_t>(rows->size());
   std::map<Name, size_t> at;
   for (const QualityRow& row : *rows) {
     if (Result<void> ok = kind.take("this evaluation", row); !ok) return ok;
@@ -107,6 +108,8 @@ Result<void> collect(const std::vector<std::string>& folders, std::vector<Qualit
       }
     }
   }
+  std::sort(rows->begin() + own, rows->end(),
+            [](const QualityRow& a, const QualityRow& b) { return name_of(a) < name_of(b); });
   return {};
 }
 

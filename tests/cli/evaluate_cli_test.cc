@@ -1,8 +1,12 @@
 // kvtwin evaluate: the shipped model still answers as it did, and what a table of answers must hold.
 //
 // tests/golden/quality/answers.csv has what each cell below gave when it was written. New numbers may differ
-// from it by what their intervals allow: kvtwin evaluate with kCells, then copy quality.csv, if a change is
-// meant.
+// from it by what their intervals allow. If a change is meant:
+//
+//   cd scenarios/quality
+//   for p in full random snapkv judge_q quest int4; do sets="$sets $p.textproto"; done
+//   kvtwin evaluate $sets --tasks=multi_key,old_result --budgets=64 --questions=24 --per-session=6 --out=DIR
+//   cp DIR/quality.csv ../../tests/golden/quality/answers.csv
 
 #include <doctest/doctest.h>
 
@@ -179,7 +183,7 @@ TEST_CASE(
                "policies { retrieval_options { sink_tokens: 64 window_tokens: 128 } }\n"
                "trace { path: \"calls.csv\" format: \"azure\" } replay { arrivals: \"all_at_once\" }\n");
   std::vector<std::string> words =
-      evaluate({"full", "knorm", "random", "quest", "triaxial"},
+      evaluate({"full", "knorm", "quest", "random", "triaxial"},
                {"--tasks=needle", "--budgets=32,64", "--questions=4", "--tokens=128", "--jobs=2", "--quiet"});
   words.insert(words.end(), {"--out=" + folder.file("q"), "--throughput=" + folder.file("load.textproto")});
   const Outcome done = run_kvtwin(folder, words);

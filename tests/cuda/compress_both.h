@@ -267,6 +267,25 @@ inline void give_room(BudgetSpec* budget) {
   budget->keeps_all.assign(budget->keeps_all.size(), true);
 }
 
+// Logits beside the CPU engine that keeps what the GPU kept, in pools so small that calls are preempted.
+template <typename Tolerance>
+void check_under_pressure(const std::vector<Method>& methods, const Tolerance& tolerance) {
+  uint64_t preemptions = 0;
+  for (const Method& method : methods) {
+    const std::string name = name_of(method);
+    CAPTURE(name);
+    const LlmSpec llm = models()[0];
+    Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 3, .compare = true, .cancels = 20};
+    const uint32_t groups =
+        make_axes(what.config.policies).layout->has_groups() ? what.config.policies.layout_spec.groups() : 1;
+    what.config.pages_gpu = 14 * groups * 16 / what.config.page_tokens;
+    const Both result = run_both(what);
+    CHECK(result.worst < tolerance(method, llm));
+    preemptions += result.preemptions;
+  }
+  CHECK(preemptions > 3);
+}
+
 }  // namespace kvtwin::testing
 
 #endif  // KVTWIN_TESTS_CUDA_COMPRESS_BOTH_H_

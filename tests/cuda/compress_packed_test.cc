@@ -110,20 +110,8 @@ TEST_CASE("G-3 cuda compress: packed, logits are the CPU engine's with the same 
 }
 
 TEST_CASE("X-3 cuda compress: packed, under pressure, with preemptions and cancelled calls, the same holds") {
-  uint64_t preemptions = 0;
-  for (const Method& method : packed_methods()) {
-    const std::string name = name_of(method);
-    CAPTURE(name);
-    const LlmSpec llm = models()[0];
-    Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 3, .compare = true, .cancels = 20};
-    const uint32_t groups =
-        make_axes(what.config.policies).layout->has_groups() ? what.config.policies.layout_spec.groups() : 1;
-    what.config.pages_gpu = 14 * groups * 16 / what.config.page_tokens;
-    const Both result = run_both(what);
-    CHECK(result.worst < packed_tolerance(method));
-    preemptions += result.preemptions;
-  }
-  MESSAGE(preemptions << " preemptions");
+  check_under_pressure(packed_methods(),
+                       [](const Method& method, const LlmSpec&) { return packed_tolerance(method); });
 }
 
 TEST_CASE("G-2 cuda compress: Quest with a budget beyond every call is the packed engine, to the bit") {

@@ -111,18 +111,5 @@ TEST_CASE("cuda compress: steps replayed as graphs are those started one by one,
 }
 
 TEST_CASE("X-3 cuda compress: under pressure, with preemptions and cancelled calls, the same holds") {
-  uint64_t preemptions = 0;
-  for (const Method& method : methods()) {
-    const std::string name = name_of(method);
-    CAPTURE(name);
-    const LlmSpec llm = models()[0];
-    Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = 3, .compare = true, .cancels = 20};
-    const uint32_t groups =
-        make_axes(what.config.policies).layout->has_groups() ? what.config.policies.layout_spec.groups() : 1;
-    what.config.pages_gpu = 14 * groups * 16 / what.config.page_tokens;
-    const Both result = run_both(what);
-    CHECK(result.worst < bf16_tolerance(llm));
-    preemptions += result.preemptions;
-  }
-  MESSAGE(preemptions << " preemptions");
+  check_under_pressure(methods(), [](const Method&, const LlmSpec& llm) { return bf16_tolerance(llm); });
 }

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Writes the tables of a report anew from the quality.csv files beside it, throughput included:
+#
+#   reports/quality/tables.sh build/dev/scenarios/kvtwin reports/quality/2026-11-22.md
+#
+# A table stands between "<!-- table: NAME.csv -->" and "<!-- end -->". NAME.csv gets its columns of throughput anew
+# too (scenarios/quality/load; minutes); with a third word, "as-is", no file but the report changes.
+set -euo pipefail
+
+kvtwin=$1 report=$2 how=${3:-}
+here=$(cd "$(dirname "$report")" && pwd)
+sets=$here/../../scenarios/quality
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+for name in $(sed -n 's/^<!-- table: \(.*\) -->$/\1/p' "$report"); do
+  part=$out/$name.d
+  load=(--sets-in="$sets" --throughput="$sets/load/h200_llama8b.textproto" --jobs="$(nproc)")
+  [[ $how != as-is ]] || load=()
+  "$kvtwin" evaluate --collect="$here/$name" "${load[@]}" --out="$part" --quiet > /dev/null
+  cp "$part/quality.csv" "$here/$name"
+  "$kvtwin" report "$part" --out="$out/$name.md" > /dev/null
+  grep '^|' "$out/$name.md" > "$out/$name.table"
+  awk -v name="$name" -v table="$out/$name.table" '
+    $0 == "<!-- table: " name " -->" { print; print ""; while ((getline line < table) > 0) print line; print ""; skip = 1; next }
+    $0 == "<!-- end -->" { skip = 0 }
+    !skip { print }' "$report" > "$out/report" && cp "$out/report" "$report"
+done
