@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 struct ValidateArguments {
   ValidateRequest request;
   std::string recorded, out, known, baseline, details, format = "table";
-  bool quiet = false;
+  bool quiet = false, part = false;
 };
 
 // A folder of our own that goes when we do.
@@ -96,7 +96,8 @@ int run_validate(ValidateArguments arguments) {
   if (arguments.baseline.empty()) return validation->good() ? kExitDone : kExitNo;
   const Result<std::string> before = read_text_file(arguments.baseline);
   if (!before) return complain(before.error());
-  const Result<std::vector<std::string>> worse = worse_than(*validation, *before, arguments.baseline);
+  const Result<std::vector<std::string>> worse =
+      worse_than(*validation, *before, arguments.baseline, arguments.part);
   if (!worse) return complain(worse.error());
   for (const std::string& text : *worse) fmt::print(stderr, "worse than {}: {}\n", arguments.baseline, text);
   bool same = true;
@@ -121,6 +122,7 @@ void add_validate_command(CLI::App& app, int* status) {
   command->add_option("--set", arguments->request.sets)->expected(1)->allow_extra_args(false)->take_all();
   command->add_option("--known", arguments->known);
   command->add_option("--baseline", arguments->baseline);
+  command->add_flag("--part", arguments->part);
   command->add_option("--details", arguments->details);
   command->add_option("--format", arguments->format);
   command->add_flag("--quiet", arguments->quiet);

@@ -226,6 +226,7 @@ constexpr char kValidate[] =
   --set=FIELD=VALUE     change a field of the scenarios; may be repeated
   --known=FILE          deviations that are known: listed, not counted (traces/proto/validation.proto)
   --baseline=FILE       an earlier validation.json: exit 1 if anything is worse by a tenth, or decisions differ
+  --part                FILE may be of more scenarios than these
   --details=FILE        every step and copy with its price, as CSV
   --format=table|json   what is printed
   --quiet               no progress on stderr

@@ -131,6 +131,8 @@ TEST_CASE("validation: a baseline is not got worse than by more than a tenth") {
   REQUIRE(worse->size() == 2);  // the median and the percentile
   CHECK(worse->front() == "one, step time, median error: off by 2.40, was 2.00");
   CHECK(!worse_than({}, before, "b"));
+  CHECK(worse_than({}, before, "b", true)->empty());  // of the others, what there is
+  CHECK(worse_than(validation_of(2.4), before, "b", true)->size() == 2);
   const auto wrong = worse_than({}, "{", "file");
   REQUIRE(!wrong);
   CHECK(wrong.error().text().starts_with("file: is no validation.json"));
