@@ -85,5 +85,5 @@ TEST_CASE("X-3 X-4 swarm: engines that are not alike, prompts and decodes apart,
     const SwarmResult result = run_swarm(seed, &probes);
     for (const std::string& difference : result.differences) CHECK_MESSAGE(false, difference);
   }
-  for (const auto& [name, count] : probes) CHECK_MESSAGE(count > 0, name);
+  for (const auto& probe : probes) CHECK_MESSAGE(probe.second > 0, probe.first);
 }
