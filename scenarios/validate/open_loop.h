@@ -60,7 +60,7 @@ struct StepPricing {
   CostModel* cost = nullptr;
   std::vector<sim::GraphPricer*> pricers{};    // by engine, where steps move pages; else empty
   const RecordedOutcomes* outcomes = nullptr;  // what values decided in the run; null: not recorded
-  uint32_t ring_cells = 0;                     // method_counts()
+  MethodFacts facts{};                         // method_counts()
   uint32_t page_tokens = 16;
 };
 
