@@ -1,10 +1,11 @@
 // GraphShapes knows which decode steps our CUDA engine replays as a graph (engine/cuda/step_graphs.h): those
-// whose form it has met twice, among the forms that it met last. The others it starts operation by operation.
+// whose form it has met three times, among the forms that it met last. The others it starts operation by
+// operation.
 //
 // The engine compares where lists lie and how long they are (StepForm). Of a policy's step that follows from:
 // how many rows there are, padded and not, and how many sample; where calls choose what they read, how many
-// do (their lists); and whether any page is completed (lists of summaries, which are there or not). Steps that
-// compute prompts or drop cells are never graphs.
+// do (their lists); and whether any page is completed (lists of summaries, which are there or not). Steps
+// that compute prompts or drop cells are never graphs.
 
 #ifndef KVTWIN_MODELS_GRAPH_SHAPES_H_
 #define KVTWIN_MODELS_GRAPH_SHAPES_H_

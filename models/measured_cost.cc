@@ -193,7 +193,7 @@ Reading MeasuredCost::chunk_attention(const StepShape& shape) {
 Reading MeasuredCost::host(const StepShape& shape) const {
   if (shape.chunks.empty())
     return launched_known_ && (shape.launched() || !graphs_) ? launched_host_.at(shape.decodes)
-                                                           : decode_host_.at(shape.decodes);
+                                                             : decode_host_.at(shape.decodes);
   Reading out = chunk_host_.at(std::max(shape.tokens, shape.tokens_padded));
   if (shape.decodes == 0) return out;
   const Reading beside = (beside_known_ ? beside_host_ : decode_host_).at(shape.decodes);

@@ -173,9 +173,9 @@ void StepClock::recall(Launch* launch, Ticks start) {
   shape.chunk_load = load_.share(start);
   shape.stretch_ms = stretch_.ms(start);
   if (cost_->graphs_kept() == 0) return;
-  form_ = pricer_ == nullptr ? GraphShapes::key(shape)
-                             : pricer_->form(shape, launch->command.step().entries,
-                                             launch->answered + launch->priced);
+  form_ = pricer_ == nullptr
+              ? GraphShapes::key(shape)
+              : pricer_->form(shape, launch->command.step().entries, launch->answered + launch->priced);
   uint32_t seen = graphs_.seen(form_);
   for (size_t i = priced_.size(); i > head_; --i) seen += priced_[i - 1].form == form_ ? 1 : 0;
   shape.graph = graphs_.use(form_, seen);

@@ -72,7 +72,7 @@ class StepGraphs {
   static void forget(const Graph& one);
 
   const uint32_t graphs_max_;
-  std::list<Graph> graphs_;  // the last used first
+  std::list<Graph> graphs_;        // the last used first
   cudaStream_t upload_ = nullptr;  // of graphs, beside steps
   uint64_t replays_ = 0;
 };

@@ -10,6 +10,7 @@ constexpr int kRounds = 12;
 constexpr double kSmallError = 0.003;  // relative: below it a step weighs no more
 constexpr double kRidge =
     1e-6;  // terms that always come together share a price alike, whatever the last bits
+constexpr double kBeside = 0.4;  // of a step; the time between attention and the next layer's recall is more
 constexpr double kHeldUp = 1.1;  // a step takes so much longer than its sum: it waited
 
 using Vector = std::vector<double>;
@@ -123,6 +124,19 @@ double page_behind(const std::vector<MethodSample>& samples, const MethodCounts&
   return each.empty() ? 0 : measured_of(each).us;
 }
 
+// Steps with many pages behind attention may wait for those, and say nothing about the rest: pages are copied
+// for too much of the step, or, where nobody knows yet what one takes (`page`: 0), they are more than half of
+// `most`. Steps whose graph the host records wait for the host.
+std::vector<MethodSample> without_waits(const std::vector<MethodSample>& samples, double page, double most) {
+  std::vector<MethodSample> out;
+  for (const MethodSample& one : samples) {
+    const double pages = one.counts[index(MethodTerm::kPageNext)];
+    const bool waits = page > 0 ? pages * page > kBeside * one.measured : pages * 2 > most;
+    if (!waits && !recorded(one)) out.push_back(one);
+  }
+  return out;
+}
+
 // What the host takes at least where it records a step's graph: of the values that such steps took, the one
 // with the least error over all of them.
 double recording(const std::vector<MethodSample>& samples, MethodCounts prices) {
@@ -151,18 +165,15 @@ MethodCounts learn_all() {
 
 MeasuredMethod fit_method(const std::string& name, const std::string& model,
                           const std::vector<MethodSample>& samples, const MethodCounts& known) {
-  std::vector<MethodSample> learnt, few;
+  std::vector<MethodSample> learnt;
   double most = 0;
   for (const MethodSample& one : samples) most = std::max(most, one.counts[index(MethodTerm::kPageNext)]);
   for (size_t s = 0; s < samples.size(); ++s) {
-    if (s % kHeldOut == 0) continue;
-    learnt.push_back(samples[s]);
-    // Steps with many pages behind attention may wait for those, and say nothing about the rest.
-    // So do steps whose graph the host records: they wait for it.
-    if (samples[s].counts[index(MethodTerm::kPageNext)] * 2 <= most && !recorded(samples[s]))
-      few.push_back(samples[s]);
+    if (s % kHeldOut != 0) learnt.push_back(samples[s]);
   }
-  MethodCounts prices = sums(few, known);
+  // What a page takes is known better from one fit to the next.
+  MethodCounts prices = sums(without_waits(learnt, 0, most), known);
+  prices = sums(without_waits(learnt, prices[index(MethodTerm::kPageNow)], most), known);
   double& next = prices[index(MethodTerm::kPageNext)];
   next = page_behind(learnt, prices, most);
   // The same copy over the same link as before attention: what more such steps take is not the copies'.
