@@ -51,9 +51,10 @@ enum class MethodTerm : uint8_t {
   kPageMixed,   // likewise, where prompts are computed: its copy runs beside their rows
   kPageNext,    // likewise, for the next step, where a step waits for nothing else
   kPageBeside,  // what such a page slows a step down that does not wait for it
+  kRequantised,  // thousands of tokens whose cells get fewer bits
   kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
-constexpr size_t kMethodTerms = 23;
+constexpr size_t kMethodTerms = 24;
 constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
 const char* name_of(MethodTerm term);
 // 0: the method has no such price.
@@ -65,9 +66,10 @@ using MethodCounts = std::array<double, kMethodTerms>;
 // `ring_cells`: of a ring that chunks may run over the end of; 0: there is none. What recalls count stays 0.
 MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells);
 
-// How a policy set is called in device files: "snapkv/compact", "freekv".
+// How a policy set is called in device files: "snapkv/uniform/compact", "freekv"; where all is kept and read,
+// by its precision: "triaxial".
 std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
-                        const std::string& retrieval);
+                        const std::string& retrieval, const std::string& precision);
 
 class MethodCost final : public CostOnTop {
  public:
