@@ -19,8 +19,8 @@ Measured blend(const Measured& a, const Measured& b, double weight) {
 Measured times(const Measured& m, double factor) { return {m.us * factor, m.p10 * factor, m.p90 * factor}; }
 
 Reading between(const Reading& wide, const Reading& narrow, double share) {
-  return {blend(wide.time, narrow.time, share),
-          worse(worse(wide.evidence, narrow.evidence), share < 1 ? Evidence::kInterpolated : Evidence::kMeasured)};
+  const Evidence here = share < 1 ? Evidence::kInterpolated : Evidence::kMeasured;
+  return {blend(wide.time, narrow.time, share), worse(here, worse(wide.evidence, narrow.evidence))};
 }
 
 Reading sum(const Reading& a, const Reading& b) {
@@ -183,8 +183,8 @@ Result<void> MeasuredCost::take_format(const MeasuredDevice& device, const std::
   const MeasuredTable *const decode = table("decode attention"), *const packing = table("chunk packing");
   if (decode == nullptr || packing == nullptr)
     return mistake(where, fmt::format("has no attention over {} KV of {}", name, heads),
-                   "kvtwin calibrate device measures it on a GPU; or leave the profile out: the roofline prices "
-                   "formats by their bytes");
+                   "kvtwin calibrate device measures it on a GPU; or leave the profile out: the roofline "
+                   "prices formats by their bytes");
   decode_ = MeasuredCurves(*decode), packing_ = MeasuredCurves(*packing), packs_ = true;
   const MeasuredTable* const decode_narrow = table("decode attention narrow");
   const MeasuredTable* const packing_narrow = table("chunk packing narrow");

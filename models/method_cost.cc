@@ -32,6 +32,9 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "16 tokens of a head behind attention",
                                               "16 tokens of a head beside a step",
                                               "thousand tokens packed again",
+                                              "step that unpacks for decodes",
+                                              "decode that unpacks",
+                                              "thousand cells unpacked for decodes",
                                               "first step"};
 
 constexpr double kThousand = 1e3, kMillion = 1e6;
@@ -86,6 +89,9 @@ MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells) {
   at(MethodTerm::kChoosing) = shape.choosing;
   at(MethodTerm::kChosenFrom) = static_cast<double>(shape.chosen_from) / kThousand;
   at(MethodTerm::kFilled) = static_cast<double>(shape.pages_filled);
+  at(MethodTerm::kUnpackedStep) = shape.decodes_unpacked > 0 ? 1 : 0;
+  at(MethodTerm::kUnpacked) = shape.decodes_unpacked;
+  at(MethodTerm::kUnpackedCells) = static_cast<double>(shape.unpacked_context_sum) / kThousand;
   at(MethodTerm::kRequantised) = static_cast<double>(shape.requantised) / kThousand;
   return out;
 }

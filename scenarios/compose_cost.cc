@@ -55,29 +55,26 @@ bool adds_to_steps(const CoreConfig& config) {
   return drops(config) || retrieval_method(config.policies.retrieval) != RetrievalMethod::kAll;
 }
 
-// Whether a profile has attention over KV in the scenario's format. `measured`: null if it is no file of
-// kvtwin calibrate device.
-bool has_format(const Scenario& scenario, const CoreConfig& config, const MeasuredDevice* measured,
+// Whether a profile has attention over KV in the scenario's format.
+bool has_format(const Scenario& scenario, const CoreConfig& config, const MeasuredDevice& measured,
                 Mistakes* mistakes) {
   const std::string& precision = config.policies.precision;
-  if (precision == "bf16" || scenario.values.cost().profile().empty()) return true;
+  if (precision == "bf16") return true;
   const auto wrong = [&](const std::string& what, const std::string& way_out) {
     mistakes->push_back({scenario.where("policies.precision"), fmt::format("{} {}", precision, what),
                          way_out + "leave cost.profile out: the roofline prices formats by their bytes"});
     return false;
   };
-  const MeasuredKv* const format = measured == nullptr ? nullptr : measured->format(precision);
+  const MeasuredKv* const format = measured.format(precision);
   if (format == nullptr)
     return wrong("has no measured kernels in the profile, which reads bf16 KV",
                  "kvtwin calibrate device --formats=PROFILE measures fp8, int4 and triaxial; or ");
   if (adds_to_steps(config))
     return wrong("has measured kernels where all cells are kept and read, and here some are not", "");
-  if (format->page_tokens == config.page_tokens &&
-      (format->group == 0 || format->group == config.policies.precision_spec.group))
-    return true;
+  const uint32_t page_tokens = config.page_tokens, group = config.policies.precision_spec.group;
+  if (format->page_tokens == page_tokens && (format->group == 0 || format->group == group)) return true;
   return wrong(fmt::format("was measured with pages of {} tokens and groups of {}, not {} and {}",
-                           format->page_tokens, format->group, config.page_tokens,
-                           config.policies.precision_spec.group),
+                           format->page_tokens, format->group, page_tokens, group),
                "give it these; or ");
 }
 
@@ -140,9 +137,9 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
       return nullptr;
     }
     spec.measured = &*measured;
+    spec.precision = out->options.engines.front().policies.precision;
+    if (!has_format(scenario, out->options.engines.front(), *measured, mistakes)) return nullptr;
   }
-  spec.precision = out->options.engines.front().policies.precision;
-  if (!has_format(scenario, out->options.engines.front(), spec.measured, mistakes)) return nullptr;
   Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
   if (!made) {
     add(mistakes, scenario.where("cost.profile"), made.error());

@@ -35,7 +35,11 @@ class FormatCalibration {
  public:
   FormatCalibration(const CalibrationRequest& request, const DeviceModel* model, StepBench* plain,
                     MeasuredDevice* device)
-      : request_(request), model_(model), plain_(*plain), out_(*device), heads_(MeasuredShapes(request.llm).heads) {}
+      : request_(request),
+        model_(model),
+        plain_(*plain),
+        out_(*device),
+        heads_(MeasuredShapes(request.llm).heads) {}
 
   Result<void> run();
 
@@ -100,7 +104,7 @@ void FormatCalibration::keep_chunk(const ChunkPoint& at, const std::vector<doubl
 
 std::vector<ChunkPoint> FormatCalibration::chunk_points() const {
   if (request_.quick) return {{256, 0}, {256, 1024}, {1024, 0}, {1024, 1024}};
-  return {{64, 0},      {64, 8192}, {256, 0},     {256, 8192}, {1024, 0},
+  return {{64, 0},      {64, 8192},   {256, 0},  {256, 8192}, {1024, 0},
           {1024, 2048}, {1024, 8192}, {2048, 0}, {2048, 8192}};
 }
 
@@ -131,8 +135,7 @@ void FormatCalibration::packed_chunks(StepBench* bench, CalibrationTables* table
     const double bf16 = chunk_in_bf16(at).us;
     const BenchCall call{at.tokens, at.context, true};
     rest(bench);
-    keep_chunk(at,
-               bench->measure({&call, 1}, at.tokens, warm_steps(at.tokens), chunk_steps(at.tokens)).wall,
+    keep_chunk(at, bench->measure({&call, 1}, at.tokens, warm_steps(at.tokens), chunk_steps(at.tokens)).wall,
                bf16, "chunk packing", tables);
   }
 }
@@ -168,8 +171,8 @@ Result<void> FormatCalibration::packed_held_out(const std::string& name, StepBen
     const uint32_t warm = chunk ? warm_steps(padded) : kWarm, count = chunk ? chunk_steps(padded) : kSteps;
     const StepTimes found = bench->measure(calls, padded, warm, count);
     const BenchShape at(calls, padded, warm + count / 2);
-    out_.held_out.push_back(
-        {fmt::format("{}: {}", name, what), measured_of(found.wall).us, us_of((*cost)->step(at.shape).device)});
+    const double predicted = us_of((*cost)->step(at.shape).device);
+    out_.held_out.push_back({fmt::format("{}: {}", name, what), measured_of(found.wall).us, predicted});
   }
   return {};
 }
@@ -304,7 +307,8 @@ Result<MeasuredDevice> with_formats(const CalibrationRequest& request, MeasuredD
   config.rows_max = kRowsMax, config.samples_max = kCallsMax, config.row_sizes = kRowSizes;
   Result<std::unique_ptr<StepBench>> plain = StepBench::make(config, request.llm, model->get());
   if (!plain) return tl::unexpected<Mistake>(plain.error());
-  std::erase_if(device.held_out, [](const HeldOutStep& step) { return step.step.find(": ") != step.step.npos; });
+  std::erase_if(device.held_out,
+                [](const HeldOutStep& step) { return step.step.find(": ") != step.step.npos; });
   if (Result<void> ok = calibrate_formats(request, model->get(), plain->get(), &device); !ok)
     return tl::unexpected<Mistake>(ok.error());
   return device;

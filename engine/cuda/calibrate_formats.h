@@ -1,5 +1,6 @@
 // What steps take whose KV is not bf16 (fp8, int4, TriAxialKV's int2 beside int4): tables of MeasuredKv,
-// as differences to what a file says of the same steps in bf16. Some 25 s for a model of 8 billion parameters.
+// as differences to what a file says of the same steps in bf16. Some 25 s for a model of 8 billion
+// parameters.
 
 #ifndef KVTWIN_ENGINE_CUDA_CALIBRATE_FORMATS_H_
 #define KVTWIN_ENGINE_CUDA_CALIBRATE_FORMATS_H_

@@ -67,10 +67,9 @@ Result<std::unique_ptr<MixedBench>> MixedBench::make(const MixedBenchConfig& con
   own.page_tokens = config.page_tokens, own.pages_gpu = 2 * config.pages;
   own.rows_max = config.rows_max, own.samples_max = config.samples_max;
   own.row_sizes = config.row_sizes;
-  Result<OwnedCache> cache =
-      make_dual({.pages_int2 = config.pages, .group = config.group},
-                {.page_tokens = config.page_tokens, .pages_gpu = own.pages_gpu, .rows_max = config.rows_max},
-                &llm);
+  Result<OwnedCache> cache = make_dual(
+      {.pages_int2 = config.pages, .group = config.group},
+      {.page_tokens = config.page_tokens, .pages_gpu = own.pages_gpu, .rows_max = config.rows_max}, &llm);
   if (!cache) return tl::unexpected<Mistake>(cache.error());
   Result<std::unique_ptr<CudaEngine>> engine =
       CudaEngine::make(own, model, &parts->tokens, std::move(*cache));
@@ -97,8 +96,8 @@ double MixedBench::chunk(uint32_t number, uint32_t tokens) {
   KVT_CHECK(tokens % (2 * page_tokens) == 0);
   p.grants.clear(), p.runs.clear();
   for (uint32_t at = 0; at < tokens; at += page_tokens) {
-    const bool four = p.cells == NarrowCells::kNone ||
-                      (p.cells == NarrowCells::kHalf && at / page_tokens % 2 == 0);
+    const bool four =
+        p.cells == NarrowCells::kNone || (p.cells == NarrowCells::kHalf && at / page_tokens % 2 == 0);
     p.runs.push_back({0, page_tokens, four});
     if (four) {
       p.grant_four(0, page_tokens, &call);

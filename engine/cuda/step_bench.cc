@@ -69,8 +69,7 @@ Result<std::unique_ptr<StepBench>> StepBench::make(const StepBenchConfig& config
     if (!packed) return tl::unexpected<Mistake>(packed.error());
     cache = std::move(*packed);
   }
-  Result<std::unique_ptr<CudaEngine>> engine =
-      CudaEngine::make(own, model, &parts->tokens, std::move(cache));
+  Result<std::unique_ptr<CudaEngine>> engine = CudaEngine::make(own, model, &parts->tokens, std::move(cache));
   if (!engine) return tl::unexpected<Mistake>(engine.error());
   parts->engine = std::move(*engine);
   parts->fill();
