@@ -28,6 +28,13 @@ Reading sum(const Reading& a, const Reading& b) {
           worse(a.evidence, b.evidence)};
 }
 
+// Relative, of nine of ten steps; 0: there are none.
+double held_out_error(const MeasuredDevice& device) {
+  std::vector<double> errors;
+  for (const HeldOutStep& step : device.held_out) errors.push_back(std::abs(step.error()));
+  return errors.empty() ? 0 : measured_of(errors).p90;
+}
+
 // Of a step as it was measured: beyond this a table of loads is wrong.
 constexpr double kPaceLeast = 0.5, kPaceMost = 1.5;
 
@@ -168,9 +175,7 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& d
     if (Result<void> ok = out->take_format(device, format, s.heads, where); !ok)
       return tl::unexpected<Mistake>(ok.error());
   }
-  std::vector<double> errors;
-  for (const HeldOutStep& step : device.held_out) errors.push_back(std::abs(step.error()));
-  if (!errors.empty()) out->interpolation_ = measured_of(errors).p90;
+  out->interpolation_ = held_out_error(device);
   return out;
 }
 
