@@ -7,11 +7,7 @@
 #include "engine/cuda/cuda_check.h"
 
 namespace kvtwin::cuda {
-namespace {
-
-std::string no_shape() { return {}; }
-
-}  // namespace
+namespace {}  // namespace
 
 StepGraphs::~StepGraphs() {
   for (const Graph& one : graphs_) forget(one);
@@ -70,11 +66,11 @@ std::vector<cudaGraph_t> StepGraphs::record(const Streams& streams, StepLanes* l
                                             const std::function<void()>& start) {
   if (lanes != nullptr) lanes->capturing(how);
   for (const cudaStream_t stream : streams)
-    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture of a step", 0, no_shape);
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture of a step");
   start();
   std::vector<cudaGraph_t> out(streams.size());
   for (size_t i = 0; i < streams.size(); ++i)
-    must(cudaStreamEndCapture(streams[i], &out[i]), "capture of a step", 0, no_shape);
+    must(cudaStreamEndCapture(streams[i], &out[i]), "capture of a step");
   if (lanes != nullptr) lanes->capturing(StepLanes::Capture::kNone);
   return out;
 }
@@ -84,9 +80,9 @@ std::vector<cudaGraphExec_t> StepGraphs::capture(const Streams& streams, StepLan
   std::vector<cudaGraphExec_t> out;
   for (const cudaGraph_t graph : record(streams, lanes, StepLanes::Capture::kGraph, start)) {
     size_t nodes = 0;
-    must(cudaGraphGetNodes(graph, nullptr, &nodes), "graph of a step", 0, no_shape);
+    must(cudaGraphGetNodes(graph, nullptr, &nodes), "graph of a step");
     cudaGraphExec_t& made = out.emplace_back(nullptr);
-    if (nodes > 0) must(cudaGraphInstantiate(&made, graph, 0), "graph of a step", 0, no_shape);
+    if (nodes > 0) must(cudaGraphInstantiate(&made, graph, 0), "graph of a step");
     cudaGraphDestroy(graph);
   }
   return out;

@@ -41,7 +41,7 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
   if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
   const std::string name = stem_of(path), folder = fmt::format("{}/{}", request.recordings, name);
   if (request.record) {
-    const RecordRequest recorded{path, sets, "cuda", "wall", 1, 1, folder, request.work, request.progress};
+    const RecordRequest recorded{path, sets, "cuda", "wall", 1, folder, request.work, request.progress};
     if (Result<void> ok = record(recorded, name); !ok) return tl::unexpected<Mistake>(ok.error());
   }
   const Result<std::vector<Recording>> recordings = read_recordings(folder);
