@@ -171,16 +171,15 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& d
     out->stretch_from_ = from->value, out->stretch_to_ = to->value;
     out->stretch_first_ = stretch->context.front(), out->stretch_last_ = stretch->context.back();
   }
-  if (format != "bf16") {
-    if (Result<void> ok = out->take_format(device, format, s.heads, where); !ok)
-      return tl::unexpected<Mistake>(ok.error());
-  }
+  if (Result<void> ok = out->take_format(device, format, s.heads, where); !ok)
+    return tl::unexpected<Mistake>(ok.error());
   out->interpolation_ = held_out_error(device);
   return out;
 }
 
 Result<void> MeasuredCost::take_format(const MeasuredDevice& device, const std::string& name,
                                        const std::string& heads, const std::string& where) {
+  if (name == "bf16") return {};
   const auto table = [&](const char* operation) {
     const MeasuredKv* const format = device.format(name);
     return format == nullptr ? nullptr : format->table(operation, heads);
