@@ -31,6 +31,10 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "16 tokens of a head before attention beside chunks",
                                               "16 tokens of a head behind attention",
                                               "16 tokens of a head beside a step",
+                                              "thousand tokens packed again",
+                                              "step that unpacks for decodes",
+                                              "decode that unpacks",
+                                              "thousand cells unpacked for decodes",
                                               "first step"};
 
 constexpr double kThousand = 1e3, kMillion = 1e6;
@@ -85,12 +89,17 @@ MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells) {
   at(MethodTerm::kChoosing) = shape.choosing;
   at(MethodTerm::kChosenFrom) = static_cast<double>(shape.chosen_from) / kThousand;
   at(MethodTerm::kFilled) = static_cast<double>(shape.pages_filled);
+  at(MethodTerm::kUnpackedStep) = shape.decodes_unpacked > 0 ? 1 : 0;
+  at(MethodTerm::kUnpacked) = shape.decodes_unpacked;
+  at(MethodTerm::kUnpackedCells) = static_cast<double>(shape.unpacked_context_sum) / kThousand;
+  at(MethodTerm::kRequantised) = static_cast<double>(shape.requantised) / kThousand;
   return out;
 }
 
 std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
-                        const std::string& retrieval) {
+                        const std::string& retrieval, const std::string& precision) {
   if (retrieval != "all") return retrieval;
+  if (scorer == "none" && precision != "bf16") return precision;
   std::string out = scorer;
   out += '/';
   out += budget;

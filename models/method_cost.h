@@ -45,15 +45,19 @@ enum class MethodTerm : uint8_t {
   kChoosingStep,    // 1 if any call chooses what it reads
   kChoosing,        // calls that do
   kChosenFrom,      // thousands of tokens that these choose from
-  kFilled,      // pages that the step completes, where methods store them elsewhere; as pages of 16 tokens
-  kRecalling,   // layers that recall any page before their attention; of RetrievalCost
-  kPageNow,     // page of 16 tokens of one head, recalled before its layer's attention; of RetrievalCost
-  kPageMixed,   // likewise, where prompts are computed: its copy runs beside their rows
-  kPageNext,    // likewise, for the next step, where a step waits for nothing else
-  kPageBeside,  // what such a page slows a step down that does not wait for it
+  kFilled,         // pages that the step completes, where methods store them elsewhere; as pages of 16 tokens
+  kRecalling,      // layers that recall any page before their attention; of RetrievalCost
+  kPageNow,        // page of 16 tokens of one head, recalled before its layer's attention; of RetrievalCost
+  kPageMixed,      // likewise, where prompts are computed: its copy runs beside their rows
+  kPageNext,       // likewise, for the next step, where a step waits for nothing else
+  kPageBeside,     // what such a page slows a step down that does not wait for it
+  kRequantised,    // thousands of tokens whose cells get fewer bits
+  kUnpackedStep,   // 1 if any decode unpacks what it reads, which others read as it lies
+  kUnpacked,       // decodes that do
+  kUnpackedCells,  // thousands of cells that these read
   kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
-constexpr size_t kMethodTerms = 23;
+constexpr size_t kMethodTerms = 27;
 constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
 const char* name_of(MethodTerm term);
 // 0: the method has no such price.
@@ -65,9 +69,10 @@ using MethodCounts = std::array<double, kMethodTerms>;
 // `ring_cells`: of a ring that chunks may run over the end of; 0: there is none. What recalls count stays 0.
 MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells);
 
-// How a policy set is called in device files: "snapkv/compact", "freekv".
+// How a policy set is called in device files: "snapkv/uniform/compact", "freekv"; where all is kept and read,
+// by its precision: "triaxial".
 std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
-                        const std::string& retrieval);
+                        const std::string& retrieval, const std::string& precision);
 
 class MethodCost final : public CostOnTop {
  public:
