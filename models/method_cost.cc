@@ -39,6 +39,10 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "page of a head beside a launched step",
                                               "launched step",
                                               "recorded step at least",
+                                              "thousand tokens packed again",
+                                              "step that unpacks for decodes",
+                                              "decode that unpacks",
+                                              "thousand cells unpacked for decodes",
                                               "first step"};
 
 constexpr double kHundred = 1e2, kThousand = 1e3, kMillion = 1e6;
@@ -111,6 +115,10 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
   at(MethodTerm::kChosenFrom) = static_cast<double>(shape.chosen_from) / kThousand;
   at(MethodTerm::kChosenEach) = shape.chosen_each / kHundred;
   at(MethodTerm::kFilled) = static_cast<double>(shape.pages_filled);
+  at(MethodTerm::kUnpackedStep) = shape.decodes_unpacked > 0 ? 1 : 0;
+  at(MethodTerm::kUnpacked) = shape.decodes_unpacked;
+  at(MethodTerm::kUnpackedCells) = static_cast<double>(shape.unpacked_context_sum) / kThousand;
+  at(MethodTerm::kRequantised) = static_cast<double>(shape.requantised) / kThousand;
   if (shape.decodes > 0 && shape.chunks.empty()) {
     at(MethodTerm::kNewForm) = shape.launched() ? 1 : 0;
     at(MethodTerm::kRecorded) = makes_graph(shape) ? 1 : 0;
@@ -119,8 +127,9 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
 }
 
 std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
-                        const std::string& retrieval) {
+                        const std::string& retrieval, const std::string& precision) {
   if (retrieval != "all") return retrieval;
+  if (scorer == "none" && precision != "bf16") return precision;
   std::string out = scorer;
   out += '/';
   out += budget;

@@ -56,12 +56,16 @@ enum class MethodTerm : uint8_t {
   kPageMixed,      // likewise, where prompts are computed: its copy runs beside their rows
   kPageNext,       // likewise, for the next step, where a step waits for nothing else
   kPageBeside,  // page of one head, of whatever size, that a step does not wait for: slows it down by so much
-  kPageLaunched,  // and by so much more a step that is started operation by operation
-  kNewForm,       // 1 if a decode step is: no graph of its form exists yet (graph_shapes.h)
-  kRecorded,      // 1 if the host makes its graph meanwhile: such a step takes this long at least
+  kPageLaunched,   // and by so much more a step that is started operation by operation
+  kNewForm,        // 1 if a decode step is: no graph of its form exists yet (graph_shapes.h)
+  kRecorded,       // 1 if the host makes its graph meanwhile: such a step takes this long at least
+  kRequantised,    // thousands of tokens whose cells get fewer bits
+  kUnpackedStep,   // 1 if any decode unpacks what it reads, which others read as it lies
+  kUnpacked,       // decodes that do
+  kUnpackedCells,  // thousands of cells that these read
   kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
-constexpr size_t kMethodTerms = 30;
+constexpr size_t kMethodTerms = 34;
 constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
 const char* name_of(MethodTerm term);
 // 0: the method has no such price.
@@ -82,9 +86,10 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts);
 // Prices times counts in us; kRecorded's is no summand.
 double method_sum(const MethodCounts& counts, const MethodCounts& us);
 
-// How a policy set is called in device files: "snapkv/compact", "freekv".
+// How a policy set is called in device files: "snapkv/uniform/compact", "freekv"; where all is kept and read,
+// by its precision: "triaxial".
 std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
-                        const std::string& retrieval);
+                        const std::string& retrieval, const std::string& precision);
 
 class MethodCost final : public CostOnTop {
  public:

@@ -1,6 +1,7 @@
 #include "sim/graph_pricer.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "engine/base/check.h"
 
@@ -247,6 +248,10 @@ void GraphPricer::commit(Ticks early) {
   for (size_t i = 0; i < carry_.at.size(); ++i) {
     if (carry_.at[i] != after_.at[i]) carry_.at[i] = after_.at[i] - early;
   }
+}
+
+Ticks GraphPricer::attention() const {
+  return std::accumulate(attention_.begin(), attention_.end(), Ticks{0});
 }
 
 Ticks GraphPricer::offloaded() const {

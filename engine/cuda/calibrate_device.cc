@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/cuda/calibrate_formats.h"
 #include "engine/cuda/calibration_tables.h"
 #include "engine/cuda/chunk_load.h"
 #include "engine/cuda/device_facts.h"
@@ -472,6 +473,9 @@ Result<MeasuredDevice> Calibration::run() {
   out_.tables = tables_.tables();
   if (Result<void> ok = beside_chunks(); !ok) return tl::unexpected<Mistake>(ok.error());
   if (Result<void> ok = held_out(); !ok) return tl::unexpected<Mistake>(ok.error());
+  timed_.reset();  // its pages
+  if (Result<void> ok = calibrate_formats(request_, model_.get(), plain_.get(), &out_); !ok)
+    return tl::unexpected<Mistake>(ok.error());
   return std::move(out_);
 }
 

@@ -55,6 +55,7 @@ Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launch
   }
   pricer.prepare(launched.shape, *launched.entries, launched.offset, recalls);
   out->counts = method_counts(pricer.reads(), pricing_.facts);
+  out->attention = us_of(pricer.attention());
   for (const LayerRecall& recall : recalls) {
     const double size = pricing_.page_tokens / kMethodPageTokens;
     const MethodTerm before = launched.chunks.empty() ? MethodTerm::kPageNow : MethodTerm::kPageMixed;
