@@ -38,6 +38,12 @@ struct CompressionShape {
 // In permille: prompts are computed all the time.
 constexpr uint32_t kSustainedLoad = 1000;
 
+// Nobody computes prompts.
+constexpr uint32_t kCalm = UINT32_MAX;
+
+// StepShape::met of a step that is like all later ones.
+constexpr uint32_t kMetOften = 3;
+
 // What the device computes in one step. All that its duration may depend on.
 struct StepShape {
   uint32_t decodes = 0;             // calls that decode one token
@@ -54,14 +60,19 @@ struct StepShape {
   // Of CostModel::looks_back() before this step, what steps that computed prompts took: recent_load.h.
   uint32_t chunk_load = kSustainedLoad;
   uint32_t stretch_ms = 0;  // for so long steps have computed prompts without a pause of forgets_after()
+  // So long ago the last of those steps ended, and so long they had gone on then.
+  uint32_t calm_ms = kCalm, stretch_before_ms = 0;
   // Of calls that choose what they read (METHODS 6), whose cells in decode_context_sum are those they read:
   // how many, and the tokens that they choose from. Pages that the step completes where they are stored
   // again, as pages of 16 tokens.
   uint32_t choosing = 0;
   uint64_t chosen_from = 0;
   uint64_t pages_filled = 0;
-  bool launched =
-      false;  // operations are started one by one: no graph of this shape exists yet (graph_shapes.h)
+  // How often a step of this shape ran before: the first two start their operations one by one, the third is
+  // the first replay of their graph. Whether the last step that was started so had many rows, or chunks of
+  // them (graph_shapes.h).
+  uint32_t met = kMetOften;
+  bool behind_many = false;
 };
 
 // Where a prediction comes from, worst first where several took part.

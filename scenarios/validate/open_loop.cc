@@ -76,10 +76,12 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   const Ticks begin = begun.ns * kTicksPerNs;
   const GraphShapes::Key key = GraphShapes::key(shape);
   shape.chunk_load = memory->load.share(begin), shape.stretch_ms = memory->stretch.ms(begin);
-  shape.launched = memory->graphs.seen(key) < GraphShapes::kReplayed;
+  shape.calm_ms = memory->stretch.calm_ms(begin), shape.stretch_before_ms = memory->stretch.length_ms();
+  shape.met = memory->graphs.seen(key);
+  shape.behind_many = memory->graphs.last_started() > GraphShapes::kManyRows;
   memory->load.add(shape, begin, ended.ns * kTicksPerNs);
   memory->stretch.add(shape, begin, ended.ns * kTicksPerNs);
-  memory->graphs.add(key);
+  memory->graphs.add(key, GraphShapes::started_rows(shape));
   PricedStep out;
   const bool graph = !pricing_.pricers.empty();
   out.counts = method_counts(shape, pricing_.ring_cells);
