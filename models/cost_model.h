@@ -35,14 +35,15 @@ struct CompressionShape {
   uint32_t kept = kUnknown;  // of those ranked, forced ones included; kUnknown: the data decides
 };
 
+// What an engine that replays decode steps as graphs does for one (graph_shapes.h): starts it operation by
+// operation, the first time; also records its graph, the second; replays it for the first time; replays it.
+enum class GraphUse : uint8_t { kNew, kRecorded, kFirstReplay, kReplayed };
+
 // In permille: prompts are computed all the time.
 constexpr uint32_t kSustainedLoad = 1000;
 
 // Nobody computes prompts.
 constexpr uint32_t kCalm = UINT32_MAX;
-
-// StepShape::met of a step that is like all later ones.
-constexpr uint32_t kMetOften = 3;
 
 // What the device computes in one step. All that its duration may depend on.
 struct StepShape {
@@ -63,15 +64,15 @@ struct StepShape {
   // So long ago the last of those steps ended, and so long they had gone on then.
   uint32_t calm_ms = kCalm, stretch_before_ms = 0;
   // Of calls that choose what they read (METHODS 6), whose cells in decode_context_sum are those they read:
-  // how many, and the tokens that they choose from. Pages that the step completes where they are stored
-  // again, as pages of 16 tokens.
+  // how many, the pages that they choose from, and how many each may choose. Pages that the step completes
+  // where they are stored again, as pages of 16 tokens.
   uint32_t choosing = 0;
   uint64_t chosen_from = 0;
+  uint32_t chosen_each = 0;
   uint64_t pages_filled = 0;
-  // How often a step of this shape ran before: the first two start their operations one by one, the third is
-  // the first replay of their graph. Whether the last step that was started so had many rows, or chunks of
-  // them (graph_shapes.h).
-  uint32_t met = kMetOften;
+  GraphUse graph = GraphUse::kReplayed;
+  bool launched() const { return graph < GraphUse::kFirstReplay; }  // operation by operation
+  // The last step that was started operation by operation had many rows (graph_shapes.h).
   bool behind_many = false;
 };
 
@@ -87,6 +88,7 @@ using CompressionTicks = std::array<Ticks, kCompressionParts>;
 struct StepCost {
   Ticks device = 0;  // the device computes
   Ticks host = 0;    // the device waits for the host, when only one step may be in flight
+  Ticks least = 0;   // no step ends sooner, however little is computed: the host is busy with it for so long
   // Share of `device` by evidence: ticks that came from each kind. Sums to `device`.
   std::array<Ticks, kEvidenceKinds> by_evidence{};
   CompressionTicks compression{};  // of `device`, by CompressionPart
@@ -143,7 +145,7 @@ class CostModel {
   virtual Ticks looks_back() const { return 0; }
   // A pause after which StepShape::stretch_ms begins anew; 0: it does not matter.
   virtual Ticks forgets_after() const { return 0; }
-  // How many shapes of decode steps the engine keeps graphs of; 0: StepShape::launched does not matter.
+  // How many shapes of decode steps the engine keeps graphs of; 0: StepShape::graph does not matter.
   virtual uint32_t graphs_kept() const { return 0; }
   // The same step operation by operation, in the order in which they run: times * each sums to
   // step().device exactly. Slow; empty where a model does not know its parts.

@@ -1,6 +1,10 @@
 // GraphShapes knows which decode steps our CUDA engine replays as a graph (engine/cuda/step_graphs.h): those
-// whose shape it has met twice, among the shapes that it met last. The others it starts operation by
-// operation.
+// whose form it has met twice, among the forms that it met last. The others it starts operation by operation.
+//
+// The engine compares where lists lie and how long they are (StepForm). Of a policy's step that follows from:
+// how many rows there are, padded and not, and how many sample; where calls choose what they read, how many
+// do (their lists); and whether any page is completed (lists of summaries, which are there or not). Steps
+// that compute prompts or drop cells are never graphs.
 //
 // It knows too how many rows the last step had that was started operation by operation: replays are slower
 // behind one of many rows, all of them, until the next step of few rows is started so
@@ -19,44 +23,52 @@ namespace kvtwin {
 
 class GraphShapes {
  public:
-  using Key = uint64_t;
-  static constexpr Key kNone = 0;  // of a step that is never a graph
-  // So often a shape is met before it is replayed.
-  static constexpr uint32_t kReplayed = 2;
+  struct Key {
+    uint32_t padded = 0, decodes = 0, samples = 0, choosing = 0;
+    bool fills = false;
+    bool operator==(const Key&) const = default;
+    bool is_none() const { return decodes == 0; }  // of a step that is never a graph
+  };
   // Products of more rows come from other kernels than those of decode steps.
   static constexpr uint32_t kManyRows = 256;
+  // Met so often, a form is replayed like ever after.
+  static constexpr auto kMost = static_cast<uint32_t>(GraphUse::kReplayed);
 
-  // `kept` shapes: 0: nothing is remembered, and seen() is kMetOften.
+  // `kept` forms; 0: nothing is remembered, and every step is kReplayed.
   explicit GraphShapes(uint32_t kept) : kept_(kept) {}
 
   static Key key(const StepShape& shape) {
-    if (shape.decodes == 0 || !shape.chunks.empty()) return kNone;
-    return uint64_t{shape.tokens_padded} << 42 | uint64_t{shape.decodes} << 21 | shape.logits_rows;
+    if (!shape.chunks.empty() || !shape.compressions.empty()) return {};
+    return {shape.tokens_padded, shape.decodes, shape.logits_rows, shape.choosing, shape.pages_filled > 0};
   }
 
-  // How often the shape was met, kMetOften at most.
-  uint32_t seen(Key key) const {
-    if (kept_ == 0) return kMetOften;
+  // How often the form was met, kMost at most.
+  uint32_t seen(const Key& key) const {
     const auto found = std::find_if(met_.begin(), met_.end(), [&](const Met& one) { return one.key == key; });
     return found == met_.end() ? 0 : found->times;
   }
-  // Of a step of this shape that was met so often: 0 if it is a replay.
+  // A step of a form that was met so often, before this one.
+  GraphUse use(const Key& key, uint32_t seen) const {
+    if (kept_ == 0) return GraphUse::kReplayed;
+    return key.is_none() ? GraphUse::kNew : static_cast<GraphUse>(std::min(seen, kMost));
+  }
+  // Of a step that was used so: 0 if it is a replay.
   static uint32_t started_rows(const StepShape& shape) {
-    const bool replay = shape.chunks.empty() && shape.met >= kReplayed;
+    const bool replay = shape.chunks.empty() && shape.graph == GraphUse::kReplayed;
     return replay ? 0 : std::max(shape.tokens, shape.tokens_padded);
   }
-  // Rows of the last step that was started so.
+  // Rows of the last step that was started operation by operation.
   uint32_t last_started() const { return last_started_; }
 
-  // A step of this shape ran, and had started_rows(); or: and that is last_started() now.
-  void add(Key key, uint32_t started_rows) {
+  // A step of this form ran, and had started_rows(); or: and that is last_started() now.
+  void add(const Key& key, uint32_t started_rows) {
     if (kept_ == 0) return;
     if (started_rows > 0) last_started_ = started_rows;
-    if (key == kNone) return;
+    if (key.is_none()) return;
     const auto found = std::find_if(met_.begin(), met_.end(), [&](const Met& one) { return one.key == key; });
     if (found != met_.end()) {
       met_.splice(met_.begin(), met_, found);
-      met_.front().times = std::min(met_.front().times + 1, kMetOften);
+      met_.front().times = std::min(met_.front().times + 1, kMost);
       return;
     }
     if (met_.size() == kept_) met_.pop_back();
@@ -65,7 +77,7 @@ class GraphShapes {
 
  private:
   struct Met {
-    Key key = kNone;
+    Key key;
     uint32_t times = 0;
   };
   uint32_t kept_;

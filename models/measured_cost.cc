@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "models/graph_shapes.h"
+#include "models/served_time.h"
 
 namespace kvtwin {
 namespace {
@@ -102,14 +103,15 @@ MeasuredCost::MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& hos
       tiles_(llm.kv_heads, std::max(1u, llm.query_heads / llm.kv_heads), sms),
       layers_(llm.layers) {}
 
-Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& device, const LlmSpec& llm,
+Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& measured, const LlmSpec& llm,
                                                          const HostTime& host, const std::string& where,
                                                          bool graphs) {
   if (llm.moe_layers() > 0)
     return mistake(where, fmt::format("has no expert kernels, but {} is a mixture of experts", llm.name),
                    "leave the profile out to use the roofline");
-  auto out = std::unique_ptr<MeasuredCost>(new MeasuredCost(llm, device.sm_count, host));
   const MeasuredShapes s(llm);
+  const MeasuredDevice device = as_served(measured, s.model, s.heads, llm.layers);
+  auto out = std::unique_ptr<MeasuredCost>(new MeasuredCost(llm, device.sm_count, host));
   out->graphs_ = graphs;
   const struct {
     const char* operation;
@@ -214,13 +216,13 @@ Reading MeasuredCost::chunk_attention(const StepShape& shape) {
 
 // Of a step that decodes alone.
 Reading MeasuredCost::decode_host(const StepShape& shape) const {
-  const bool known = launched_host_.has_value();
-  const bool started = known && (!graphs_ || shape.met < GraphShapes::kReplayed);
-  Reading out = (started ? *launched_host_ : decode_host_).at(shape.decodes);
-  if (!known || !graphs_) return out;
-  if (form_host_ && shape.met > 0 && shape.met <= GraphShapes::kReplayed)
-    add(form_host_->at(shape.decodes, shape.met), &out);
-  if (behind_host_ && !started && shape.behind_many) add(behind_host_->at(shape.decodes), &out);
+  if (!launched_host_) return decode_host_.at(shape.decodes);
+  if (!graphs_) return launched_host_->at(shape.decodes);
+  const bool replay = shape.graph == GraphUse::kReplayed;
+  if (!replay && !form_host_) return (shape.launched() ? *launched_host_ : decode_host_).at(shape.decodes);
+  Reading out = decode_host_.at(shape.decodes);
+  if (!replay) add(form_host_->at(shape.decodes, static_cast<double>(shape.graph)), &out);
+  if (replay && behind_host_ && shape.behind_many) add(behind_host_->at(shape.decodes), &out);
   return out;
 }
 

@@ -15,9 +15,9 @@
 // | decode host       | the model's name             | calls            | -                             |
 // | chunk host        | the model's name             | padded tokens    | -                             |
 // | chunk host mixed  | the model's name             | calls            | -                             |
-// | chunk host several | the model's name            | chunks           | -                             |
+// | chunk host several | the model's name           | chunks           | -                             |
 // | launched host     | the model's name             | calls            | -                             |
-// | form host         | the model's name             | calls            | how often the shape was met   |
+// | form host         | the model's name             | calls            | how often the form was met    |
 // | decode host behind many | the model's name       | calls            | -                             |
 // | chunk after load  | the model's name             | tokens           | permille of recent time       |
 // | chunk by stretch  | the model's name             | tokens           | ms since the last pause       |
@@ -29,8 +29,9 @@
 // "host" is what a step takes beside the operations: work lists, their upload, starting the first kernel,
 // the wait for tokens. It is charged to the device, because the engine starts no step before the last ended.
 // Decode steps are graphs; those of an engine that starts them operation by operation have "launched host".
-// The second step of a shape waits for its graph to be made, and the third one is the graph's first replay:
-// "form host" is what these two take longer. Replays behind a step of many rows (GraphShapes::kManyRows) that
+// "form host" is what the first steps of a form take longer than a replay (GraphUse): they are started
+// operation by operation, and wait for the graph that the host makes meanwhile. Without that table, "launched
+// host" is what they take. Replays behind a step of many rows (GraphShapes::kManyRows) that
 // was started operation by operation take "decode host behind many" longer, until the next step that is
 // started so has few rows. Steps with chunks are started so too: of up to as many rows as decodes were
 // measured with, operations stand in the tables as a graph starts them, and what they take longer one by one

@@ -107,8 +107,9 @@ RetrievalPrice RetrievalCost::recall(bool now, bool chunks) const {
   return {ticks_from_ns(kStreamHopNs), ticks_from_ns(ns), static_cast<uint64_t>(bytes)};
 }
 
-Ticks RetrievalCost::beside(uint32_t pages) const {
-  return measured_ ? ticks_from_us(measured_->page_beside_us * pages) : 0;
+Ticks RetrievalCost::beside(uint32_t pages, bool launched) const {
+  if (!measured_) return 0;
+  return ticks_from_us((measured_->page_beside_us + (launched ? measured_->page_launched_us : 0)) * pages);
 }
 
 RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {

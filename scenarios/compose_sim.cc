@@ -64,7 +64,8 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
                               .page_now_us = us(MethodTerm::kPageNow),
                               .page_next_us = us(MethodTerm::kPageNext),
                               .page_mixed_us = us(MethodTerm::kPageMixed),
-                              .page_beside_us = us(MethodTerm::kPageBeside)});
+                              .page_beside_us = price_of(*composed.method, MethodTerm::kPageBeside),
+                              .page_launched_us = price_of(*composed.method, MethodTerm::kPageLaunched)});
   }
   sim::GraphPricerSpec pricer;
   pricer.graph.method = method;

@@ -32,6 +32,7 @@ void GraphPricer::prepare(const StepShape& shape, std::span<const PlanEntry> ent
                           std::span<const LayerRecall> recalls) {
   reads_ = reading_shape(shape, entries, offset);
   set_model_costs(reads_, shape);
+  least_ = reads_.graph == GraphUse::kRecorded ? cost_->step(reads_).least : 0;
   std::fill(outcomes_.begin(), outcomes_.end(), 0);
   outcomes_[step_.compressing()] = shape.compressions.empty() && shape.copied_pages == 0 ? 0 : 1;
   if (spec_.graph.method == RetrievalMethod::kAll) return;
@@ -85,9 +86,11 @@ StepShape GraphPricer::reading_shape(const StepShape& shape, std::span<const Pla
     if (!call_retrieves(spec_.policy, page, left + 1)) continue;
     ++load_.calls;
     load_.tokens += left + 1;
+    load_.pages += div_ceil(left + 1, page);
     load_.tokens_chosen += uint64_t{selectable_pages(spec_.policy, page)} * page;
   }
-  reads.choosing = load_.calls, reads.chosen_from = load_.tokens,
+  reads.choosing = load_.calls, reads.chosen_from = load_.pages;
+  reads.chosen_each = load_.calls > 0 ? selectable_pages(spec_.policy, page) : 0;
   reads.pages_filled = load_.filled * page / 16;
   return reads;
 }
@@ -222,7 +225,7 @@ void GraphPricer::set_outcomes(std::span<const LayerRecall> recalls) {
     const LayerRecall recall = l < recalls.size() ? recalls[l] : LayerRecall{};
     outcomes_[step_.blocking(l)] = share_of_gpu(recall.blocking);
     outcomes_[step_.background(l)] = share_of_gpu(recall.background);
-    const Ticks beside = prices_->beside(outcomes_[step_.background(l)]);
+    const Ticks beside = prices_->beside(outcomes_[step_.background(l)], reads_.launched());
     if (beside > 0) set(&step_.graph, step_.layers[l].attention, attention_[l] + beside);
     const bool now = speculates ? recall.corrected > 0 : load_.calls > 0;
     outcomes_[step_.flagged(l)] = now ? 1 : 0;
@@ -233,7 +236,9 @@ void GraphPricer::set_outcomes(std::span<const LayerRecall> recalls) {
 
 StepTiming GraphPricer::evaluate(Ticks start) {
   after_.at = carry_.at;
-  return step_.graph.evaluate(start, outcomes_, &after_);
+  StepTiming timing = step_.graph.evaluate(start, outcomes_, &after_);
+  timing.end = std::max(timing.end, start + least_);
+  return timing;
 }
 
 void GraphPricer::commit(Ticks early) {

@@ -150,13 +150,14 @@ bool StepClock::price_next() {
     const StepCost cost = cost_->step(shape);
     KVT_CHECK(cost.device >= 0);
     const Ticks host = cost.host + first;
-    add_priced(start + std::max<Ticks>(0, host + cost.device), host, {}, cost.by_evidence);
+    const Ticks took = std::max(cost.least, host + cost.device);
+    add_priced(start + took, host, {}, cost.by_evidence);
     remember(shape, start, priced_.back().end);
     if (!launch->decodes.empty()) {
       priced_.back().cells_read += launch->shape.decode_context_sum;
       priced_.back().cells_waited += shape.decode_context_sum;
     }
-    add_compression(cost.compression, std::max<Ticks>(0, host + cost.device), !launch->chunks.empty());
+    add_compression(cost.compression, took, !launch->chunks.empty());
     ++launch->priced;
   }
   launch->shape.copied_pages = 0;  // by the first single step
@@ -173,10 +174,13 @@ void StepClock::recall(Launch* launch, Ticks start) {
   shape.stretch_ms = stretch_.ms(start);
   shape.calm_ms = stretch_.calm_ms(start), shape.stretch_before_ms = stretch_.length_ms();
   if (cost_->graphs_kept() == 0) return;
-  const GraphShapes::Key key = GraphShapes::key(shape);
-  shape.met = graphs_.seen(key);
-  for (size_t i = priced_.size(); i > head_ && shape.met < kMetOften; --i)
-    shape.met += priced_[i - 1].key == key ? 1 : 0;
+  form_ = pricer_ == nullptr
+              ? GraphShapes::key(shape)
+              : pricer_->form(shape, launch->command.step().entries, launch->answered + launch->priced);
+  uint32_t seen = graphs_.seen(form_);
+  for (size_t i = priced_.size(); i > head_ && seen < GraphShapes::kMost; --i)
+    seen += priced_[i - 1].form == form_ ? 1 : 0;
+  shape.graph = graphs_.use(form_, seen);
   shape.behind_many = last_started() > GraphShapes::kManyRows;
 }
 
@@ -186,7 +190,7 @@ uint32_t StepClock::last_started() const {
 }
 
 void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end) {
-  priced_.back().key = GraphShapes::key(shape);
+  priced_.back().form = form_;
   if (const uint32_t rows = GraphShapes::started_rows(shape); rows > 0) priced_.back().last_started = rows;
   load_.add(shape, begin, end);
   stretch_.add(shape, begin, end);
@@ -364,7 +368,7 @@ StepDone StepClock::answer(uint32_t steps) {
   totals_.compression = last.compression;
   totals_.prompts = last.prompts, totals_.prompts_compression = last.prompts_compression;
   offloaded_ = last.offloaded;
-  for (size_t i = head_; i < head_ + steps; ++i) graphs_.add(priced_[i].key, priced_[i].last_started);
+  for (size_t i = head_; i < head_ + steps; ++i) graphs_.add(priced_[i].form, priced_[i].last_started);
   head_ += steps;
   Launch& launch = launches_.front();
   totals_.compressions += launch.compressions.size();  // of a launch of one step

@@ -12,27 +12,6 @@
 
 namespace kvtwin::cuda {
 
-// Replays behind a chunk of many rows, once the clock has recovered from it, and behind one of few rows.
-void Calibration::behind_many() {
-  const BenchCall many{std::min(1024u, rows_.back()), 0, true};
-  for (const uint32_t count : {1u, 4u, 16u, 64u, 256u}) {
-    const std::vector<BenchCall> calls(count, BenchCall{1, 512, true});
-    std::vector<double> fast, slow;
-    for (int repeat = 0; repeat < (request_.quick ? 1 : 3); ++repeat) {
-      start_few();
-      for (const double us : plain_->measure(calls, count, kRecoverSteps, kDecodeSteps).wall)
-        fast.push_back(us);
-      plain_->measure({&many, 1}, many.tokens, 0, 1);
-      for (const double us : plain_->measure(calls, count, kRecoverSteps, kDecodeSteps).wall)
-        slow.push_back(us);
-    }
-    const double usual = measured_of(fast).us;
-    for (double& us : slow) us = std::max(0.0, us - usual);
-    tables_.keep("decode host behind many", shapes_.model, count, 0, measured_of(slow));
-  }
-  say("replays behind many rows are measured");
-}
-
 // Decodes behind chunks of so many ms (the last of which begins some 15 ms before that): how the clock that
 // these have lowered rises again.
 void Calibration::after_chunks() {

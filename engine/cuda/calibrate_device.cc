@@ -124,20 +124,15 @@ void Calibration::note_clocks() {
   out_.sm_mhz_max = std::max(out_.sm_mhz_max, clocks.sm);
 }
 
-// Operations are started one by one, for few rows: replays behind that are fast (GraphShapes).
-void Calibration::start_few() {
-  const BenchCall few{16, 0, true};
-  plain_->measure({&few, 1}, few.tokens, 0, 1);
-}
-
 // Every captured number of rows with short contexts: the first steps of each shape are those of a new graph.
 void Calibration::short_decodes() {
+  quiet();
+  quiet();
   for (const uint32_t count : rows_) {
     if (count > kDecodeRowsMax) continue;
     const std::vector<BenchCall> calls(count, BenchCall{1, kShortContext, true});
-    start_few();
     const StepTimes plain = plain_->measure(calls, count, kDecodeWarm, kDecodeSteps);
-    forms_[count] = {plain.warm.begin(), plain.warm.begin() + GraphShapes::kReplayed + 1};
+    forms_[count] = {plain.warm.begin(), plain.warm.begin() + GraphShapes::kMost};
     const StepTimes timed = timed_->measure(calls, count, kDecodeWarm, kDecodeSteps / 2);
     const BenchShape at(calls, count, kDecodeWarm + kDecodeSteps / 2);
     // Tables over contexts have a power of two of calls: in other rows they would have a hole.
@@ -158,7 +153,6 @@ void Calibration::long_decodes() {
       if (request_.quick && (count % 64 != 0 || context > 2048)) continue;
       if (uint64_t{count} * (context + 96) >= plain_->cells_max()) continue;
       const std::vector<BenchCall> calls(count, BenchCall{1, context, true});
-      start_few();
       const StepTimes plain = plain_->measure(calls, count, kDecodeWarm, kDecodeSteps);
       tables_.add(
           attention_of(BenchShape(calls, count, kDecodeWarm + kDecodeSteps / 2), measured_of(plain.wall)));
@@ -167,20 +161,19 @@ void Calibration::long_decodes() {
   say("decodes are measured");
 }
 
-// What the second and the third step of a shape take longer than one that is started operation by operation,
-// and than a replay. One step each, so those of similar numbers of calls stand together.
+// What the first steps of a form take longer than a replay. One step each, so those of similar numbers of
+// calls stand together.
 void Calibration::new_forms() {
   for (const auto& [low, high, at] : {std::tuple(1u, 16u, 8u), std::tuple(24u, 64u, 40u),
                                       std::tuple(72u, 128u, 96u), std::tuple(136u, 256u, 192u)}) {
-    std::array<std::vector<double>, GraphShapes::kReplayed> more;
+    std::array<std::vector<double>, GraphShapes::kMost> more;
     for (const auto& [count, us] : forms_) {
       if (count < low || count > high || count == kRestCalls) continue;  // rest() has met that one
-      more[0].push_back(std::max(0.0, us[1] - us[0]));
-      more[1].push_back(std::max(0.0, us[2] - decode_us_.at(count)));
+      for (size_t met = 0; met < more.size(); ++met)
+        more[met].push_back(std::max(0.0, us[met] - decode_us_.at(count)));
     }
-    for (uint32_t met = 1; met <= more.size(); ++met) {
-      if (!more[met - 1].empty())
-        tables_.keep("form host", shapes_.model, at, met, measured_of(more[met - 1]));
+    for (uint32_t met = 0; met < more.size(); ++met) {
+      if (!more[met].empty()) tables_.keep("form host", shapes_.model, at, met, middle_of(more[met]));
     }
   }
 }
@@ -272,7 +265,6 @@ Result<MeasuredDevice> Calibration::run() {
   long_decodes();
   if (Result<void> ok = launched(); !ok) return tl::unexpected<Mistake>(ok.error());
   for (int pass = 2; pass < passes; ++pass) pass_over_chunks();
-  behind_many();
   after_chunks();
   stretch(kStretchUs);
   pauses();

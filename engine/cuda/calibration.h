@@ -22,7 +22,7 @@
 namespace kvtwin::cuda {
 
 // Of decodes: steps until a graph is replayed and the clock stands, and steps that are measured.
-constexpr uint32_t kDecodeWarm = 6, kDecodeSteps = 14, kRecoverSteps = 22;
+constexpr uint32_t kDecodeWarm = 6, kDecodeSteps = 14;
 constexpr int kChunkPasses = 3;
 
 class Calibration {
@@ -41,11 +41,9 @@ class Calibration {
   TimedStep parts_of(const StepTimes& timed, const BenchShape& at, bool attention) const;
   TimedStep attention_of(const BenchShape& at, const Measured& wall) const;
   void note_clocks();
-  void start_few();
   void short_decodes();
   void long_decodes();
   void new_forms();
-  void behind_many();
   void after_chunks();
   std::vector<ChunkVisits::Size> chunk_sizes() const;
   void pass_over_chunks();

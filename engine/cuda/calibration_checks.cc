@@ -26,7 +26,7 @@ class Checks {
   Checks(StepBench* bench, CostModel* cost, const std::vector<uint32_t>& rows)
       : bench_(*bench), cost_(*cost), rows_(rows) {}
 
-  void replays(const std::string& name, const Calls& calls, bool behind_many);
+  void replays(const std::string& name, const Calls& calls);
   void behind_load(const std::string& name, const Calls& calls);
   void behind_quiet(const std::string& name, const Calls& calls);
 
@@ -52,16 +52,11 @@ class Checks {
 };
 
 // Decode steps that are replayed.
-void Checks::replays(const std::string& name, const Calls& calls, bool behind_many) {
-  constexpr uint32_t kWarm = 22, kSteps = 12;
+void Checks::replays(const std::string& name, const Calls& calls) {
+  constexpr uint32_t kWarm = 6, kSteps = 12;
   const uint32_t rows = padded(calls);
   if (rows == 0) return;
-  bench_.measure(calls, rows, 3, 1);  // there is a graph
-  const BenchCall before{behind_many ? std::min(1024u, rows_.back()) : 16, 0, true};
-  bench_.measure({&before, 1}, before.tokens, 0, 1);
-  BenchShape at(calls, rows, kWarm + kSteps / 2);
-  at.shape.behind_many = behind_many;
-  add(name, bench_.measure(calls, rows, kWarm, kSteps).wall, at);
+  add(name, bench_.measure(calls, rows, kWarm, kSteps).wall, BenchShape(calls, rows, kWarm + kSteps / 2));
 }
 
 // Steps with chunks behind others like them. Twice: one series may fall on a bad moment of the clock.
@@ -98,15 +93,12 @@ std::vector<HeldOutStep> held_out_steps(StepBench* bench, CostModel* cost,
   Checks checks(bench, cost, rows);
   Calls unequal;
   for (uint32_t i = 0; i < 24; ++i) unequal.push_back({1, 100 + i * i * 40});
-  for (const bool many : {false, true}) {
-    const std::string behind = many ? ", many rows before" : "";
-    for (const auto& [count, context] : {std::pair(3u, 777u), std::pair(12u, 3000u), std::pair(40u, 1500u),
-                                         std::pair(100u, 900u), std::pair(200u, 1200u)})
-      checks.replays(fmt::format("{} decodes of {}{}", count, context, behind), decodes(count, context),
-                     many);
-    checks.replays("24 decodes of 100 to 21260" + behind, unequal, many);
-    checks.replays("15 decodes of 200 and one of 30000" + behind, with(decodes(15, 200), {{1, 30000}}), many);
-  }
+  rest(bench);
+  for (const auto& [count, context] : {std::pair(3u, 777u), std::pair(12u, 3000u), std::pair(40u, 1500u),
+                                       std::pair(100u, 900u), std::pair(200u, 1200u)})
+    checks.replays(fmt::format("{} decodes of {}", count, context), decodes(count, context));
+  checks.replays("24 decodes of 100 to 21260", unequal);
+  checks.replays("15 decodes of 200 and one of 30000", with(decodes(15, 200), {{1, 30000}}));
   checks.behind_load("a chunk of 310 behind 700", {{310, 700}});
   checks.behind_load("a chunk of 1500 behind 5000", {{1500, 5000}});
   checks.behind_load("chunks of 700, 900, 448", {{700, 0}, {900, 3000}, {448, 100}});

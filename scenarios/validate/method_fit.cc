@@ -71,10 +71,11 @@ MethodCounts no_price_below_zero(const std::vector<MethodSample>& samples, const
   return out;
 }
 
+bool recorded(const MethodSample& one) { return one.counts[index(MethodTerm::kRecorded)] > 0; }
+
 double predicted(const MethodSample& one, const MethodCounts& prices) {
-  double out = one.dense;
-  for (size_t i = 0; i < kMethodTerms; ++i) out += one.counts[i] * prices[i];
-  return out;
+  const double sum = one.dense + method_sum(one.counts, prices);
+  return recorded(one) ? std::max(sum, prices[index(MethodTerm::kRecorded)]) : sum;
 }
 
 // Recalls behind attention run beside a step and bound it from below (graph_pricer.h has the exact rule).
@@ -89,7 +90,7 @@ MethodCounts sums(std::vector<MethodSample> samples, const MethodCounts& known) 
   std::vector<size_t> terms;
   for (size_t i = 0; i < kMethodTerms; ++i) {
     if (known[i] < 0) {
-      if (i != index(MethodTerm::kPageNext)) terms.push_back(i);
+      if (i != index(MethodTerm::kPageNext) && i != index(MethodTerm::kRecorded)) terms.push_back(i);
       continue;
     }
     for (MethodSample& one : samples) one.dense += known[i] * one.counts[i];
@@ -122,6 +123,24 @@ double page_behind(const std::vector<MethodSample>& samples, const MethodCounts&
   return each.empty() ? 0 : measured_of(each).us;
 }
 
+// What the host takes at least where it records a step's graph: of the values that such steps took, the one
+// with the least error over all of them.
+double recording(const std::vector<MethodSample>& samples, MethodCounts prices) {
+  double best = 0, least = 0;
+  std::vector<const MethodSample*> with;
+  for (const MethodSample& one : samples) {
+    if (recorded(one)) with.push_back(&one);
+  }
+  double& floor = prices[index(MethodTerm::kRecorded)];
+  for (size_t tried = 0; tried <= with.size(); ++tried) {
+    floor = tried == 0 ? 0 : with[tried - 1]->measured;
+    double error = 0;
+    for (const MethodSample* one : with) error += std::abs(predicted(*one, prices) / one->measured - 1);
+    if (tried == 0 || error < least) best = floor, least = error;
+  }
+  return best;
+}
+
 }  // namespace
 
 MethodCounts learn_all() {
@@ -139,13 +158,16 @@ MeasuredMethod fit_method(const std::string& name, const std::string& model,
     if (s % kHeldOut == 0) continue;
     learnt.push_back(samples[s]);
     // Steps with many pages behind attention may wait for those, and say nothing about the rest.
-    if (samples[s].counts[index(MethodTerm::kPageNext)] * 2 <= most) few.push_back(samples[s]);
+    // So do steps whose graph the host records: they wait for it.
+    if (samples[s].counts[index(MethodTerm::kPageNext)] * 2 <= most && !recorded(samples[s]))
+      few.push_back(samples[s]);
   }
   MethodCounts prices = sums(few, known);
   double& next = prices[index(MethodTerm::kPageNext)];
   next = page_behind(learnt, prices, most);
   // The same copy over the same link as before attention: what more such steps take is not the copies'.
   if (const double now = prices[index(MethodTerm::kPageNow)]; now > 0) next = std::min(next, now);
+  prices[index(MethodTerm::kRecorded)] = recording(learnt, prices);
   MeasuredMethod out{name, model, {}, static_cast<uint32_t>(learnt.size()), 0, 0};
   for (size_t i = 0; i < kMethodTerms; ++i) {
     if (prices[i] > 0) out.terms.push_back({name_of(static_cast<MethodTerm>(i)), prices[i]});

@@ -36,6 +36,10 @@ struct PricedStep {
   MethodCounts counts{};                    // what it does
   double dense = 0;                         // of `predicted`: what it would take if no method added anything
   Evidence evidence = Evidence::kMeasured;  // the worst
+  // Of StepShape.
+  GraphUse graph = GraphUse::kReplayed;
+  bool behind_many = false;
+  uint32_t calm_ms = kCalm;
   double error() const { return predicted / measured - 1; }
 };
 
@@ -60,7 +64,7 @@ struct StepPricing {
   CostModel* cost = nullptr;
   std::vector<sim::GraphPricer*> pricers{};    // by engine, where steps move pages; else empty
   const RecordedOutcomes* outcomes = nullptr;  // what values decided in the run; null: not recorded
-  uint32_t ring_cells = 0;                     // method_counts()
+  MethodFacts facts{};                         // method_counts()
   uint32_t page_tokens = 16;
 };
 

@@ -11,6 +11,7 @@
 #include "models/cost_factory.h"
 #include "models/graph_shapes.h"
 #include "models/recent_load.h"
+#include "models/served_time.h"
 
 namespace kvtwin {
 namespace {
@@ -196,21 +197,48 @@ TEST_CASE("measured cost: the first steps of a shape, and replays behind many ro
   const std::string name = MeasuredShapes(tiny()).model;
   const Ticks replay = model(measured)->step(decodes(4, 2500, 200)).device;
   measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
-  measured.tables.push_back({"form host", name, {2, 2}, {1, 2}, {us(900), us(300)}});
+  measured.tables.push_back({"form host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
   measured.tables.push_back({"decode host behind many", name, {1, 4}, {}, {us(130), us(140)}});
   const auto m = model(measured);
   StepShape shape = decodes(4, 2500, 200);
-  const auto more = [&](uint32_t met, bool many) {
-    shape.met = met, shape.behind_many = many;
+  const auto more = [&](GraphUse graph, bool many) {
+    shape.graph = graph, shape.behind_many = many;
     return us_of(m->step(shape).device - replay);
   };
-  CHECK(more(kMetOften, false) == doctest::Approx(0));
-  CHECK(more(kMetOften, true) == doctest::Approx(140));
-  CHECK(more(0, false) == doctest::Approx(100));
-  CHECK(more(0, true) == doctest::Approx(100));  // it is no replay
-  CHECK(more(1, true) == doctest::Approx(1000));
-  CHECK(more(2, false) == doctest::Approx(300));
-  CHECK(more(2, true) == doctest::Approx(440));
+  CHECK(more(GraphUse::kReplayed, false) == doctest::Approx(0));
+  CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(140));
+  CHECK(more(GraphUse::kNew, false) == doctest::Approx(100));
+  CHECK(more(GraphUse::kNew, true) == doctest::Approx(100));  // it is no replay
+  CHECK(more(GraphUse::kRecorded, true) == doctest::Approx(900));
+  CHECK(more(GraphUse::kFirstReplay, false) == doctest::Approx(300));
+}
+
+TEST_CASE("measured cost: what was served moves the tables of replays, of new forms and of few rows") {
+  MeasuredDevice measured = device();
+  const std::string name = MeasuredShapes(tiny()).model;
+  measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
+  measured.tables.push_back({"form host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
+  measured.tables.push_back({"chunk host mixed", name, {1, 4}, {}, {us(50), us(80)}});
+  const auto bench = model(measured);
+  const std::pair<Served, double> told[] = {{Served::kBehindFew, -6}, {Served::kBehindMany, 2},
+                                            {Served::kNew, 40},       {Served::kRecorded, 500},
+                                            {Served::kFirst, -20},    {Served::kFewRows, 70}};
+  for (const auto& [what, value] : told)
+    measured.figures.push_back({figure_of(what), "us", value, value, value});
+  const auto served = model(measured);
+  StepShape shape = decodes(4, 2500, 200);
+  const auto more = [&](GraphUse graph, bool many) {
+    shape.graph = graph, shape.behind_many = many;
+    return us_of(served->step(shape).device - bench->step(shape).device);
+  };
+  CHECK(more(GraphUse::kReplayed, false) == doctest::Approx(-6).epsilon(1e-3));
+  CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(2).epsilon(1e-3));
+  CHECK(more(GraphUse::kNew, false) == doctest::Approx(40).epsilon(1e-3));
+  CHECK(more(GraphUse::kRecorded, true) == doctest::Approx(500).epsilon(1e-3));
+  CHECK(more(GraphUse::kFirstReplay, true) == doctest::Approx(-20).epsilon(1e-3));
+  const ChunkShape chunk{32, 0, 0};
+  shape.tokens = 36, shape.tokens_padded = 80, shape.chunks = {&chunk, 1};
+  CHECK(more(GraphUse::kNew, true) == doctest::Approx(70).epsilon(1e-3));
 }
 
 TEST_CASE("measured cost: decodes behind chunks, until the clock is back") {
@@ -265,27 +293,26 @@ TEST_CASE("measured cost: tables of few rows hold between decodes, and further c
   CHECK(us_of(several->step(shape).device - m->step(shape).device) == doctest::Approx(26));
 }
 
-TEST_CASE("graph shapes: how often a shape was met, and what was started last") {
+TEST_CASE("graph shapes: how often a form was met, and what was started last") {
   GraphShapes shapes(1);
   const GraphShapes::Key key = GraphShapes::key(decodes(4, 100, 4));
-  StepShape many = decodes(4, 100, 4);
-  const ChunkShape chunk{300, 0, 0};
+  StepShape shape = decodes(4, 100, 4);
   for (uint32_t met = 0; met < 5; ++met) {
-    StepShape shape = decodes(4, 100, 4);
-    shape.met = shapes.seen(key);
-    CHECK(shape.met == std::min(met, kMetOften));
-    CHECK(GraphShapes::started_rows(shape) == (met < GraphShapes::kReplayed ? 4 : 0));
+    CHECK(shapes.seen(key) == std::min(met, GraphShapes::kMost));
+    shape.graph = shapes.use(key, shapes.seen(key));
+    CHECK(GraphShapes::started_rows(shape) == (met < GraphShapes::kMost ? 4 : 0));
     shapes.add(key, GraphShapes::started_rows(shape));
     CHECK(shapes.last_started() == 4);
   }
-  many.tokens = many.tokens_padded = 304, many.chunks = {&chunk, 1};
-  CHECK(GraphShapes::key(many) == GraphShapes::kNone);
-  shapes.add(GraphShapes::kNone, GraphShapes::started_rows(many));
+  const ChunkShape chunk{300, 0, 0};
+  shape.tokens = shape.tokens_padded = 304, shape.chunks = {&chunk, 1};
+  CHECK(GraphShapes::key(shape).is_none());
+  shapes.add({}, GraphShapes::started_rows(shape));
   CHECK(shapes.last_started() == 304);
   shapes.add(key, 0);
   CHECK(shapes.last_started() == 304);
   CHECK(shapes.seen(GraphShapes::key(decodes(3, 100, 4))) == 0);
-  CHECK(GraphShapes(0).seen(key) == kMetOften);
+  CHECK(GraphShapes(0).use(key, 0) == GraphUse::kReplayed);
 }
 
 TEST_CASE("load stretch: how long ago it ended, and how long it was") {

@@ -82,7 +82,7 @@ class Remembering final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {
     StepCost cost;
-    cost.device = kUs + (shape.met < GraphShapes::kReplayed ? 10 * kUs : shape.behind_many ? 5 * kUs : 0);
+    cost.device = kUs + (shape.launched() ? 10 * kUs : shape.behind_many ? 5 * kUs : 0);
     if (!shape.chunks.empty()) cost.device = 20 * kUs + shape.chunk_load * kUs / 100;
     cost.by_evidence[0] = cost.device;
     return cost;
