@@ -20,7 +20,7 @@ Result<std::unique_ptr<CostModel>> make_measured(const CostModelSpec& spec) {
     if (!read) return tl::unexpected<Mistake>(read.error());
   }
   auto model = MeasuredCost::make(spec.measured != nullptr ? *spec.measured : *read, spec.llm, spec.host,
-                                  spec.profile, spec.graphs);
+                                  spec.profile, spec.graphs, spec.precision);
   if (!model) return tl::unexpected<Mistake>(model.error());
   return std::move(*model);
 }

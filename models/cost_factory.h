@@ -23,6 +23,7 @@ struct CostModelSpec {
   // Folder with meta.yaml (cost_tables.h), or .textproto (measured_device.h); empty: roofline.
   std::string profile;
   bool graphs = true;                        // our engine replays its decode steps (MeasuredCost)
+  std::string precision = "bf16";            // of KV (likewise)
   const MeasuredDevice* measured = nullptr;  // what such a .textproto holds, where somebody has read it
 };
 

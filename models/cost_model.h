@@ -51,8 +51,12 @@ struct StepShape {
   uint64_t decode_context_sum = 0;  // tokens read by them, together (the new token not counted)
   uint32_t decode_context_max = 0;  // by the longest of them
   uint64_t decode_narrow_sum = 0;   // of decode_context_sum, in the narrower of two KV formats
-  uint64_t requantised = 0;         // tokens whose cells are packed again, from `kv` to `kv_narrow`
-  uint64_t copied_pages = 0;        // of one head group each, before rows are computed: tails of snapshots
+  // Of decodes, those whose cells no kernel reads as they lie (PlanEntry::shared_in_part), and what they
+  // read.
+  uint32_t decodes_unpacked = 0;
+  uint64_t unpacked_context_sum = 0;
+  uint64_t requantised = 0;   // tokens whose cells are packed again, from `kv` to `kv_narrow`
+  uint64_t copied_pages = 0;  // of one head group each, before rows are computed: tails of snapshots
   std::span<const ChunkShape> chunks;
   uint32_t tokens = 0;                               // computed: decodes + sum of chunk tokens
   uint32_t tokens_padded = 0;                        // what dense kernels run on

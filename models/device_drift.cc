@@ -22,6 +22,16 @@ bool is_of_decodes(const std::string& operation) {
 }
 bool is_of_chunks(const std::string& operation) { return operation.starts_with("chunk "); }
 
+void rescale(const Drift& drift, uint32_t decode_rows_max, MeasuredTable* table) {
+  if (is_copy(table->operation)) return;
+  for (size_t i = 0; i < table->rows.size(); ++i) {
+    const bool decodes = is_of_decodes(table->operation) ||
+                         (!is_of_chunks(table->operation) && table->rows[i] <= decode_rows_max);
+    const double factor = 1 + (decodes ? drift.decodes : drift.chunks);
+    table->at[i] = {table->at[i].us * factor, table->at[i].p10 * factor, table->at[i].p90 * factor};
+  }
+}
+
 }  // namespace
 
 Drift drift_of(const std::vector<Anchor>& anchors) {
@@ -36,14 +46,9 @@ DriftVerdict verdict_of(const Drift& drift) {
 }
 
 MeasuredDevice rescaled(MeasuredDevice device, const Drift& drift, uint32_t decode_rows_max) {
-  for (MeasuredTable& table : device.tables) {
-    if (is_copy(table.operation)) continue;
-    for (size_t i = 0; i < table.rows.size(); ++i) {
-      const bool decodes = is_of_decodes(table.operation) ||
-                           (!is_of_chunks(table.operation) && table.rows[i] <= decode_rows_max);
-      const double factor = 1 + (decodes ? drift.decodes : drift.chunks);
-      table.at[i] = {table.at[i].us * factor, table.at[i].p10 * factor, table.at[i].p90 * factor};
-    }
+  for (MeasuredTable& table : device.tables) rescale(drift, decode_rows_max, &table);
+  for (MeasuredKv& format : device.formats) {
+    for (MeasuredTable& table : format.tables) rescale(drift, decode_rows_max, &table);
   }
   for (MeasuredMethod& method : device.methods) {
     for (MeasuredMethod::Term& term : method.terms) term.us *= 1 + drift.decodes;

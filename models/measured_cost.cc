@@ -22,13 +22,27 @@ Measured blend(const Measured& a, const Measured& b, double weight) {
 
 Measured times(const Measured& m, double factor) { return {m.us * factor, m.p10 * factor, m.p90 * factor}; }
 
+Reading between(const Reading& wide, const Reading& narrow, double share) {
+  const Evidence here = share < 1 ? Evidence::kInterpolated : Evidence::kMeasured;
+  return {blend(wide.time, narrow.time, share), worse(here, worse(wide.evidence, narrow.evidence))};
+}
+
+Reading sum(const Reading& a, const Reading& b) {
+  return {{a.time.us + b.time.us, a.time.p10 + b.time.p10, a.time.p90 + b.time.p90},
+          worse(a.evidence, b.evidence)};
+}
+
+// Relative, of nine of ten steps; 0: there are none.
+double held_out_error(const MeasuredDevice& device) {
+  std::vector<double> errors;
+  for (const HeldOutStep& step : device.held_out) errors.push_back(std::abs(step.error()));
+  return errors.empty() ? 0 : measured_of(errors).p90;
+}
+
 // Of a step as it was measured: beyond this a table of loads is wrong.
 constexpr double kPaceLeast = 0.5, kPaceMost = 1.5;
 
-void add(const Reading& more, Reading* to) {
-  to->time = {to->time.us + more.time.us, to->time.p10 + more.time.p10, to->time.p90 + more.time.p90};
-  to->evidence = worse(to->evidence, more.evidence);
-}
+void add(const Reading& more, Reading* to) { *to = sum(*to, more); }
 
 double ratio(double here, double usual) {
   return usual > 0 ? std::clamp(here / usual, kPaceLeast, kPaceMost) : 1;
@@ -105,7 +119,7 @@ MeasuredCost::MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& hos
 
 Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& measured, const LlmSpec& llm,
                                                          const HostTime& host, const std::string& where,
-                                                         bool graphs) {
+                                                         bool graphs, const std::string& format) {
   if (llm.moe_layers() > 0)
     return mistake(where, fmt::format("has no expert kernels, but {} is a mixture of experts", llm.name),
                    "leave the profile out to use the roofline");
@@ -179,10 +193,31 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& m
     out->decode_after_.emplace(*decode_after);
     out->decode_after_last_ = decode_after->context.back();
   }
-  std::vector<double> errors;
-  for (const HeldOutStep& step : device.held_out) errors.push_back(std::abs(step.error()));
-  if (!errors.empty()) out->interpolation_ = measured_of(errors).p90;
+  if (Result<void> ok = out->take_format(device, format, s.heads, where); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  out->interpolation_ = held_out_error(device);
   return out;
+}
+
+Result<void> MeasuredCost::take_format(const MeasuredDevice& device, const std::string& name,
+                                       const std::string& heads, const std::string& where) {
+  if (name == "bf16") return {};
+  const auto table = [&](const char* operation) {
+    const MeasuredKv* const format = device.format(name);
+    return format == nullptr ? nullptr : format->table(operation, heads);
+  };
+  const MeasuredTable *const decode = table("decode attention"), *const packing = table("chunk packing");
+  if (decode == nullptr || packing == nullptr)
+    return mistake(where, fmt::format("has no attention over {} KV of {}", name, heads),
+                   "kvtwin calibrate device measures it on a GPU; or leave the profile out: the roofline "
+                   "prices formats by their bytes");
+  decode_ = MeasuredCurves(*decode), packing_ = MeasuredCurves(*packing), packs_ = true;
+  const MeasuredTable* const decode_narrow = table("decode attention narrow");
+  const MeasuredTable* const packing_narrow = table("chunk packing narrow");
+  narrow_known_ = decode_narrow != nullptr && packing_narrow != nullptr;
+  if (!narrow_known_) return {};
+  decode_narrow_ = MeasuredCurves(*decode_narrow), packing_narrow_ = MeasuredCurves(*packing_narrow);
+  return {};
 }
 
 std::vector<MeasuredCost::Op> MeasuredCost::dense(uint32_t tokens) const {
@@ -205,13 +240,31 @@ std::vector<MeasuredCost::Op> MeasuredCost::head(uint32_t rows) const {
           {"sample", PartKind::kSample, PartPlace::kAfter, 1, sample_.at(rows)}};
 }
 
+Reading MeasuredCost::decode_attention(const StepShape& shape) const {
+  const auto cells = static_cast<double>(shape.decode_context_sum);
+  const Reading wide = decode_.at(shape.decodes, cells);
+  if (!narrow_known_ || shape.decode_narrow_sum == 0) return wide;
+  return between(wide, decode_narrow_.at(shape.decodes, cells),
+                 static_cast<double>(shape.decode_narrow_sum) / cells);
+}
+
 Reading MeasuredCost::chunk_attention(const StepShape& shape) {
   const ChunkShape all = merged(shape.chunks);
   Reading unit = chunk_.at(all.tokens, all.context);
   unit.time = times(unit.time, tiles_.makespan(shape.chunks) + kChunkFixed);
   // That chunks share the SMs in this way is a rule, not a measurement.
   if (shape.chunks.size() > 1) unit.evidence = worse(unit.evidence, Evidence::kInterpolated);
-  return unit;
+  return packs_ ? sum(unit, packing(shape.chunks)) : unit;
+}
+
+// Every chunk's own history is unpacked, so their cells add up.
+Reading MeasuredCost::packing(std::span<const ChunkShape> chunks) const {
+  double tokens = 0, cells = 0, narrow = 0;
+  for (const ChunkShape& chunk : chunks)
+    tokens += chunk.tokens, cells += chunk.context, narrow += chunk.narrow;
+  const Reading wide = packing_.at(tokens, cells);
+  if (!narrow_known_ || narrow == 0) return wide;
+  return between(wide, packing_narrow_.at(tokens, cells), narrow / cells);
 }
 
 // Of a step that decodes alone.
@@ -248,11 +301,9 @@ Reading MeasuredCost::host(const StepShape& shape) const {
 
 size_t MeasuredCost::attention(const StepShape& shape, std::array<Op, kAttentionOpsMax>* out) {
   size_t count = 0;
-  if (shape.decodes > 0) {
-    const auto cells = static_cast<double>(shape.decode_context_sum);
+  if (shape.decodes > 0)
     (*out)[count++] = {"decode attention", PartKind::kAttention, PartPlace::kLayer, layers_,
-                       decode_.at(shape.decodes, cells)};
-  }
+                       decode_attention(shape)};
   if (!shape.chunks.empty())
     (*out)[count++] = {"chunk attention", PartKind::kAttention, PartPlace::kLayer, layers_,
                        chunk_attention(shape)};

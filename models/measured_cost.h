@@ -44,6 +44,13 @@
 // stretch" is likewise, by how long prompts have been computed without a pause of "chunk load is forgotten
 // in": clocks fall again, and rise. Other tables were measured from "chunk tables hold from" to "... to" of a
 // stretch, so they are taken times (chunk in this stretch / its mean between these two).
+//
+// KV in another format than bf16 (MeasuredKv) has tables of its own. "decode attention" is a decode step as
+// it was measured, less all that it takes in bf16 but for attention, so packing is in it. Chunks read bf16
+// cells that are unpacked first: "chunk packing" (rows: their tokens; context: the cells before them, of all
+// chunks together) is what that adds to a layer. Where some cells of a call have fewer bits than others
+// (StepShape's narrow ones) these tables are of calls that have none such, "... narrow" of calls all of whose
+// prompt is narrow, and the share of narrow cells says where between them a step is.
 
 #ifndef KVTWIN_MODELS_MEASURED_COST_H_
 #define KVTWIN_MODELS_MEASURED_COST_H_
@@ -96,9 +103,10 @@ class MeasuredCost final : public PartwiseCost {
  public:
   // `where` is for messages. Wrong: the model has shapes that were not measured, or is not dense.
   // `graphs`: decode steps are replayed. Tables without "launched host" price others like these.
+  // `format`: of KV, as policies.precision names it. Wrong: it was not measured.
   static Result<std::unique_ptr<MeasuredCost>> make(const MeasuredDevice& device, const LlmSpec& llm,
                                                     const HostTime& host, const std::string& where,
-                                                    bool graphs = true);
+                                                    bool graphs = true, const std::string& format = "bf16");
   Ticks looks_back() const override { return looks_back_; }
   Ticks forgets_after() const override { return forgets_after_; }
   uint32_t graphs_kept() const override { return graphs_ && launched_host_ ? kGraphsKept : 0; }
@@ -114,6 +122,8 @@ class MeasuredCost final : public PartwiseCost {
     Reading reading;
   };
   MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& host);
+  Result<void> take_format(const MeasuredDevice& device, const std::string& name, const std::string& heads,
+                           const std::string& where);
   static StepPart part_of(const Op& op);
 
   std::vector<StepPart> dense_ops(uint32_t tokens) const override;
@@ -125,12 +135,15 @@ class MeasuredCost final : public PartwiseCost {
   std::vector<Op> dense(uint32_t tokens) const;
   std::vector<Op> head(uint32_t rows) const;
   size_t attention(const StepShape& shape, std::array<Op, kAttentionOpsMax>* out);
+  Reading decode_attention(const StepShape& shape) const;
   Reading chunk_attention(const StepShape& shape);
+  Reading packing(std::span<const ChunkShape> chunks) const;
   Reading host(const StepShape& shape) const;
   Reading decode_host(const StepShape& shape) const;
 
   MeasuredCurves embed_, norm_, qkv_, append_, attention_out_, gate_up_, activation_, down_, logits_, sample_;
   MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;  // chunk_: of one unit of ChunkTiles
+  MeasuredCurves decode_narrow_, packing_, packing_narrow_;   // of formats: if narrow_known_, if packs_
   Measured decode_host_least_;                                // of the smallest batch
   MeasuredCurves after_load_;
   MeasuredCurves by_stretch_;
@@ -138,6 +151,7 @@ class MeasuredCost final : public PartwiseCost {
   double decode_after_last_ = 0;  // ms: it is calm then
   std::optional<MeasuredCurves> launched_host_, beside_host_, several_host_, form_host_, behind_host_;
   bool graphs_ = true;
+  bool packs_ = false, narrow_known_ = false;
   double unloaded_rows_ = 0;
   Ticks looks_back_ = 0, forgets_after_ = 0;     // 0: nobody measured what load does
   double stretch_from_ = 0, stretch_to_ = 0;     // ms: where the other tables hold

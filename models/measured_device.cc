@@ -15,6 +15,15 @@ namespace kvtwin {
 namespace {
 
 constexpr double kUsMax = 1e9;  // a quarter of an hour: certainly no step
+constexpr uint32_t kFormatVersion = 1;
+
+const MeasuredTable* find(const std::vector<MeasuredTable>& tables, std::string_view operation,
+                          std::string_view shape) {
+  for (const MeasuredTable& one : tables) {
+    if (one.operation == operation && one.shape == shape) return &one;
+  }
+  return nullptr;
+}
 
 Mistake of_table(const std::string& where, const v1::MeasuredTable& in, const std::string& what,
                  const std::string& right) {
@@ -69,8 +78,8 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-void add_table(const MeasuredTable& table, std::string* out) {
-  *out += fmt::format("table {{ operation: {} shape: {}\n", quoted(table.operation), quoted(table.shape));
+void add_table(const char* field, const MeasuredTable& table, std::string* out) {
+  *out += fmt::format("{} {{ operation: {} shape: {}\n", field, quoted(table.operation), quoted(table.shape));
   const auto count = [](uint32_t value) { return std::to_string(value); };
   add_list("rows", table.rows, count, out);
   if (!table.context.empty()) add_list("context", table.context, count, out);
@@ -102,6 +111,29 @@ Result<MeasuredMethod> method_from(const v1::MeasuredMethod& in, const std::stri
   return out;
 }
 
+template <typename Tables>
+Result<void> take_tables(const Tables& in, const std::string& where, std::vector<MeasuredTable>* out) {
+  for (const v1::MeasuredTable& one : in) {
+    Result<MeasuredTable> table = table_from(one, where);
+    if (!table) return tl::unexpected<Mistake>(table.error());
+    if (find(*out, table->operation, table->shape) != nullptr)
+      return tl::unexpected<Mistake>(of_table(where, one, "is there twice", "one table of each"));
+    out->push_back(std::move(*table));
+  }
+  return {};
+}
+
+Result<MeasuredKv> format_from(const v1::MeasuredKv& in, const std::string& where) {
+  if (in.version() != kFormatVersion)
+    return mistake(where, fmt::format("format {}: tables of version {}", in.name(), in.version()),
+                   fmt::format("version {} is read: measure again with kvtwin calibrate device --formats",
+                               kFormatVersion));
+  MeasuredKv out{in.name(), in.page_tokens(), in.group(), {}};
+  if (Result<void> ok = take_tables(in.table(), where, &out.tables); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  return out;
+}
+
 }  // namespace
 
 Measured measured_of(std::vector<double> us) {
@@ -115,8 +147,16 @@ Measured measured_of(std::vector<double> us) {
 }
 
 const MeasuredTable* MeasuredDevice::table(std::string_view operation, std::string_view shape) const {
-  for (const MeasuredTable& one : tables) {
-    if (one.operation == operation && one.shape == shape) return &one;
+  return find(tables, operation, shape);
+}
+
+const MeasuredTable* MeasuredKv::table(std::string_view operation, std::string_view shape) const {
+  return find(tables, operation, shape);
+}
+
+const MeasuredKv* MeasuredDevice::format(std::string_view name) const {
+  for (const MeasuredKv& one : formats) {
+    if (one.name == name) return &one;
   }
   return nullptr;
 }
@@ -176,12 +216,14 @@ Result<MeasuredDevice> parse_measured_device(std::string_view text, const std::s
   out.memory_mhz = in.memory_mhz();
   if (out.sm_count < 1 || out.sm_count > 100'000)
     return mistake(where, fmt::format("sm_count is {}", out.sm_count), "1 to 100,000 is right");
-  for (const v1::MeasuredTable& one : in.table()) {
-    Result<MeasuredTable> table = table_from(one, where);
-    if (!table) return tl::unexpected<Mistake>(table.error());
-    if (out.table(table->operation, table->shape) != nullptr)
-      return tl::unexpected<Mistake>(of_table(where, one, "is there twice", "one table of each"));
-    out.tables.push_back(std::move(*table));
+  if (Result<void> ok = take_tables(in.table(), where, &out.tables); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  for (const v1::MeasuredKv& one : in.format()) {
+    Result<MeasuredKv> format = format_from(one, where);
+    if (!format) return tl::unexpected<Mistake>(format.error());
+    if (out.format(format->name) != nullptr)
+      return mistake(where, fmt::format("format {} is there twice", one.name()), "one of each");
+    out.formats.push_back(std::move(*format));
   }
   for (const v1::MeasuredFigure& one : in.figure()) {
     if (!std::isfinite(one.value()) || !std::isfinite(one.p10()) || !std::isfinite(one.p90()))
@@ -218,7 +260,13 @@ std::string measured_device_textproto(const MeasuredDevice& device) {
                      device.memory_mhz);
   out += fmt::format("build: {}\ndate: {}\nmodel: {}\npage_tokens: {}\n", quoted(device.build),
                      quoted(device.date), quoted(device.model), device.page_tokens);
-  for (const MeasuredTable& table : device.tables) add_table(table, &out);
+  for (const MeasuredTable& table : device.tables) add_table("table", table, &out);
+  for (const MeasuredKv& one : device.formats) {
+    out += fmt::format("format {{ name: {} version: {} page_tokens: {} group: {}\n", quoted(one.name),
+                       kFormatVersion, one.page_tokens, one.group);
+    for (const MeasuredTable& table : one.tables) add_table("  table", table, &out);
+    out += "}\n";
+  }
   for (const MeasuredFigure& one : device.figures)
     out += fmt::format("figure {{ name: {} unit: {} value: {:.4f} p10: {:.4f} p90: {:.4f} }}\n",
                        quoted(one.name), quoted(one.unit), one.value, one.p10, one.p90);

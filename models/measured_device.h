@@ -51,6 +51,15 @@ struct MeasuredMethod {
   double error_median = 0, error_p90 = 0;  // relative sizes, of steps that it was not learnt from
 };
 
+// What KV in another format than bf16 changes (measured_cost.h): its own tables of attention.
+struct MeasuredKv {
+  std::string name;  // policies.precision
+  uint32_t page_tokens = 0, group = 0;
+  std::vector<MeasuredTable> tables;
+
+  const MeasuredTable* table(std::string_view operation, std::string_view shape) const;  // null: none
+};
+
 struct MeasuredDevice {
   std::string gpu, driver, cuda, build, date, model;
   uint32_t sm_count = 0, sm_mhz_min = 0, sm_mhz_max = 0, memory_mhz = 0, page_tokens = 0;
@@ -58,11 +67,13 @@ struct MeasuredDevice {
   std::vector<MeasuredFigure> figures;
   std::vector<HeldOutStep> held_out;
   std::vector<MeasuredMethod> methods;
+  std::vector<MeasuredKv> formats;
 
   // Null: not measured.
   const MeasuredTable* table(std::string_view operation, std::string_view shape) const;
   const MeasuredFigure* figure(std::string_view name) const;
   const MeasuredMethod* method(std::string_view name, std::string_view model) const;
+  const MeasuredKv* format(std::string_view name) const;
 };
 
 // Copies of pages between tiers: so long for each copy, and the rate of its bytes. Both directions together

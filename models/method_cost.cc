@@ -38,6 +38,10 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "launched step",
                                               "first replay",
                                               "recorded step, at least",
+                                              "thousand tokens packed again",
+                                              "step that unpacks for decodes",
+                                              "decode that unpacks",
+                                              "thousand cells unpacked for decodes",
                                               "first step"};
 
 constexpr double kHundred = 1e2, kThousand = 1e3, kMillion = 1e6;
@@ -108,12 +112,17 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
     at(MethodTerm::kFirstReplay) = shape.graph == GraphUse::kFirstReplay ? 1 : 0;
     at(MethodTerm::kRecorded) = shape.graph == GraphUse::kRecorded ? 1 : 0;
   }
+  at(MethodTerm::kUnpackedStep) = shape.decodes_unpacked > 0 ? 1 : 0;
+  at(MethodTerm::kUnpacked) = shape.decodes_unpacked;
+  at(MethodTerm::kUnpackedCells) = static_cast<double>(shape.unpacked_context_sum) / kThousand;
+  at(MethodTerm::kRequantised) = static_cast<double>(shape.requantised) / kThousand;
   return out;
 }
 
 std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
-                        const std::string& retrieval) {
+                        const std::string& retrieval, const std::string& precision) {
   if (retrieval != "all") return retrieval;
+  if (scorer == "none" && precision != "bf16") return precision;
   std::string out = scorer;
   out += '/';
   out += budget;

@@ -58,9 +58,13 @@ enum class MethodTerm : uint8_t {
   kNewForm,       // 1 if a decode step is: no graph of its form exists yet (graph_shapes.h)
   kFirstReplay,   // 1 if its graph is replayed for the first time
   kRecorded,      // 1 if its graph is recorded: such a step takes this long at least
+  kRequantised,    // thousands of tokens whose cells get fewer bits
+  kUnpackedStep,   // 1 if any decode unpacks what it reads, which others read as it lies
+  kUnpacked,       // decodes that do
+  kUnpackedCells,  // thousands of cells that these read
   kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
-constexpr size_t kMethodTerms = 29;
+constexpr size_t kMethodTerms = 33;
 constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
 const char* name_of(MethodTerm term);
 // 0: the method has no such price.
@@ -81,9 +85,10 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts);
 // Prices times counts in us; kRecorded's is no summand.
 double method_sum(const MethodCounts& counts, const MethodCounts& us);
 
-// How a policy set is called in device files: "snapkv/compact", "freekv".
+// How a policy set is called in device files: "snapkv/uniform/compact", "freekv"; where all is kept and read,
+// by its precision: "triaxial".
 std::string method_name(const std::string& scorer, const std::string& budget, const std::string& layout,
-                        const std::string& retrieval);
+                        const std::string& retrieval, const std::string& precision);
 
 class MethodCost final : public CostOnTop {
  public:

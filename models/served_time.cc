@@ -2,16 +2,18 @@
 
 #include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "models/graph_shapes.h"
 
 namespace kvtwin {
 namespace {
 
-// Every point of the table of which `of(rows, context)` holds becomes longer by `us`, down to nothing.
+// Every point of the tables of which `of(rows, context)` holds becomes longer by `us`, down to nothing.
 template <typename Of>
-void shift(double us, std::string_view operation, const std::string& shape, MeasuredDevice* device, Of of) {
-  for (MeasuredTable& table : device->tables) {
+void shift(double us, std::string_view operation, const std::string& shape,
+           std::vector<MeasuredTable>* tables, Of of) {
+  for (MeasuredTable& table : *tables) {
     if (table.operation != operation || table.shape != shape) continue;
     for (size_t i = 0; i < table.at.size(); ++i) {
       if (!of(table.rows[i], table.context.empty() ? 0 : table.context[i])) continue;
@@ -40,13 +42,17 @@ MeasuredDevice as_served(MeasuredDevice device, const std::string& model, const 
   };
   const auto all = [](uint32_t, uint32_t) { return true; };
   const double few = us(Served::kBehindFew), many = us(Served::kBehindMany);
-  shift(few / layers, "decode attention", heads, &device, all);
-  shift(-few, "chunk host mixed", model, &device, all);
+  shift(few / layers, "decode attention", heads, &device.tables, all);
+  for (MeasuredKv& format : device.formats) {
+    for (const char* decodes : {"decode attention", "decode attention narrow"})
+      shift(few / layers, decodes, heads, &format.tables, all);
+  }
+  shift(-few, "chunk host mixed", model, &device.tables, all);
   for (uint32_t use = 0; use < GraphShapes::kMost; ++use) {
-    shift(us(static_cast<Served>(use)) - few, "form host", model, &device,
+    shift(us(static_cast<Served>(use)) - few, "form host", model, &device.tables,
           [use](uint32_t, uint32_t context) { return context == use; });
   }
-  shift(us(Served::kFewRows), "chunk host", model, &device,
+  shift(us(Served::kFewRows), "chunk host", model, &device.tables,
         [](uint32_t rows, uint32_t) { return rows <= GraphShapes::kManyRows; });
   if (device.figure(figure_of(Served::kBehindMany)) != nullptr) {
     const double more = std::max(0.0, many - few);

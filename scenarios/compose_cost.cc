@@ -55,6 +55,29 @@ bool adds_to_steps(const CoreConfig& config) {
   return drops(config) || retrieval_method(config.policies.retrieval) != RetrievalMethod::kAll;
 }
 
+// Whether a profile has attention over KV in the scenario's format.
+bool has_format(const Scenario& scenario, const CoreConfig& config, const MeasuredDevice& measured,
+                Mistakes* mistakes) {
+  const std::string& precision = config.policies.precision;
+  if (precision == "bf16") return true;
+  const auto wrong = [&](const std::string& what, const std::string& way_out) {
+    mistakes->push_back({scenario.where("policies.precision"), fmt::format("{} {}", precision, what),
+                         way_out + "leave cost.profile out: the roofline prices formats by their bytes"});
+    return false;
+  };
+  const MeasuredKv* const format = measured.format(precision);
+  if (format == nullptr)
+    return wrong("has no measured kernels in the profile, which reads bf16 KV",
+                 "kvtwin calibrate device --formats=PROFILE measures fp8, int4 and triaxial; or ");
+  if (adds_to_steps(config))
+    return wrong("has measured kernels where all cells are kept and read, and here some are not", "");
+  const uint32_t page_tokens = config.page_tokens, group = config.policies.precision_spec.group;
+  if (format->page_tokens == page_tokens && (format->group == 0 || format->group == group)) return true;
+  return wrong(fmt::format("was measured with pages of {} tokens and groups of {}, not {} and {}",
+                           format->page_tokens, format->group, page_tokens, group),
+               "give it these; or ");
+}
+
 // Decode steps of our CUDA engine are graphs (engine/cuda/step_graphs.h), but for those of methods that look
 // at every row, and that choose on the host.
 bool replays_steps(const CoreConfig& config) {
@@ -70,8 +93,9 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
                                        const std::string& profile, Composed* out,
                                        std::unique_ptr<CostModel>* model) {
   const PolicySet& set = config.policies;
-  const std::string name = method_name(set.scorer, set.budget, set.layout, set.retrieval);
+  const std::string name = method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision);
   const MeasuredMethod* const method = device.method(name, device.model);
+  if (method == nullptr && !adds_to_steps(config)) return nullptr;  // tables alone price formats
   if (method == nullptr) {
     out->notes.push_back(
         fmt::format("{} was not calibrated in {}: the roofline prices what it adds to steps "
@@ -113,6 +137,8 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
       return nullptr;
     }
     spec.measured = &*measured;
+    spec.precision = out->options.engines.front().policies.precision;
+    if (!has_format(scenario, out->options.engines.front(), *measured, mistakes)) return nullptr;
   }
   Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
   if (!made) {
@@ -126,7 +152,7 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
   const CoreConfig& config = out->options.engines.front();
   const auto work = compression_work(scenario, out->llm, config);
   if (of == 0) out->compression = work;
-  if (spec.measured != nullptr && adds_to_steps(config)) {
+  if (spec.measured != nullptr && (adds_to_steps(config) || spec.precision != "bf16")) {
     if (auto priced = with_method(*measured, config, spec.profile, out, &*made)) return priced;
   }
   if (!work) return std::move(*made);

@@ -105,7 +105,8 @@ Result<std::optional<RecallProfile>> load_recall_profile(const Scenario& scenari
 void load_format_specs(const Scenario& scenario, const LlmSpec& llm, PolicySet* set, Mistakes* mistakes) {
   load_precision(scenario, set, mistakes);
   load_partition(scenario, llm, set, mistakes);
-  if (set->precision != "bf16" && !scenario.values.cost().profile().empty()) {
+  const std::string& profile = scenario.values.cost().profile();
+  if (set->precision != "bf16" && !profile.empty() && !profile.ends_with(".textproto")) {
     mistakes->push_back(
         {scenario.where("policies.precision"),
          fmt::format("{} has no measured kernels in the profile, which reads bf16 KV", set->precision),

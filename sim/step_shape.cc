@@ -32,6 +32,9 @@ StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
         shape.decode_context_sum += entry.live();
         shape.decode_context_max = std::max(shape.decode_context_max, entry.live());
         shape.decode_narrow_sum += entry.narrow;
+        if (entry.shared_in_part == 0) break;
+        ++shape.decodes_unpacked;
+        shape.unpacked_context_sum += entry.live();
         break;
       case EntryKind::kChunk:
       case EntryKind::kProbe:  // computes like a chunk and keeps nothing

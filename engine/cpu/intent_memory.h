@@ -39,6 +39,9 @@ class IntentMemory {
   const std::vector<std::vector<float>>* find(SessionId session) const;
 
  private:
+  void add_layers(const std::vector<std::vector<float>>& memory, std::span<const RankedHead> heads,
+                  std::span<const uint32_t> candidates, const CellStore& store,
+                  std::vector<float>* scores) const;
   std::vector<float> corrections(const std::vector<std::vector<float>>& memory,
                                  std::span<const RankedHead> heads, std::span<const uint32_t> candidates,
                                  const CellStore& store) const;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/cuda/calibrate_formats.h"
 #include "engine/cuda/calibration.h"
 #include "engine/cuda/calibration_checks.h"
 #include "engine/cuda/chunk_load.h"
@@ -285,6 +286,9 @@ Result<MeasuredDevice> Calibration::run() {
   auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
   if (!cost) return tl::unexpected<Mistake>(cost.error());
   out_.held_out = held_out_steps(plain_.get(), cost->get(), rows_);
+  timed_.reset();  // its pages
+  if (Result<void> ok = calibrate_formats(request_, model_.get(), plain_.get(), &out_); !ok)
+    return tl::unexpected<Mistake>(ok.error());
   return std::move(out_);
 }
 

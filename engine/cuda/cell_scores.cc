@@ -18,8 +18,6 @@ using kernels::ScorerKind;
 
 namespace {
 
-std::string no_shape() { return {}; }
-
 void started(cudaError_t error, const char* kernel, uint32_t heads, uint32_t rows) {
   must(error, kernel, 0, [&] { return fmt::format("{} heads, {} rows at most", heads, rows); });
 }
@@ -152,7 +150,7 @@ void CellScores::begin_rows(const cpu::StepRows& rows, State* state) {
   for (uint32_t l = 0; had > 0 && l < llm_->layers; ++l) {  // nothing is in flight
     must(cudaMemcpy(larger.queries.as<char>(l * larger.room * row), queries(*state, l), had * row,
                     cudaMemcpyDeviceToDevice),
-         "copy of queries", had * row, no_shape);
+         "copy of queries", had * row);
   }
   *state = std::move(larger);
 }
@@ -170,8 +168,8 @@ std::vector<cpu::Queries> CellScores::fetch_queries(const State& state, cudaStre
     out[l].phases = out[l].positions = state.phases;
     must(cudaMemcpyAsync(bits.data(), queries(state, l), count * sizeof(uint16_t), cudaMemcpyDeviceToHost,
                          stream),
-         "copy of queries", count * sizeof(uint16_t), no_shape);
-    must(cudaStreamSynchronize(stream), "copy of queries", 0, no_shape);
+         "copy of queries", count * sizeof(uint16_t));
+    must(cudaStreamSynchronize(stream), "copy of queries");
     for (const uint16_t x : bits) out[l].rows.push_back(kernels::from_bf16(x));
   }
   return out;
@@ -189,7 +187,7 @@ void CellScores::capture(uint32_t layer, const cpu::StepRows& rows, const __nv_b
   const auto copy = [&](__nv_bfloat16* target, const __nv_bfloat16* source, uint32_t count) {
     if (count == 0) return;
     must(cudaMemcpyAsync(target, source, count * row * sizeof(*q), cudaMemcpyDeviceToDevice, stream),
-         "copy of queries", count * row * sizeof(*q), no_shape);
+         "copy of queries", count * row * sizeof(*q));
   };
   copy(to, queries(*state, layer) + (had - old) * row, old);
   copy(to + old * row, q + (uint64_t{rows.row} + rows.tokens - added) * row, added);

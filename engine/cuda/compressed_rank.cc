@@ -13,8 +13,6 @@
 namespace kvtwin::cuda {
 namespace {
 
-std::string no_shape() { return {}; }
-
 // How many of `positions` lie before `position`.
 uint32_t before(std::span<const uint32_t> positions, uint32_t position) {
   return static_cast<uint32_t>(std::lower_bound(positions.begin(), positions.end(), position) -
@@ -196,7 +194,7 @@ void CompressedCache::fetch_kept(const StepStream& on) {
   if (kept_total_ == 0) return;
   must(cudaMemcpyAsync(kept_host_.as<uint32_t>(), kept_.as<uint32_t>(), kept_total_ * sizeof(uint32_t),
                        cudaMemcpyDeviceToHost, on.stream),
-       "copy of kept rows", kept_total_ * sizeof(uint32_t), no_shape);
+       "copy of kept rows", kept_total_ * sizeof(uint32_t));
 }
 
 // The rows that were kept are what is left of their heads.
@@ -273,7 +271,7 @@ void CompressedCache::send_position_scores(const RankBatch& batch, const StepStr
 void CompressedCache::send_scores(const StepStream& on) {
   must(cudaMemcpyAsync(scores_->scores(), host_scores_.data(), host_scores_.size() * sizeof(float),
                        cudaMemcpyHostToDevice, on.stream),
-       "copy of scores", host_scores_.size() * sizeof(float), no_shape);
+       "copy of scores", host_scores_.size() * sizeof(float));
 }
 
 std::vector<cpu::RankedHead> CompressedCache::ranked_heads(const Work& work, const RankBatch& batch) const {
@@ -301,8 +299,8 @@ std::vector<uint32_t> CompressedCache::counts(const Work& work, const RankBatch&
   std::vector<float> scores(uint64_t{batch.count()} * batch.rows_max);
   must(cudaMemcpyAsync(scores.data(), scores_->scores(), scores.size() * sizeof(float),
                        cudaMemcpyDeviceToHost, on.stream),
-       "copy of scores", scores.size() * sizeof(float), no_shape);
-  must(cudaStreamSynchronize(on.stream), "scores of a compression", 0, no_shape);
+       "copy of scores", scores.size() * sizeof(float));
+  must(cudaStreamSynchronize(on.stream), "scores of a compression");
   std::vector<cpu::RankedHead> heads = ranked_heads(work, batch);
   for (uint32_t i = 0; i < batch.count(); ++i) {
     const auto first = scores.begin() + static_cast<ptrdiff_t>(uint64_t{i} * batch.rows_max);
@@ -365,7 +363,7 @@ ListAt<uint32_t> CompressedCache::send_choice(RankBatch* batch, const StepStream
 void CompressedCache::finish_choice(const StepStream& on) {
   fetch_kept(on);
   on.timer->end();
-  must(cudaStreamSynchronize(on.stream), "compression", 0, no_shape);
+  must(cudaStreamSynchronize(on.stream), "compression");
 }
 
 // A token goes from all heads at once: one score each, the mean.
@@ -377,7 +375,7 @@ void CompressedCache::compress_holes(size_t index, RankBatch* batch, const StepS
   const uint64_t stride = batch->rows_max;
   float* const mean = scores_->scores() + batch->count() * stride;  // room for one row more
   must(mean_scores(scores_->scores(), stride, batch->count(), batch->rows_max, mean, on.stream),
-       "mean_scores", 0, no_shape);
+       "mean_scores");
   RankBatch one;
   one.heads = {batch->heads[0]}, one.cells = {batch->cells[0]};
   one.forced = batch->forced, one.rows_max = batch->rows_max;
@@ -394,7 +392,7 @@ void CompressedCache::compress_holes(size_t index, RankBatch* batch, const StepS
                     1,
                     one.rows_max};
   on.timer->begin(Operation::kSelect);
-  must(select_cells(select, on.stream), "select_cells", 0, no_shape);
+  must(select_cells(select, on.stream), "select_cells");
   finish_choice(on);
   const std::vector<uint32_t> rows = rows_left(work, one, kept);
   const std::span<const uint32_t> had = work.call->cells.positions(0);

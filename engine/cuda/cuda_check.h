@@ -30,6 +30,9 @@ template <typename Shape>
 void must(cudaError_t error, const char* operation, uint64_t bytes, Shape&& shape) {
   if (error != cudaSuccess) fail(what_failed(operation, shape(), bytes, cudaGetErrorString(error)));
 }
+inline void must(cudaError_t error, const char* operation, uint64_t bytes = 0) {
+  must(error, operation, bytes, [] { return std::string(); });
+}
 
 }  // namespace kvtwin::cuda
 

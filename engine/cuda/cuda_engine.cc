@@ -24,8 +24,6 @@ Duration since(Clock::time_point start) {
   return {std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count()};
 }
 
-std::string no_shape() { return {}; }
-
 }  // namespace
 
 Result<void> check_gpu() {
@@ -212,13 +210,13 @@ void CudaEngine::Parts::start(const StartTransfer& transfer) {
   const cudaStream_t stream = beside ? copies_go : compute_stream;
   Copy copy;
   if (beside) {
-    must(cudaEventCreate(&copy.begin), "cudaEventCreate", 0, no_shape);
-    must(cudaEventCreate(&copy.end), "cudaEventCreate", 0, no_shape);
-    must(cudaEventRecord(copy.begin, stream), "cudaEventRecord", 0, no_shape);
+    must(cudaEventCreate(&copy.begin), "cudaEventCreate");
+    must(cudaEventCreate(&copy.end), "cudaEventCreate");
+    must(cudaEventRecord(copy.begin, stream), "cudaEventRecord");
   }
   cache->copy_all(transfer.source, transfer.target, stream);
   if (!beside) return;
-  must(cudaEventRecord(copy.end, stream), "cudaEventRecord", 0, no_shape);
+  must(cudaEventRecord(copy.end, stream), "cudaEventRecord");
   copies[transfer.transfer] = copy;
 }
 
@@ -275,8 +273,8 @@ Duration CudaEngine::copy_time(TransferId transfer) {
   const Parts::Copy copy = found->second;
   parts_->copies.erase(found);
   float ms = 0;
-  must(cudaEventSynchronize(copy.end), "copy of pages", 0, no_shape);
-  must(cudaEventElapsedTime(&ms, copy.begin, copy.end), "cudaEventElapsedTime", 0, no_shape);
+  must(cudaEventSynchronize(copy.end), "copy of pages");
+  must(cudaEventElapsedTime(&ms, copy.begin, copy.end), "cudaEventElapsedTime");
   cudaEventDestroy(copy.begin), cudaEventDestroy(copy.end);
   return {static_cast<int64_t>(double{ms} * 1e6)};
 }
@@ -286,7 +284,7 @@ std::span<const CudaEngine::Sample> CudaEngine::samples() const { return parts_-
 std::vector<float> CudaEngine::logits() const {
   std::vector<float> out(parts_->samples.size() * parts_->llm.vocab);
   must(cudaMemcpy(out.data(), parts_->forward->logits(), out.size() * sizeof(float), cudaMemcpyDeviceToHost),
-       "copy of logits", out.size() * sizeof(float), no_shape);
+       "copy of logits", out.size() * sizeof(float));
   return out;
 }
 

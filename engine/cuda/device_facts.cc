@@ -15,8 +15,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string no_shape() { return {}; }
-
 double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
@@ -77,11 +75,11 @@ class SmallKernel {
     args.x = memory_.as<float>(), args.weight = memory_.as<float>(4 * kWidth);
     args.eps = 1e-5f, args.rows = 1, args.width = kWidth;
     args.out = memory_.as<__nv_bfloat16>(8 * kWidth);
-    must(rms_norm(args, stream_), "rms_norm", 0, no_shape);
+    must(rms_norm(args, stream_), "rms_norm");
   }
   cudaStream_t stream() const { return stream_; }
   void* memory() const { return memory_.as<void>(); }
-  void wait() const { must(cudaStreamSynchronize(stream_), "small kernels", 0, no_shape); }
+  void wait() const { must(cudaStreamSynchronize(stream_), "small kernels"); }
 
  private:
   static constexpr uint32_t kWidth = 4096;
@@ -94,15 +92,15 @@ class SmallKernel {
 template <typename Start>
 double device_us(const SmallKernel& kernel, const Start& start) {
   cudaEvent_t from = nullptr, to = nullptr;
-  must(cudaEventCreate(&from), "cudaEventCreate", 0, no_shape);
-  must(cudaEventCreate(&to), "cudaEventCreate", 0, no_shape);
+  must(cudaEventCreate(&from), "cudaEventCreate");
+  must(cudaEventCreate(&to), "cudaEventCreate");
   for (int i = 0; i < 300; ++i) kernel.start();
-  must(cudaEventRecord(from, kernel.stream()), "cudaEventRecord", 0, no_shape);
+  must(cudaEventRecord(from, kernel.stream()), "cudaEventRecord");
   start();
-  must(cudaEventRecord(to, kernel.stream()), "cudaEventRecord", 0, no_shape);
+  must(cudaEventRecord(to, kernel.stream()), "cudaEventRecord");
   kernel.wait();
   float ms = 0;
-  must(cudaEventElapsedTime(&ms, from, to), "cudaEventElapsedTime", 0, no_shape);
+  must(cudaEventElapsedTime(&ms, from, to), "cudaEventElapsedTime");
   cudaEventDestroy(from), cudaEventDestroy(to);
   return double{ms} * 1e3;
 }
@@ -111,11 +109,11 @@ double device_us(const SmallKernel& kernel, const Start& start) {
 
 DeviceFacts device_facts() {
   cudaDeviceProp found{};
-  must(cudaGetDeviceProperties(&found, 0), "cudaGetDeviceProperties", 0, no_shape);
+  must(cudaGetDeviceProperties(&found, 0), "cudaGetDeviceProperties");
   int runtime = 0;
-  must(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion", 0, no_shape);
+  must(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
   size_t unused = 0, total = 0;
-  must(cudaMemGetInfo(&unused, &total), "cudaMemGetInfo", 0, no_shape);
+  must(cudaMemGetInfo(&unused, &total), "cudaMemGetInfo");
   return {found.name,
           nvml().driver(),
           fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10),
@@ -134,13 +132,13 @@ Result<LaunchTimes> launch_times() {
     for (int i = 0; i < kLaunches; ++i) kernel.start();
   };
   cudaEvent_t event = nullptr;
-  must(cudaEventCreate(&event), "cudaEventCreate", 0, no_shape);
-  must(cudaStreamBeginCapture(kernel.stream(), cudaStreamCaptureModeThreadLocal), "capture", 0, no_shape);
+  must(cudaEventCreate(&event), "cudaEventCreate");
+  must(cudaStreamBeginCapture(kernel.stream(), cudaStreamCaptureModeThreadLocal), "capture");
   some();
   cudaGraph_t graph = nullptr;
-  must(cudaStreamEndCapture(kernel.stream(), &graph), "capture", 0, no_shape);
+  must(cudaStreamEndCapture(kernel.stream(), &graph), "capture");
   cudaGraphExec_t ready = nullptr;
-  must(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate", 0, no_shape);
+  must(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
   uint32_t word = 0;
   LaunchTimes out;
   for (int repeat = -2; repeat < kRepeats; ++repeat) {
@@ -153,18 +151,18 @@ Result<LaunchTimes> launch_times() {
     const double evented = device_us(kernel, [&] {
       for (int i = 0; i < kLaunches; ++i) {
         kernel.start();
-        must(cudaEventRecord(event, kernel.stream()), "cudaEventRecord", 0, no_shape);
+        must(cudaEventRecord(event, kernel.stream()), "cudaEventRecord");
       }
     });
     double graph_host = 0;
     const double graphed = device_us(kernel, [&] {
       start = Clock::now();
-      must(cudaGraphLaunch(ready, kernel.stream()), "cudaGraphLaunch", 0, no_shape);
+      must(cudaGraphLaunch(ready, kernel.stream()), "cudaGraphLaunch");
       graph_host = us_since(start);
     });
     start = Clock::now();
     must(cudaMemcpyAsync(&word, kernel.memory(), sizeof word, cudaMemcpyDeviceToHost, kernel.stream()),
-         "copy of four bytes", 4, no_shape);
+         "copy of four bytes", 4);
     kernel.wait();
     const double sync = us_since(start);
     if (repeat < 0) continue;

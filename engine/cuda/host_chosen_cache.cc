@@ -11,11 +11,7 @@
 #include "kernels/attention_rows.h"
 
 namespace kvtwin::cuda {
-namespace {
-
-std::string no_shape() { return {}; }
-
-}  // namespace
+namespace {}  // namespace
 
 std::optional<std::string> check_host_chosen(RetrievalMethod method, const RetrievalSpec& spec,
                                              const LlmSpec& llm) {
@@ -198,7 +194,7 @@ void HostChosenCache::fetch(const __nv_bfloat16* from, uint32_t width, std::vect
   const uint64_t numbers = rows_.size() * uint64_t{width}, bytes = numbers * sizeof(__nv_bfloat16);
   must(cudaMemcpyAsync(fetched_.as<void>(), from, bytes, cudaMemcpyDeviceToHost, stream), "copy of rows",
        bytes, [&] { return fmt::format("{} rows of {}", rows_.size(), width); });
-  must(cudaStreamSynchronize(stream), "copy of rows", bytes, no_shape);
+  must(cudaStreamSynchronize(stream), "copy of rows", bytes);
   to->resize(numbers);
   for (uint64_t i = 0; i < numbers; ++i) (*to)[i] = __bfloat162float(fetched_.as<__nv_bfloat16>()[i]);
   staged_numbers_ = 0;  // what was staged has been copied
@@ -297,7 +293,7 @@ void HostChosenCache::end(const LaunchStep&, uint32_t, std::span<const PlanEntry
     }
     call.pages.resize(gpu_pages_held(spec_, memory_.page_tokens, pages));
   }
-  must(cudaStreamSynchronize(on.stream), "filling of arenas", 0, no_shape);
+  must(cudaStreamSynchronize(on.stream), "filling of arenas");
 }
 
 void HostChosenCache::told(const Command& command) {

@@ -3,32 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cpu/page_pooling.h"
 #include "engine/cuda/cuda_check.h"
+#include "engine/cuda/page_choosing.h"
 
 namespace kvtwin::cuda {
-namespace {
-
-std::string no_shape() { return {}; }
-
-PageSummaryKind kind_of(PageSummary summary) {
-  switch (cpu::kind_of(summary)) {
-    case kernels::SummaryKind::kCuboid:
-      return PageSummaryKind::kCuboid;
-    case kernels::SummaryKind::kMean:
-      return PageSummaryKind::kMean;
-    case kernels::SummaryKind::kMinMax:
-      break;
-  }
-  return PageSummaryKind::kMinMax;
-}
-
-}  // namespace
-
 Result<std::unique_ptr<KeptPages>> KeptPages::make(const LlmSpec* llm, const RetrievalSpec& spec,
                                                    const Shape& shape) {
   std::unique_ptr<KeptPages> out(new KeptPages(llm, spec, shape));
@@ -64,7 +45,7 @@ void KeptPages::grow_tails() {
   grow(&larger, Buffer::Kind::kDevice, room * each, "keys that have no summary yet");
   if (room_ > 0) {
     must(cudaMemcpy(larger.as<void>(), tails_.as<void>(), room_ * each, cudaMemcpyDeviceToDevice),
-         "copy of keys", room_ * each, no_shape);
+         "copy of keys", room_ * each);
   }
   tails_ = std::move(larger);
   room_ = room;
@@ -208,11 +189,7 @@ void KeptPages::choose(uint32_t layer, const DeviceLists& lists, uint32_t* table
                        cudaStream_t stream) {
   const Layer& mine = layers_[layer];
   if (mine.choices == 0) return;
-  ChoiceShape shape;
-  shape.head_dim = llm_.head_dim, shape.kv_heads = 1, shape.group = llm_.query_heads / llm_.kv_heads;
-  shape.chosen = budget_.selectable;
-  shape.pooling = cpu::pooling_of(spec_.pooling);
-  shape.scale = spec_.scale == ScoreScale::kOne ? 1.0f : 1.0f / std::sqrt(static_cast<float>(llm_.head_dim));
+  ChoiceShape shape = choice_shape(llm_, spec_, 1, budget_.selectable);
   shape.score_stride = (mine.candidates + 3) / 4 * 4;
   ChoiceArgs args;
   args.rows = part(lists, at_.choices, &Layer::choices, layer), args.count = mine.choices;

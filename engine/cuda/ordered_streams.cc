@@ -7,7 +7,6 @@
 namespace kvtwin::cuda {
 namespace {
 
-std::string no_shape() { return {}; }
 constexpr uint32_t kEdges = 4;
 constexpr uint64_t kDelayMax = 200'000;  // ns
 
@@ -53,7 +52,7 @@ OrderedStreams::~OrderedStreams() {
 void OrderedStreams::record(Edge edge, uint32_t layer, Lane lane) {
   must(cudaEventRecordWithFlags(events_[number(edge, layer)], stream(lane),
                                 captured() ? cudaEventRecordExternal : cudaEventRecordDefault),
-       "cudaEventRecord", 0, no_shape);
+       "cudaEventRecord");
   if (watched()) watch()->recorded(number(edge, layer), static_cast<uint32_t>(lane));
 }
 
@@ -62,16 +61,16 @@ void OrderedStreams::record(Edge edge, uint32_t layer, Lane lane) {
 void OrderedStreams::wait(Lane lane, Edge edge, uint32_t layer) {
   must(cudaStreamWaitEvent(stream(lane), events_[number(edge, layer)],
                            captured() ? cudaEventWaitExternal : cudaEventWaitDefault),
-       "cudaStreamWaitEvent", 0, no_shape);
+       "cudaStreamWaitEvent");
   if (watched() && edge != tests_.left_out) watch()->waited(static_cast<uint32_t>(lane), number(edge, layer));
 }
 
 void OrderedStreams::hold(cudaStream_t other, Edge edge, uint32_t layer) {
-  must(cudaStreamWaitEvent(other, events_[number(edge, layer)]), "cudaStreamWaitEvent", 0, no_shape);
+  must(cudaStreamWaitEvent(other, events_[number(edge, layer)]), "cudaStreamWaitEvent");
 }
 
 void OrderedStreams::wait_for_recalls() {
-  must(cudaStreamSynchronize(stream(Lane::kRecall)), "recall of pages", 0, no_shape);
+  must(cudaStreamSynchronize(stream(Lane::kRecall)), "recall of pages");
   // The host starts what comes later: every stream knows.
   if (tests_.watch == nullptr) return;
   constexpr uint32_t kHost = UINT32_MAX;
@@ -92,7 +91,7 @@ void OrderedStreams::dawdle(Lane lane) {
   if (tests_.delays == 0) return;
   const uint64_t bits = draw({tests_.delays, ++moments_});
   if (bits % 3 == 0) return;
-  must(delay(bits / 3 % kDelayMax, stream(lane)), "delay", 0, no_shape);
+  must(delay(bits / 3 % kDelayMax, stream(lane)), "delay");
 }
 
 void OrderedStreams::touches(Lane lane, HappensBefore::Access access, const char* what, uint32_t number,

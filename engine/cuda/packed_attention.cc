@@ -6,16 +6,10 @@
 #include <utility>
 
 #include "engine/cuda/cuda_check.h"
+#include "engine/cuda/row_attention.h"
 #include "kernels/attention_decode.h"
 
 namespace kvtwin::cuda {
-namespace {
-
-// As of attention_decode's workspace (row_attention.cc): zero before the first launch of a step.
-uint64_t counter_bytes(size_t sequences) { return sequences * kDecodeGroupMax * sizeof(uint32_t); }
-
-}  // namespace
-
 std::optional<PackedPart> PackedAttention::part_of(Format format) {
   if (format == Format::kInt2) return kPartInt2;
   if (format == Format::kInt4) return kPartInt4;
@@ -108,8 +102,8 @@ void PackedAttention::send(cudaStream_t stream) {
 void PackedAttention::plan(const StepStream& on) {
   if (sequences_.empty()) return;
   const auto shape = [&] { return fmt::format("{} sequences", sequences_.size()); };
-  must(cudaMemsetAsync(workspace_.as<void>(), 0, counter_bytes(sequences_.size()), on.stream),
-       "counters of packed attention", counter_bytes(sequences_.size()), shape);
+  must(cudaMemsetAsync(workspace_.as<void>(), 0, decode_counter_bytes(sequences_.size()), on.stream),
+       "counters of packed attention", decode_counter_bytes(sequences_.size()), shape);
   PackedDecodeShape now = shape_;
   now.sequences = static_cast<uint32_t>(sequences_.size());
   must(plan_packed_decode(now, args(), on.stream), "plan_packed_decode", 0, shape);

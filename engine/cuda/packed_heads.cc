@@ -10,6 +10,7 @@
 #include "engine/base/check.h"
 #include "engine/cuda/cuda_check.h"
 #include "engine/cuda/packed_attention.h"
+#include "engine/cuda/row_attention.h"
 #include "kernels/attention_decode.h"
 
 namespace kvtwin::cuda {
@@ -19,11 +20,6 @@ Result<Buffer> device_buffer(uint64_t bytes, const char* what, const std::string
   Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what, shape);
   if (!made) made.error().hint = "give fewer: --set=memory.gpu_pages=N";
   return made;
-}
-
-// As of attention_decode's workspace (row_attention.cc): zero before the first launch of a layer.
-uint64_t counter_bytes(uint32_t sequences) {
-  return uint64_t{sequences} * kDecodeGroupMax * sizeof(uint32_t);
 }
 
 PackedDecodeShape decode_shape(const LlmSpec& llm, const PackedHeadsShape& of) {
@@ -171,8 +167,8 @@ void PackedHeads::attend(const uint32_t* pages, const PackedSequence* table, uin
   args.scale = 1 / std::sqrt(static_cast<float>(llm_->head_dim));
   args.plan = plan_.as<void>(), args.workspace = workspace_.as<void>();
   args.q = tensors.q, args.out = tensors.out;
-  must(cudaMemsetAsync(workspace_.as<void>(), 0, counter_bytes(count), stream),
-       "counters of packed attention", counter_bytes(count), shape);
+  must(cudaMemsetAsync(workspace_.as<void>(), 0, decode_counter_bytes(count), stream),
+       "counters of packed attention", decode_counter_bytes(count), shape);
   must(plan_packed_decode(now, args, stream), "plan_packed_decode", 0, shape);
   must(packed_decode(now, args, stream), "packed_decode", 0, shape);
 }

@@ -12,8 +12,6 @@
 namespace kvtwin::cuda {
 namespace {
 
-std::string no_shape() { return {}; }
-
 // Prompts read everything, and are on the GPU.
 CompressedOptions of_prompts(CompressedOptions options) {
   CoreConfig& core = options.config.core;
@@ -211,7 +209,7 @@ LayerRows RecalledCells::part_tensors(const Part& part, const LayerRows& tensors
     for (const Run& run : part.runs) {
       must(cudaMemcpyAsync(to.as<__nv_bfloat16>() + run.at * width, from + run.first * width,
                            run.count * width * sizeof(__nv_bfloat16), cudaMemcpyDeviceToDevice, stream),
-           "copy of rows", run.count * width * sizeof(__nv_bfloat16), no_shape);
+           "copy of rows", run.count * width * sizeof(__nv_bfloat16));
     }
     return to.as<__nv_bfloat16>();
   };
@@ -228,7 +226,7 @@ void RecalledCells::put_back(const Part& part, const LayerRows& from, const Laye
   for (const Run& run : part.runs) {
     must(cudaMemcpyAsync(tensors.out + run.first * width, from.out + run.at * width,
                          run.count * width * sizeof(__nv_bfloat16), cudaMemcpyDeviceToDevice, stream),
-         "copy of rows", run.count * width * sizeof(__nv_bfloat16), no_shape);
+         "copy of rows", run.count * width * sizeof(__nv_bfloat16));
   }
 }
 

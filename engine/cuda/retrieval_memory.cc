@@ -10,13 +10,11 @@
 namespace kvtwin::cuda {
 namespace {
 
-std::string no_shape() { return {}; }
-
 Buffer grown(uint64_t bytes, const char* what) {
   Result<Buffer> made = Buffer::make(Buffer::Kind::kDevice, bytes, what, "of calls that choose pages");
   if (!made) fail(made.error().text());
   // A list that is read too early, by mistake, names blocks that exist.
-  must(cudaMemset(made->as<void>(), 0, bytes), "cudaMemset", bytes, no_shape);
+  must(cudaMemset(made->as<void>(), 0, bytes), "cudaMemset", bytes);
   return std::move(*made);
 }
 
@@ -63,18 +61,18 @@ __nv_bfloat16* RetrievalMemory::q_before(uint32_t layer) const {
 void RetrievalMemory::reserve_states(uint32_t states) {
   if (!size_.slots || states <= states_) return;
   states = std::max({states, 2 * states_, 16u});
-  must(cudaDeviceSynchronize(), "wait for calls that choose pages", 0, no_shape);
+  must(cudaDeviceSynchronize(), "wait for calls that choose pages");
   for (const auto& [buffer, each] : {std::pair{&held_, head_lists() * sizeof(uint32_t)},
                                      std::pair{&q_before_, query_numbers() * sizeof(__nv_bfloat16)}}) {
     Buffer made = grown(each * states * size_.layers, "what calls hold");
     if (states_ > 0) {
       must(cudaMemcpy2D(made.as<char>(), each * states, buffer->as<char>(), each * states_, each * states_,
                         size_.layers, cudaMemcpyDeviceToDevice),
-           "copy of what calls hold", each * states, no_shape);
+           "copy of what calls hold", each * states);
     }
     *buffer = std::move(made);
   }
-  must(cudaDeviceSynchronize(), "copy of what calls hold", 0, no_shape);
+  must(cudaDeviceSynchronize(), "copy of what calls hold");
   states_ = states;
   ++place_;
 }
@@ -84,7 +82,7 @@ void RetrievalMemory::reserve_rows(uint32_t rows, uint32_t candidates) {
   ++place_;
   rows_ = std::max(rows, rows_);
   shape_.score_stride = std::max(shape_.score_stride, (candidates + candidates / 4 + 3) / 4 * 4);
-  must(cudaDeviceSynchronize(), "wait for calls that choose pages", 0, no_shape);
+  must(cudaDeviceSynchronize(), "wait for calls that choose pages");
   scores_ =
       grown(uint64_t{rows_} * shape_.kv_heads * shape_.score_rows() * shape_.score_stride * sizeof(float),
             "scores of pages");
@@ -98,7 +96,7 @@ void RetrievalMemory::reserve_rows(uint32_t rows, uint32_t candidates) {
 void RetrievalMemory::fetch_counts(cudaStream_t stream) const {
   must(cudaMemcpyAsync(counts_host_.as<void>(), counts_.as<void>(), counts_.bytes(), cudaMemcpyDeviceToHost,
                        stream),
-       "copy of counts of choices", counts_.bytes(), no_shape);
+       "copy of counts of choices", counts_.bytes());
 }
 
 ChoiceArgs RetrievalMemory::args(uint32_t layer, bool spare) const {

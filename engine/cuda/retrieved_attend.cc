@@ -6,6 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/cuda/cuda_check.h"
+#include "engine/cuda/page_choosing.h"
 #include "engine/cuda/retrieved_cache.h"
 
 namespace kvtwin::cuda {
@@ -22,21 +23,6 @@ constexpr uint32_t kRecallCtas = 4;  // when nothing else runs
 // Beside what follows attention: a warp an SM, and stores in bursts (kernels/README.md).
 constexpr uint32_t kRecallWarps = 132, kRecallBurstNs = 25'500;
 constexpr uint32_t kStagedMax = 64;
-
-std::string no_shape() { return {}; }
-
-PageSummaryKind kind_of(PageSummary summary) {
-  switch (summary) {
-    case PageSummary::kMinMax:
-      return PageSummaryKind::kMinMax;
-    case PageSummary::kCuboid:
-      return PageSummaryKind::kCuboid;
-    case PageSummary::kMean:
-      return PageSummaryKind::kMean;
-  }
-  KVT_CHECK(!"a summary that no kernel makes");
-  return {};
-}
 
 }  // namespace
 
@@ -59,7 +45,7 @@ void RetrievedCache::attend(uint32_t layer, const LayerRows& tensors, const Devi
     const auto width = llm_.query_heads * llm_.head_dim;
     must(keep_queries(upload_.at(at_.kept), static_cast<uint32_t>(kept_.size()), width, tensors.q,
                       choices_.q_before(chooser(layer)), on.stream),
-         "keep_queries", 0, no_shape);
+         "keep_queries");
   }
   if (arena_ && spec_.speculation && !choice_rows_.empty()) {
     order_->record(Edge::kAttended, layer, Lane::kCompute);
@@ -108,7 +94,7 @@ void RetrievedCache::offload(uint32_t layer) {
         must(stage_pages(
                  {pages_.layer(layer), upload_.at(at_.staged) + i, staging_.as<__nv_bfloat16>(), host, some},
                  stream),
-             "stage_pages", 0, no_shape);
+             "stage_pages");
       }
     }
     __nv_bfloat16* const home =
@@ -175,7 +161,7 @@ void RetrievedCache::enter_arenas(cudaStream_t stream) {
   enter_upload_.send(stream);
   for (uint32_t layer = spec_.layers_dense; layer < llm_.layers; ++layer) fill_slots(layer, stream);
   choice_rows_.clear();
-  must(cudaStreamSynchronize(stream), "filling of arenas", 0, no_shape);
+  must(cudaStreamSynchronize(stream), "filling of arenas");
   order_->step_ended();
 }
 
@@ -204,7 +190,7 @@ void RetrievedCache::fetch(std::span<const PageId> homes, std::span<const PageId
   const uint64_t moves = homes.size() * uint64_t{llm_.kv_heads};
   const uint64_t bytes = div_ceil(kFetchHeader + moves * sizeof(RecallMove), kFetchHeader) * kFetchHeader;
   if (fetched_at_ + bytes > fetched_.bytes()) {
-    must(cudaDeviceSynchronize(), "prefixes that were fetched before", 0, no_shape);
+    must(cudaDeviceSynchronize(), "prefixes that were fetched before");
     fetched_at_ = 0;
   }
   KVT_CHECK(bytes <= fetched_.bytes());

@@ -7,26 +7,14 @@
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/cpu/page_pooling.h"
 #include "engine/cuda/cuda_check.h"
 #include "engine/cuda/host_chosen_cache.h"
+#include "engine/cuda/page_choosing.h"
 
 namespace kvtwin::cuda {
 namespace {
 
 constexpr uint32_t kStagedMax = 64;  // pages in the staging buffer
-
-ChoiceShape choice_shape(const LlmSpec& llm, const RetrievalSpec& spec, const cpu::ArenaShape& arena,
-                         uint32_t first_host) {
-  ChoiceShape out;
-  out.head_dim = llm.head_dim, out.kv_heads = llm.kv_heads, out.group = llm.query_heads / llm.kv_heads;
-  out.chosen = arena.selectable;
-  out.pooling = cpu::pooling_of(spec.pooling);
-  out.scale = spec.scale == ScoreScale::kOne ? 1.0f : 1.0f / std::sqrt(static_cast<float>(llm.head_dim));
-  out.tau = static_cast<double>(spec.tau_q32) / static_cast<double>(kOneQ32);
-  out.first_host = first_host;
-  return out;
-}
 
 }  // namespace
 
@@ -116,7 +104,9 @@ Result<void> RetrievedCache::allocate() {
         !ok)
       return ok;
   }
-  const ChoiceShape shape = choice_shape(llm_, spec_, shape_, arena_ ? memory_.pages_gpu : 0);
+  ChoiceShape shape = choice_shape(llm_, spec_, llm_.kv_heads, shape_.selectable);
+  shape.tau = static_cast<double>(spec_.tau_q32) / static_cast<double>(kOneQ32);
+  if (arena_) shape.first_host = memory_.pages_gpu;
   return take(
       RetrievalMemory::make(
           llm_, shape, {llm_.layers - spec_.layers_dense, memory_.pages_gpu + memory_.pages_host, arena_}),

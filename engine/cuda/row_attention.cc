@@ -16,15 +16,7 @@
 #include "models/rope.h"
 
 namespace kvtwin::cuda {
-namespace {
-
-// Of attention_decode's workspace: how many parts have arrived, by sequence and query head. Zero before the
-// first launch of a step: where they lie depends on how many sequences it has.
-uint64_t counter_bytes(uint32_t sequences) {
-  return uint64_t{sequences} * kDecodeGroupMax * sizeof(uint32_t);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 bool RowAttention::decode_takes() const {
   return (llm_->head_dim == 64 || llm_->head_dim == 128) &&
@@ -166,8 +158,8 @@ void RowAttention::plan_layers(const DeviceRows& rows, const __nv_bfloat16* pool
 
 void RowAttention::clear_counters(uint32_t sequences, cudaStream_t stream) {
   decode_.sequences = sequences;
-  must(cudaMemsetAsync(workspace_.as<void>(), 0, counter_bytes(sequences), stream),
-       "counters of decode attention", counter_bytes(sequences),
+  must(cudaMemsetAsync(workspace_.as<void>(), 0, decode_counter_bytes(sequences), stream),
+       "counters of decode attention", decode_counter_bytes(sequences),
        [&] { return fmt::format("{} sequences", sequences); });
 }
 

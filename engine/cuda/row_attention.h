@@ -17,6 +17,12 @@
 
 namespace kvtwin::cuda {
 
+// Of the workspace of attention_decode and its packed forms: how many parts have arrived, by sequence and
+// query head. Zero before the first launch of a step: where they lie depends on how many sequences it has.
+inline uint64_t decode_counter_bytes(uint64_t sequences) {
+  return sequences * kDecodeGroupMax * sizeof(uint32_t);
+}
+
 // What the products of one layer gave, and where attention's result goes: on the device.
 struct LayerRows {
   const DeviceLayer* weights = nullptr;   // the norms of heads

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <utility>
 
 #include "engine/base/check.h"
-#include "engine/base/prng.h"
+#include "engine/cuda/drawn_tokens.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -16,24 +15,6 @@ using Clock = std::chrono::steady_clock;
 double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
-
-// Any tokens. What a call samples first is the first token of its output.
-class DrawnTokens final : public cpu::TokenIds {
- public:
-  explicit DrawnTokens(uint32_t vocab) : vocab_(vocab) {}
-  uint32_t token(CallId call, uint32_t position) const override {
-    return static_cast<uint32_t>(draw({raw(call), position}) % vocab_);
-  }
-  uint32_t prompt_tokens(CallId call) const override { return prompts_.at(call); }
-  uint32_t output_tokens(CallId) const override { return UINT32_MAX / 2; }
-  SessionId session(CallId) const override { return {}; }
-  void begin(CallId call, uint32_t prompt) { prompts_[call] = prompt; }
-  void end(CallId call) { prompts_.erase(call); }
-
- private:
-  const uint32_t vocab_;
-  std::map<CallId, uint32_t> prompts_;
-};
 
 }  // namespace
 
@@ -76,7 +57,19 @@ Result<std::unique_ptr<StepBench>> StepBench::make(const StepBenchConfig& config
   own.copies_beside = true;
   own.log = config.timed ? &parts->log : nullptr;
   if (!config.graphs) own.graphs_max = 0;
-  Result<std::unique_ptr<CudaEngine>> engine = CudaEngine::make(own, model, &parts->tokens);
+  OwnedCache cache;
+  if (config.packed) {
+    const uint32_t most = config.row_sizes.empty() ? 0 : config.row_sizes.back();
+    Result<OwnedCache> packed = make_packed(*config.packed,
+                                            {.page_tokens = config.page_tokens,
+                                             .pages_gpu = config.pages_gpu,
+                                             .pages_host = config.pages_host,
+                                             .rows_max = std::max(config.rows_max, most)},
+                                            &llm);
+    if (!packed) return tl::unexpected<Mistake>(packed.error());
+    cache = std::move(*packed);
+  }
+  Result<std::unique_ptr<CudaEngine>> engine = CudaEngine::make(own, model, &parts->tokens, std::move(cache));
   if (!engine) return tl::unexpected<Mistake>(engine.error());
   parts->engine = std::move(*engine);
   parts->fill();

@@ -10,11 +10,13 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/cuda/cuda_engine.h"
+#include "engine/cuda/packed.h"
 #include "models/llm.h"
 
 namespace kvtwin::cuda {
@@ -44,11 +46,12 @@ struct StepBenchConfig {
   std::vector<uint32_t> row_sizes{};
   bool timed = false;  // operations, too
   bool graphs = true;  // decode steps are replayed; else started one by one, as methods' steps are
+  std::optional<PackedOptions> packed{};  // KV in another format than bf16
 };
 
 class StepBench {
  public:
-  // `model` must outlive this.
+  // `model` and `llm` must outlive this.
   static Result<std::unique_ptr<StepBench>> make(const StepBenchConfig& config, const LlmSpec& llm,
                                                  const DeviceModel* model);
   ~StepBench();

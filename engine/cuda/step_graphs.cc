@@ -7,11 +7,7 @@
 #include "engine/cuda/cuda_check.h"
 
 namespace kvtwin::cuda {
-namespace {
-
-std::string no_shape() { return {}; }
-
-}  // namespace
+namespace {}  // namespace
 
 StepGraphs::~StepGraphs() {
   for (const Graph& one : graphs_) forget(one);
@@ -75,11 +71,11 @@ std::vector<cudaGraph_t> StepGraphs::record(const Streams& streams, StepLanes* l
                                             const std::function<void()>& start) {
   if (lanes != nullptr) lanes->capturing(how);
   for (const cudaStream_t stream : streams)
-    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture of a step", 0, no_shape);
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture of a step");
   start();
   std::vector<cudaGraph_t> out(streams.size());
   for (size_t i = 0; i < streams.size(); ++i)
-    must(cudaStreamEndCapture(streams[i], &out[i]), "capture of a step", 0, no_shape);
+    must(cudaStreamEndCapture(streams[i], &out[i]), "capture of a step");
   if (lanes != nullptr) lanes->capturing(StepLanes::Capture::kNone);
   return out;
 }
@@ -87,14 +83,14 @@ std::vector<cudaGraph_t> StepGraphs::record(const Streams& streams, StepLanes* l
 // What is uploaded now the first replay need not wait for.
 void StepGraphs::instantiate(Graph* one) {
   if (upload_ == nullptr)
-    must(cudaStreamCreateWithFlags(&upload_, cudaStreamNonBlocking), "cudaStreamCreate", 0, no_shape);
+    must(cudaStreamCreateWithFlags(&upload_, cudaStreamNonBlocking), "cudaStreamCreate");
   for (const cudaGraph_t graph : one->captured) {
     size_t nodes = 0;
-    must(cudaGraphGetNodes(graph, nullptr, &nodes), "graph of a step", 0, no_shape);
+    must(cudaGraphGetNodes(graph, nullptr, &nodes), "graph of a step");
     cudaGraphExec_t& made = one->graphs.emplace_back(nullptr);
     if (nodes == 0) continue;
-    must(cudaGraphInstantiate(&made, graph, 0), "graph of a step", 0, no_shape);
-    must(cudaGraphUpload(made, upload_), "upload of a step's graph", 0, no_shape);
+    must(cudaGraphInstantiate(&made, graph, 0), "graph of a step");
+    must(cudaGraphUpload(made, upload_), "upload of a step's graph");
   }
 }
 

@@ -36,7 +36,10 @@ struct PlanEntry {
   uint32_t context = 0;  // tokens computed before this step: the position of the first new one
   uint32_t gone = 0;     // of these, those that a head cannot read any more: mean over heads, rounded down
   uint32_t narrow = 0;  // of the live ones, those in int2 pages; the other packed ones are in int4 (triaxial)
-  bool grows = true;    // further single steps of a stretch read one more cell each; else: as many as this
+  // (triaxial) int4 pages that hold some of its live cells beside cells of others, or gaps: no kernel reads
+  // those as they lie, beside the page that the call fills itself.
+  uint32_t shared_in_part = 0;
+  bool grows = true;  // further single steps of a stretch read one more cell each; else: as many as this
 
   uint32_t live() const { return context - gone; }  // cells that a head reads besides the new ones
 };

@@ -58,7 +58,8 @@ DualPool::DualPool(DualPoolSize size, uint32_t page_tokens, bool ages)
       pool_2_(PageId{0}, size.pages_2, PageOrder::kLowestFirst),
       pool_4_(PageId{size.pages_2}, size.pages_4, PageOrder::kLowestFirst),
       pages_(size_t{size.pages_2} + size.pages_4),
-      seen_(pages_.size(), 0) {
+      seen_(pages_.size(), 0),
+      seen_cells_(pages_.size(), 0) {
   KVT_CHECK(page_tokens > 0);
 }
 
@@ -192,9 +193,15 @@ void DualPool::begin(uint32_t tokens, std::span<const PageId> adopted, Call* cal
     const Frame& f = frames_[raw(frame)];
     for (uint32_t i = 0; i < f.count; ++i) {
       const Link& has = f.links[i];
-      if (!is_int4(has.page)) call->adopted_cells_2 += has.cells;
       pages->push_back(has.page);
-      if (std::exchange(seen_[raw(has.page)], begun_) != begun_) ++call->adopted_pages;
+      if (!is_int4(has.page)) call->adopted_cells_2 += has.cells;
+      const bool is_new = std::exchange(seen_[raw(has.page)], begun_) != begun_;
+      uint32_t& cells = seen_cells_[raw(has.page)];
+      cells = (is_new ? 0 : cells) + has.cells;
+      call->adopted_pages += is_new ? 1 : 0;
+      if (!is_int4(has.page)) continue;
+      call->adopted_in_part += is_new ? 1 : 0;
+      call->adopted_in_part -= cells == page_tokens_ ? 1 : 0;
     }
     pages->push_back(kNoPage);
   }
@@ -204,7 +211,7 @@ void DualPool::reset(Call* call) {
   call->waiting.clear();
   call->pages_4.clear();
   call->at = call->used = call->cells_4 = call->pages_2 = call->spilled = 0;
-  call->adopted_pages = call->adopted_cells_2 = 0;
+  call->adopted_pages = call->adopted_cells_2 = call->adopted_in_part = 0;
   call->run = 0;
 }
 

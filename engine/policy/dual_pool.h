@@ -80,6 +80,7 @@ class DualPool final : public HoldWatch {
     uint32_t pages_2 = 0;  // its own, full
     uint32_t spilled = 0;  // 2-bit cells in int4 pages for want of int2 ones
     uint32_t adopted_pages = 0, adopted_cells_2 = 0;
+    uint32_t adopted_in_part = 0;  // int4 pages that also hold what it did not adopt, or nothing any more
 
     uint32_t pages() const { return adopted_pages + pages_2 + static_cast<uint32_t>(pages_4.size()); }
   };
@@ -172,7 +173,8 @@ class DualPool final : public HoldWatch {
   std::vector<Frame> frames_;  // as many as there ever were
   std::vector<Page> pages_;
   uint32_t loose_[2] = {0, 0};
-  std::vector<uint64_t> seen_;  // by page: the begin() that saw it last
+  std::vector<uint64_t> seen_;        // by page: the begin() that saw it last
+  std::vector<uint32_t> seen_cells_;  // by page: what that begin() adopted of it
   uint64_t begun_ = 0;
   std::vector<uint32_t> due_;  // scratch
 };

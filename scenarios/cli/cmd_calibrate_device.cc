@@ -8,6 +8,7 @@
 #include <ctime>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "models/catalog.h"
 #include "models/measured_device.h"
@@ -15,13 +16,14 @@
 #ifdef KVTWIN_HAVE_CUDA
 #include "engine/cuda/anchor_device.h"
 #include "engine/cuda/calibrate_device.h"
+#include "engine/cuda/calibrate_formats.h"
 #endif
 
 namespace kvtwin {
 namespace {
 
 struct DeviceArguments {
-  std::string out, model = "llama-3.1-8b", commit, anchors;
+  std::string out, model = "llama-3.1-8b", commit, anchors, formats;
   uint32_t page_tokens = 16;
   bool quick = false, quiet = false, rescale = false;
 };
@@ -96,7 +98,14 @@ int run_device(const DeviceArguments& arguments) {
   request.date = today();
   if (!arguments.quiet) request.progress = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
   if (!arguments.anchors.empty()) return run_anchors(arguments, request);
-  const Result<MeasuredDevice> device = cuda::calibrate_device(request);
+  Result<MeasuredDevice> device;
+  if (arguments.formats.empty()) {
+    device = cuda::calibrate_device(request);
+  } else {
+    device = load_measured_device(arguments.formats);
+    if (!device) return complain(device.error());
+    device = cuda::with_formats(request, std::move(*device));
+  }
   if (!device) return complain(device.error(), kExitNoBackend);
   const std::string text = measured_device_textproto(*device);
   if (arguments.out.empty()) {
@@ -137,6 +146,9 @@ void add_calibrate_device_command(CLI::App* calibrate, int* status) {
       "--anchors", arguments->anchors,
       "a file that was measured on another GPU of this kind: is it good here? Within 2 % it is; up to 8 % "
       "once rescaled; else it is rejected");
+  command->add_option("--formats", arguments->formats,
+                      "a file that was measured on this very GPU: only KV in fp8, int4 and TriAxialKV's two "
+                      "formats is measured, and added to it");
   command->add_flag("--rescale", arguments->rescale,
                     "with --anchors: writes the file rescaled to this GPU, if need be");
   command->add_flag("--quick", arguments->quick, "few sizes: does it work?");

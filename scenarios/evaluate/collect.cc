@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 using Name = std::tuple<std::string, uint32_t, std::string>;
 Name name_of(const QualityRow& row) { return {row.policy, row.budget, row.task}; }
+bool by_name(const QualityRow& a, const QualityRow& b) { return name_of(a) < name_of(b); }
 
 bool better(const QualityRow& one, const QualityRow& other) {
   if (one.refused.empty() != other.refused.empty()) return one.refused.empty();
@@ -60,8 +61,7 @@ Result<std::vector<QualityRow>> read_cells(const std::string& folder) {
     out.push_back(*row);
   }
   if (out.empty()) return mistake(folder, "has no cells", "a folder that kvtwin evaluate made with --out");
-  std::sort(out.begin(), out.end(),
-            [](const QualityRow& a, const QualityRow& b) { return name_of(a) < name_of(b); });
+  std::sort(out.begin(), out.end(), by_name);
   return out;
 }
 
@@ -108,8 +108,7 @@ Result<void> collect(const std::vector<std::string>& folders, std::vector<Qualit
       }
     }
   }
-  std::sort(rows->begin() + own, rows->end(),
-            [](const QualityRow& a, const QualityRow& b) { return name_of(a) < name_of(b); });
+  std::sort(rows->begin() + own, rows->end(), by_name);
   return {};
 }
 

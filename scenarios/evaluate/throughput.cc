@@ -52,8 +52,10 @@ std::string printed(const v1::Scenario& scenario) {
 
 // A load without its policies, which are options of others', and these.
 struct Load {
+  std::string path;
   Scenario scenario;
   v1::Policies options;
+  double mean_prompt = 0;  // tokens
 };
 
 Result<Load> read_load(const std::string& path) {
@@ -67,7 +69,12 @@ Result<Load> read_load(const std::string& path) {
   written.clear_policies();
   tl::expected<Scenario, Mistakes> scenario = parse_scenario(printed(written), path, {});
   if (!scenario) return tl::unexpected<Mistake>(joined(scenario.error()));
-  out.scenario = std::move(*scenario);
+  out.path = path, out.scenario = std::move(*scenario);
+  const v1::TraceChoice& trace = out.scenario.values.trace();
+  Prompts prompts;
+  if (auto ok = import_trace(trace.format(), out.scenario.file(trace.path()), {}, &prompts); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  out.mean_prompt = prompts.mean();
   return out;
 }
 
@@ -105,6 +112,42 @@ std::string file_of(const EvaluateRequest& request, const std::string& policy) {
   return !request.sets_in.empty() && fs::is_regular_file(path, ignored) ? path.string() : "";
 }
 
+// The load with the policies of `set`, as text to be parsed where the load is. Of `sets` ("field=value")
+// those of policies count. `share`: cells of a head by tokens of a session; 0: the set has no budget.
+// Mistakes: of the set, of both together.
+Result<std::string> load_scenario_text(const Load& load, const std::string& set,
+                                       const std::vector<std::string>& sets, double share) {
+  std::vector<std::string> all = {"trace.path=" + resolved(load.scenario).trace().path()};  // it has none
+  for (const std::string& one : sets) {
+    if (one.rfind("policies.", 0) == 0) all.push_back(one);
+  }
+  const tl::expected<Scenario, Mistakes> asked = load_scenario(set, all);
+  if (!asked) return tl::unexpected<Mistake>(joined(asked.error()));
+  const v1::Scenario own = resolved(*asked);
+  if (own.policies().precision() == "triaxial")
+    return mistake(asked->where("policies.precision"),
+                   "has bits by a token's tag, and the load's tokens have none",
+                   "int4, or a load of sessions");
+  v1::Scenario out = resolved(load.scenario);
+  *out.mutable_policies() = own.policies();
+  take_from_load(load.options, out.mutable_policies());
+  out.set_name(fs::path(set).stem().string() + "_on_" + fs::path(load.path).stem().string());
+  out.set_description(own.description());
+  out.mutable_limits()->set_prefix_cache(own.limits().prefix_cache());
+  if (own.memory().host_bytes() == 0) out.mutable_memory()->set_host_bytes(0);
+  out.clear_cpu();  // nothing is computed
+  if (share <= 0) return printed(out);
+  // What is read is whole pages.
+  const uint32_t unit = out.policies().retrieval() == "all" ? 1 : std::max(1U, out.memory().page_tokens());
+  const auto cells = unit * static_cast<uint32_t>(std::lround(share * load.mean_prompt / unit));
+  const tl::expected<Scenario, Mistakes> whole = parse_scenario(printed(out), load.path, {});
+  if (!whole) return tl::unexpected<Mistake>(joined(whole.error()));
+  const tl::expected<Scenario, Mistakes> cut =
+      parse_scenario(printed(out), load.path, budget_sets(*whole, cells, load.mean_prompt));
+  if (!cut) return tl::unexpected<Mistake>(joined(cut.error()));
+  return resolved_textproto(*cut);
+}
+
 // A simulation that rows wait for.
 struct Waiting {
   std::string folder, scenario, why;  // why: there is none
@@ -112,9 +155,9 @@ struct Waiting {
 
 using SetAndShare = std::pair<std::string, double>;
 
-Result<Waiting> prepare(const EvaluateRequest& request, const std::string& set, double share,
-                        PathDigests* digests) {
-  const Result<std::string> text = load_scenario_text(request.load, set, request.sets, share);
+Result<Waiting> prepare(const EvaluateRequest& request, const Load& load, const std::string& set,
+                        double share, PathDigests* digests) {
+  const Result<std::string> text = load_scenario_text(load, set, request.sets, share);
   if (!text) return Waiting{"", "", text.error().text()};
   const tl::expected<Scenario, Mistakes> scenario = parse_scenario(*text, request.load, {});
   if (!scenario) return Waiting{"", "", joined(scenario.error()).text()};
@@ -139,50 +182,11 @@ Result<void> run_all(const std::vector<Waiting>& all, const std::string& program
 
 }  // namespace
 
-Result<std::string> load_scenario_text(const std::string& load, const std::string& set,
-                                       const std::vector<std::string>& sets, double share) {
-  const Result<Load> base = read_load(load);
-  if (!base) return tl::unexpected<Mistake>(base.error());
-  std::vector<std::string> all = {"trace.path=" + resolved(base->scenario).trace().path()};  // it has none
-  for (const std::string& one : sets) {
-    if (one.rfind("policies.", 0) == 0) all.push_back(one);
-  }
-  const tl::expected<Scenario, Mistakes> asked = load_scenario(set, all);
-  if (!asked) return tl::unexpected<Mistake>(joined(asked.error()));
-  const v1::Scenario own = resolved(*asked);
-  if (own.policies().precision() == "triaxial")
-    return mistake(asked->where("policies.precision"),
-                   "has bits by a token's tag, and the load's tokens have none",
-                   "int4, or a load of sessions");
-  v1::Scenario out = resolved(base->scenario);
-  *out.mutable_policies() = own.policies();
-  take_from_load(base->options, out.mutable_policies());
-  out.set_name(fs::path(set).stem().string() + "_on_" + fs::path(load).stem().string());
-  out.set_description(own.description());
-  out.mutable_limits()->set_prefix_cache(own.limits().prefix_cache());
-  if (own.memory().host_bytes() == 0) out.mutable_memory()->set_host_bytes(0);
-  out.clear_cpu();  // nothing is computed
-  if (share <= 0) return printed(out);
-  Prompts prompts;
-  if (const Result<void> ok = import_trace(
-          out.trace().format(), base->scenario.file(base->scenario.values.trace().path()), {}, &prompts);
-      !ok)
-    return tl::unexpected<Mistake>(ok.error());
-  // What is read is whole pages.
-  const uint32_t unit = out.policies().retrieval() == "all" ? 1 : std::max(1U, out.memory().page_tokens());
-  const auto cells = unit * static_cast<uint32_t>(std::lround(share * prompts.mean() / unit));
-  const tl::expected<Scenario, Mistakes> whole = parse_scenario(printed(out), load, {});
-  if (!whole) return tl::unexpected<Mistake>(joined(whole.error()));
-  const tl::expected<Scenario, Mistakes> cut =
-      parse_scenario(printed(out), load, budget_sets(*whole, cells, prompts.mean()));
-  if (!cut) return tl::unexpected<Mistake>(joined(cut.error()));
-  return resolved_textproto(*cut);
-}
-
 Result<void> add_throughput(const EvaluateRequest& request, const std::string& program, uint32_t processes,
                             std::vector<QualityRow>* rows,
                             const std::function<void(const std::string&)>& told) {
-  if (const Result<Load> load = read_load(request.load); !load) return tl::unexpected<Mistake>(load.error());
+  const Result<Load> load = read_load(request.load);
+  if (!load) return tl::unexpected<Mistake>(load.error());
   PathDigests digests;
   std::map<SetAndShare, Waiting> known;
   std::vector<Waiting> all;
@@ -192,7 +196,7 @@ Result<void> add_throughput(const EvaluateRequest& request, const std::string& p
     if (file.empty() || tokens == 0 || !row.refused.empty()) continue;
     const SetAndShare key{file, static_cast<double>(row.budget) / tokens};
     if (known.contains(key)) continue;
-    const Result<Waiting> one = prepare(request, key.first, key.second, &digests);
+    const Result<Waiting> one = prepare(request, *load, key.first, key.second, &digests);
     if (!one) return tl::unexpected<Mistake>(one.error());
     if (!one->why.empty()) told(fmt::format("{}: {}\n", row.policy, one->why));
     all.push_back(known[key] = *one);

@@ -17,12 +17,6 @@
 
 namespace kvtwin {
 
-// The load with the policies of `set`, as text to be parsed where the load is. Of `sets` ("field=value")
-// those of policies count. `share`: cells of a head by tokens of a session; 0: the set has no budget.
-// Mistakes: of either file, of both together.
-Result<std::string> load_scenario_text(const std::string& load, const std::string& set,
-                                       const std::vector<std::string>& sets, double share);
-
 // Simulates what rows stand for, `processes` at once, in request.out/throughput: a folder per simulation,
 // named by its inputs; those that are there are not run again. Fills simulated_* of the rows. A row whose
 // file is neither among the request's nor in its folder `sets_in` keeps what it has; `told` hears of the

@@ -47,7 +47,7 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
   if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
   const std::string name = stem_of(path), folder = fmt::format("{}/{}", request.recordings, name);
   if (request.record) {
-    const RecordRequest recorded{path, sets, "cuda", "wall", 1, 1, folder, request.work, request.progress};
+    const RecordRequest recorded{path, sets, "cuda", "wall", 1, folder, request.work, request.progress};
     if (Result<void> ok = record(recorded, name); !ok) return tl::unexpected<Mistake>(ok.error());
   }
   const Result<std::vector<Recording>> recordings = read_recordings(folder);
@@ -55,8 +55,12 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
   tl::expected<Composed, Mistakes> composed = compose(*scenario);
   if (!composed) return tl::unexpected<Mistake>(composed.error().front());
   const PolicySet& set = composed->options.engines.front().policies;
-  Steps out{
-      method_name(set.scorer, set.budget, set.layout, set.retrieval), composed->llm.name, {path}, {}, {}, {}};
+  Steps out{method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision),
+            composed->llm.name,
+            {path},
+            {},
+            {},
+            {}};
   for (const Recording& recording : *recordings) {
     const Retrieving retrieving = make_retrieving(*scenario, *composed);
     OpenLoop open(&recording.log, step_pricing(*composed, retrieving, recording), {});

@@ -58,18 +58,17 @@ Result<void> run_apart(const std::string& scenario, const std::vector<std::strin
 }
 
 Result<void> record(const RecordRequest& request, const std::string& name) {
-  for (uint32_t repeat = request.first; repeat <= request.last; ++repeat) {
-    if (request.progress) request.progress(fmt::format("{}: real run {}", name, repeat));
-    const std::string made = fmt::format("{}/{}.real", request.work, name);
-    if (Result<void> ok = run_apart(request.scenario, request.sets,
-                                    {"--world=" + request.world, "--clock=" + request.clock, "--record"},
-                                    fmt::format("{}/{}.errors", request.work, name), made);
-        !ok)
-      return ok;
-    if (Result<void> ok = keep_recording(made, fmt::format("{}/{}", request.to, repeat)); !ok) return ok;
-    std::error_code ignored;
-    fs::remove_all(made, ignored);
-  }
+  if (request.progress) request.progress(fmt::format("{}: real run {}", name, request.repeat));
+  const std::string made = fmt::format("{}/{}.real", request.work, name);
+  if (Result<void> ok = run_apart(request.scenario, request.sets,
+                                  {"--world=" + request.world, "--clock=" + request.clock, "--record"},
+                                  fmt::format("{}/{}.errors", request.work, name), made);
+      !ok)
+    return ok;
+  if (Result<void> ok = keep_recording(made, fmt::format("{}/{}", request.to, request.repeat)); !ok)
+    return ok;
+  std::error_code ignored;
+  fs::remove_all(made, ignored);
   return {};
 }
 

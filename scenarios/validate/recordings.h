@@ -24,9 +24,9 @@ struct RecordRequest {
   std::string scenario;  // file
   std::vector<std::string> sets;
   std::string world = "cuda", clock = "wall";
-  uint32_t first = 1, last = 1;  // repeats: their folders' names
-  std::string to;                // the scenario's folder of recordings
-  std::string work;              // folder for what is not kept; it must exist
+  uint32_t repeat = 1;  // its folder's name
+  std::string to;       // the scenario's folder of recordings
+  std::string work;     // folder for what is not kept; it must exist
   std::function<void(const std::string&)> progress{};
 };
 // Runs the scenario. `name`: of it, for messages.

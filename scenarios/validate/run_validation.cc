@@ -173,8 +173,7 @@ Result<void> record_all(const ValidateRequest& request) {
                               .sets = request.sets,
                               .world = request.world,
                               .clock = request.clock,
-                              .first = repeat,
-                              .last = repeat,
+                              .repeat = repeat,
                               .to = fmt::format("{}/{}", request.recordings, name),
                               .work = request.work,
                               .progress = request.progress};

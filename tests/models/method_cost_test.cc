@@ -94,6 +94,21 @@ TEST_CASE("method cost: only chunks that run over a ring's end read it cell by c
   CHECK(none.step(shape).device == 103 * kUs);
 }
 
+TEST_CASE("method cost: cells that are packed again, and those that decodes unpack") {
+  StepShape shape;
+  shape.decodes = shape.tokens = 3, shape.decode_context_sum = 9000;
+  const auto of = [&](MethodTerm term) { return method_counts(shape, 0)[static_cast<size_t>(term)]; };
+  CHECK(of(MethodTerm::kUnpackedStep) + of(MethodTerm::kUnpacked) + of(MethodTerm::kRequantised) == 0);
+  shape.decodes_unpacked = 2, shape.unpacked_context_sum = 5000, shape.requantised = 640;
+  CHECK(of(MethodTerm::kUnpackedStep) == 1);
+  CHECK(of(MethodTerm::kUnpacked) == 2);
+  CHECK(of(MethodTerm::kUnpackedCells) == 5);
+  CHECK(of(MethodTerm::kRequantised) == 0.64);
+  CHECK(method_name("none", "all", "paged", "all", "triaxial") == "triaxial");
+  CHECK(method_name("none", "all", "paged", "all", "bf16") == "none/all/paged");
+  CHECK(method_name("snapkv", "uniform", "compact", "all", "bf16") == "snapkv/uniform/compact");
+}
+
 TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
   const auto at = [](int64_t ms) { return Ticks{ms} * 1000 * kUs; };
   const ChunkShape chunk{512, 0, 0};

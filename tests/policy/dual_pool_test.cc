@@ -162,6 +162,7 @@ TEST_CASE("dual pool: a page outlives its call while somebody's frame has cells 
   f.begin(&reader, shared);
   CHECK(reader.cells.adopted_pages == 3);  // two int4 pages, and the int2 page of frame 1's other cells
   CHECK(reader.cells.adopted_cells_2 == 24);
+  CHECK(reader.cells.adopted_in_part == 1);  // 8 cells of the second int4 page
   CHECK(std::count(f.pages.begin(), f.pages.end(), kNoPage) == 2);
   CHECK(f.pages.size() == 5);
   for (size_t i = 2; i < writer.frames.size(); ++i) f.pool.release(writer.frames[i]);
@@ -207,6 +208,7 @@ TEST_CASE("dual pool: old cells of a prefix move to int2 pages that they fill, a
   f.begin(&reader, prefix);
   CHECK(reader.cells.adopted_cells_2 == 64);
   CHECK(reader.cells.adopted_pages == 3);
+  CHECK(reader.cells.adopted_in_part == 0);  // frames 0 and 2 are in int2 pages, frame 1 fills its int4 page
   CHECK(age({1, 1, 1}, 1) == 1);
   CHECK(age({1, 1, 1}, 1) == 0);  // never twice, never back
   CHECK(f.pool.pages_free(true) == 9);

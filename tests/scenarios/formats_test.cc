@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/measured_device.h"
 #include "models/retention_profile.h"
 #include "models/tag_map.h"
 #include "scenarios/compose.h"
@@ -176,6 +177,32 @@ TEST_CASE("formats: what cannot work is refused, with the way out") {
   CHECK(says(complaint({"policies.partition_options.tile=0"}), "tile is 0"));
   CHECK(says(complaint({"policies.precision=int4", "cost.profile=../tests/golden/vllm/rtx4090/profile"}),
              "leave cost.profile out"));
+}
+
+TEST_CASE("formats: a measured profile prices those that it has, with the pages that it has them for") {
+  Result<MeasuredDevice> device = load_measured_device(KVTWIN_SOURCE_DIR "/models/measured/h200.textproto");
+  REQUIRE(device);
+  const std::string heads = "32/8x128";
+  const auto table = [&](const char* name, double us) {
+    return MeasuredTable{name, heads, {1, 1}, {0, 1000}, {{us, us, us}, {2 * us, 2 * us, 2 * us}}};
+  };
+  device->formats = {{"int4", 32, 32, {table("decode attention", 20), table("chunk packing", 5)}}};
+  const TextFile file(measured_device_textproto(*device));
+  const auto says_of = [&](std::vector<std::string> sets) {
+    sets.push_back("model.name=llama-3.1-8b");
+    sets.push_back("cost.profile=" + file.path.string());
+    const auto scenario = parse_scenario(kGood, kPath, sets);
+    REQUIRE(scenario);
+    const auto c = compose(*scenario);
+    return c ? std::string() : c.error().front().text();
+  };
+  CHECK(says_of({"policies.precision=int4", "memory.page_tokens=32"}).empty());
+  CHECK(says_of({"memory.page_tokens=16"}).empty());
+  CHECK(says(says_of({"policies.precision=fp8", "memory.page_tokens=32"}), "calibrate device --formats"));
+  CHECK(says(says_of({"policies.precision=int4"}), "pages of 32 tokens and groups of 32, not 128 and 32"));
+  CHECK(says(
+      says_of({"policies.precision=int4", "memory.page_tokens=32", "policies.precision_options.group=64"}),
+      "groups of 32, not 32 and 64"));
 }
 
 }  // namespace kvtwin

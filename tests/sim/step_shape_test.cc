@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <vector>
+
 using namespace kvtwin;
 
 namespace {
@@ -45,4 +47,16 @@ TEST_CASE(
   const uint32_t keep[] = {4000};  // more than there is
   compression.keep = keep;
   CHECK(sim::shape_of(compression, entries).kept == 140);
+}
+
+TEST_CASE("step shape: decodes whose cells lie in pages of others unpack all that they read") {
+  const PlanEntry entries[] = {
+      {.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .narrow = 64},
+      {.kind = EntryKind::kDecode, .tokens = 1, .context = 500, .narrow = 32, .shared_in_part = 2}};
+  std::vector<ChunkShape> chunks;
+  const StepShape shape = sim::shape_of(LaunchStep{.tokens = 2, .entries = entries}, &chunks);
+  CHECK(shape.decode_context_sum == 1200);
+  CHECK(shape.decode_narrow_sum == 96);
+  CHECK(shape.decodes_unpacked == 1);
+  CHECK(shape.unpacked_context_sum == 500);
 }

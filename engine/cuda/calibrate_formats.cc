@@ -1,0 +1,317 @@
+#include "engine/cuda/calibrate_formats.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "engine/cuda/calibration_tables.h"
+#include "engine/cuda/chunk_load.h"
+#include "engine/cuda/mixed_bench.h"
+#include "models/measured_cost.h"
+#include "models/weights.h"
+
+namespace kvtwin::cuda {
+namespace {
+
+constexpr uint32_t kPage = 32, kGroup = 32;  // keys of int2 share scales over 32 tokens
+constexpr uint32_t kRowsMax = 2048, kCallsMax = 128;
+constexpr uint32_t kWarm = 3, kSteps = 8;
+constexpr uint32_t kMixedCalls = 16, kMixedLong = 8;
+
+const std::vector<uint32_t> kRowSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
+
+struct ChunkPoint {
+  uint32_t tokens = 0, context = 0;
+};
+
+double us_of(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; }
+
+class FormatCalibration {
+ public:
+  FormatCalibration(const CalibrationRequest& request, const DeviceModel* model, StepBench* plain,
+                    MeasuredDevice* device)
+      : request_(request),
+        model_(model),
+        plain_(*plain),
+        out_(*device),
+        heads_(MeasuredShapes(request.llm).heads) {}
+
+  Result<void> run();
+
+ private:
+  Result<void> packed(const std::string& name, Format format);
+  Result<void> mixed();
+  void packed_decodes(StepBench* bench, CalibrationTables* tables);
+  void packed_chunks(StepBench* bench, CalibrationTables* tables);
+  Result<void> packed_held_out(const std::string& name, StepBench* bench);
+  void mixed_share(MixedBench* bench, NarrowCells cells, CalibrationTables* tables);
+  void mixed_chunks(MixedBench* bench, uint32_t from, uint32_t to, uint32_t tokens, const char* table,
+                    CalibrationTables* tables);
+  Result<void> mixed_held_out(MixedBench* bench);
+
+  // A chunk in bf16, once: behind quiet time, as all of these are.
+  const Measured& chunk_in_bf16(const ChunkPoint& at);
+  // What a step takes in bf16 by the file, and attention of one layer of it.
+  double priced(const StepShape& shape) { return us_of(cost_->step(shape).device); }
+  double attention(const StepShape& shape);
+  void keep_decode(const StepShape& shape, const std::vector<double>& wall, const char* table,
+                   CalibrationTables* tables);
+  // `bf16_us`: of the same step.
+  void keep_chunk(const ChunkPoint& at, const std::vector<double>& wall, double bf16_us, const char* table,
+                  CalibrationTables* tables);
+  std::vector<ChunkPoint> chunk_points() const;
+  void say(const std::string& text) const {
+    if (request_.progress) request_.progress(text);
+  }
+
+  const CalibrationRequest& request_;
+  const DeviceModel* const model_;
+  StepBench& plain_;
+  MeasuredDevice& out_;
+  const std::string heads_;
+  std::unique_ptr<MeasuredCost> cost_;
+  std::map<std::pair<uint32_t, uint32_t>, Measured> chunks_in_bf16_;
+};
+
+double FormatCalibration::attention(const StepShape& shape) {
+  for (const StepPart& part : cost_->ops(shape)) {
+    if (part.kind == PartKind::kAttention) return us_of(part.each);
+  }
+  return 0;
+}
+
+// Whatever such a step takes more or less than in bf16 is attention's.
+void FormatCalibration::keep_decode(const StepShape& shape, const std::vector<double>& wall,
+                                    const char* table, CalibrationTables* tables) {
+  const double rest = priced(shape) - attention(shape) * request_.llm.layers;
+  const Measured m = measured_of(wall);
+  const auto layer = [&](double us) { return std::max(0.0, (us - rest) / request_.llm.layers); };
+  tables->keep(table, heads_, shape.decodes, static_cast<uint32_t>(shape.decode_context_sum),
+               {layer(m.us), layer(m.p10), layer(m.p90)});
+}
+
+void FormatCalibration::keep_chunk(const ChunkPoint& at, const std::vector<double>& wall, double bf16_us,
+                                   const char* table, CalibrationTables* tables) {
+  const Measured m = measured_of(wall);
+  const auto layer = [&](double us) { return std::max(0.0, (us - bf16_us) / request_.llm.layers); };
+  tables->keep(table, heads_, at.tokens, at.context, {layer(m.us), layer(m.p10), layer(m.p90)});
+}
+
+std::vector<ChunkPoint> FormatCalibration::chunk_points() const {
+  if (request_.quick) return {{256, 0}, {256, 1024}, {1024, 0}, {1024, 1024}};
+  return {{64, 0},      {64, 8192},   {256, 0},  {256, 8192}, {1024, 0},
+          {1024, 2048}, {1024, 8192}, {2048, 0}, {2048, 8192}};
+}
+
+const Measured& FormatCalibration::chunk_in_bf16(const ChunkPoint& at) {
+  const auto [found, is_new] = chunks_in_bf16_.try_emplace({at.tokens, at.context});
+  if (!is_new) return found->second;
+  const BenchCall call{at.tokens, at.context, true};
+  rest(&plain_);
+  found->second =
+      measured_of(plain_.measure({&call, 1}, at.tokens, warm_steps(at.tokens), chunk_steps(at.tokens)).wall);
+  return found->second;
+}
+
+void FormatCalibration::packed_decodes(StepBench* bench, CalibrationTables* tables) {
+  for (const uint32_t count : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u}) {
+    for (const uint32_t context : {64u, 1024u, 4096u, 16384u}) {
+      if (request_.quick && (count % 16 != 1 || context > 1024)) continue;
+      if (uint64_t{count} * (context + 96) >= bench->cells_max()) continue;
+      const std::vector<BenchCall> calls(count, BenchCall{1, context, true});
+      const StepTimes found = bench->measure(calls, count, kWarm, kSteps);
+      keep_decode(BenchShape(calls, count, kWarm + kSteps / 2).shape, found.wall, "decode attention", tables);
+    }
+  }
+}
+
+void FormatCalibration::packed_chunks(StepBench* bench, CalibrationTables* tables) {
+  for (const ChunkPoint& at : chunk_points()) {
+    const double bf16 = chunk_in_bf16(at).us;
+    const BenchCall call{at.tokens, at.context, true};
+    rest(bench);
+    keep_chunk(at, bench->measure({&call, 1}, at.tokens, warm_steps(at.tokens), chunk_steps(at.tokens)).wall,
+               bf16, "chunk packing", tables);
+  }
+}
+
+Result<void> FormatCalibration::packed(const std::string& name, Format format) {
+  StepBenchConfig config;
+  config.page_tokens = kPage, config.pages_gpu = kPagesGpu * 16 / kPage;
+  config.rows_max = kRowsMax, config.samples_max = kCallsMax, config.row_sizes = kRowSizes;
+  config.packed = PackedOptions{.format = format, .group = kGroup};
+  Result<std::unique_ptr<StepBench>> bench = StepBench::make(config, request_.llm, model_);
+  if (!bench) return tl::unexpected<Mistake>(bench.error());
+  CalibrationTables tables(request_.llm.name, request_.llm.layers);
+  packed_decodes(bench->get(), &tables);
+  packed_chunks(bench->get(), &tables);
+  out_.formats.push_back({name, kPage, format == Format::kFp8 ? 0 : kGroup, tables.tables()});
+  say(fmt::format("{} is measured", name));
+  return packed_held_out(name, bench->get());
+}
+
+Result<void> FormatCalibration::packed_held_out(const std::string& name, StepBench* bench) {
+  auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured", true, name);
+  if (!cost) return tl::unexpected<Mistake>(cost.error());
+  std::vector<BenchCall> skewed;
+  for (uint32_t i = 0; i < 24; ++i) skewed.push_back({1, 100 + i * i * 20});
+  const std::pair<const char*, std::vector<BenchCall>> steps[] = {
+      {"12 decodes of 3000", std::vector<BenchCall>(12, {1, 3000})},
+      {"24 decodes of 100 to 10680", skewed},
+      {"chunks of 700, 324 behind 3000, 500", {{700, 3000}, {324, 500}}}};
+  for (const auto& [what, calls] : steps) {
+    const bool chunk = calls.front().tokens > 1;
+    const uint32_t padded = chunk ? 1024 : static_cast<uint32_t>(calls.size());
+    if (chunk) rest(bench);
+    const uint32_t warm = chunk ? warm_steps(padded) : kWarm, count = chunk ? chunk_steps(padded) : kSteps;
+    const StepTimes found = bench->measure(calls, padded, warm, count);
+    const BenchShape at(calls, padded, warm + count / 2);
+    const double predicted = us_of((*cost)->step(at.shape).device);
+    out_.held_out.push_back({fmt::format("{}: {}", name, what), measured_of(found.wall).us, predicted});
+  }
+  return {};
+}
+
+StepShape decodes_of(const MixedBench& bench, uint32_t calls, uint32_t back) {
+  StepShape shape;
+  shape.decodes = shape.tokens = shape.tokens_padded = shape.logits_rows = calls;
+  for (uint32_t i = 0; i < calls; ++i) {
+    const uint32_t context = bench.context(i) - back;
+    shape.decode_context_sum += context, shape.decode_narrow_sum += bench.narrow(i);
+    shape.decode_context_max = std::max(shape.decode_context_max, context);
+  }
+  return shape;
+}
+
+std::vector<double> decode_steps(MixedBench* bench, uint32_t calls) {
+  std::vector<double> out;
+  for (uint32_t i = 0; i < kWarm + kSteps; ++i) {
+    const double us = bench->decode(calls);
+    if (i >= kWarm) out.push_back(us);
+  }
+  return out;
+}
+
+void rest(MixedBench* bench, uint32_t calls) {
+  for (double spent = 0; spent < kQuietUs;) spent += bench->decode(calls);
+}
+
+// One chunk each of calls [from, to), which are of one context; the first ones are warm-up.
+void FormatCalibration::mixed_chunks(MixedBench* bench, uint32_t from, uint32_t to, uint32_t tokens,
+                                     const char* table, CalibrationTables* tables) {
+  const ChunkPoint at{tokens, bench->context(from)};
+  std::vector<double> wall;
+  for (uint32_t i = from; i < to; ++i) {
+    const double us = bench->chunk(i, tokens);
+    if (i >= from + warm_steps(tokens)) wall.push_back(us);
+  }
+  if (wall.empty() || tables == nullptr) return;
+  const BenchCall call{tokens, at.context, true};
+  BenchShape sampled({&call, 1}, tokens, 0), silent = sampled;
+  silent.shape.chunks = silent.chunks, sampled.shape.chunks = sampled.chunks;
+  silent.shape.logits_rows = 0;
+  const double head = priced(sampled.shape) - priced(silent.shape);
+  keep_chunk(at, wall, chunk_in_bf16(at).us - head, table, tables);
+}
+
+// Prompts grow, and are measured as they do. Decodes grow them too, by a few cells in 4 bits.
+void FormatCalibration::mixed_share(MixedBench* bench, NarrowCells cells, CalibrationTables* tables) {
+  const bool narrow = cells == NarrowCells::kAll;
+  const char* const decode = narrow ? "decode attention narrow" : "decode attention";
+  const char* const chunk = narrow ? "chunk packing narrow" : "chunk packing";
+  const auto decodes = [&](std::initializer_list<uint32_t> counts) {
+    for (const uint32_t calls : counts) {
+      const std::vector<double> wall = decode_steps(bench, calls);
+      keep_decode(decodes_of(*bench, calls, kSteps / 2), wall, decode, tables);
+    }
+  };
+  bench->begin(kMixedCalls, cells);
+  mixed_chunks(bench, 0, kMixedLong + 4, 256, chunk, tables);
+  bench->begin(kMixedCalls, cells);
+  mixed_chunks(bench, 0, kMixedCalls, 1024, chunk, tables);
+  decodes({kMixedCalls, 8, 4, 2, 1});
+  if (request_.quick) return;
+  for (uint32_t i = 0; i < kMixedCalls; ++i) bench->chunk(i, 1024);
+  rest(bench, kMixedCalls);
+  mixed_chunks(bench, 0, kMixedCalls, 1024, chunk, tables);
+  decodes({kMixedCalls, 8, 4, 2, 1});
+  for (uint32_t i = 0; i < kMixedLong; ++i) {
+    while (bench->context(i) < 8192) bench->chunk(i, 1024);
+  }
+  rest(bench, kMixedLong);
+  mixed_chunks(bench, 0, kMixedLong, 1024, chunk, tables);
+  decodes({kMixedLong, 4, 2, 1});
+}
+
+Result<void> FormatCalibration::mixed_held_out(MixedBench* bench) {
+  auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured", true, "triaxial");
+  if (!cost) return tl::unexpected<Mistake>(cost.error());
+  bench->begin(6, NarrowCells::kHalf);
+  for (uint32_t i = 0; i < 6; ++i) {
+    bench->chunk(i, 1024);
+    bench->chunk(i, 512);
+  }
+  const std::vector<double> wall = decode_steps(bench, 6);
+  out_.held_out.push_back({"triaxial: 6 decodes of 1536, half of it in 2 bits", measured_of(wall).us,
+                           us_of((*cost)->step(decodes_of(*bench, 6, kSteps / 2)).device)});
+  return {};
+}
+
+Result<void> FormatCalibration::mixed() {
+  MixedBenchConfig config;
+  config.page_tokens = kPage, config.group = kGroup;
+  config.pages = kMixedCalls * 12288 / kPage;
+  config.rows_max = kRowsMax, config.samples_max = kMixedCalls, config.row_sizes = kRowSizes;
+  Result<std::unique_ptr<MixedBench>> bench = MixedBench::make(config, request_.llm, model_);
+  if (!bench) return tl::unexpected<Mistake>(bench.error());
+  CalibrationTables tables(request_.llm.name, request_.llm.layers);
+  mixed_share(bench->get(), NarrowCells::kNone, &tables);
+  mixed_share(bench->get(), NarrowCells::kAll, &tables);
+  out_.formats.push_back({"triaxial", kPage, kGroup, tables.tables()});
+  say("triaxial is measured");
+  return mixed_held_out(bench->get());
+}
+
+// Heads that nothing packs are no mistake: the file is of bf16 alone.
+Result<void> FormatCalibration::run() {
+  if (check_packed(Format::kInt2, kGroup, request_.llm, kPage)) return {};
+  auto cost = MeasuredCost::make(out_, request_.llm, {}, "what was just measured");
+  if (!cost) return tl::unexpected<Mistake>(cost.error());
+  cost_ = std::move(*cost);
+  out_.formats.clear();
+  if (Result<void> ok = packed("fp8", Format::kFp8); !ok) return ok;
+  if (Result<void> ok = packed("int4", Format::kInt4); !ok) return ok;
+  return mixed();
+}
+
+}  // namespace
+
+Result<void> calibrate_formats(const CalibrationRequest& request, const DeviceModel* model, StepBench* plain,
+                               MeasuredDevice* device) {
+  return FormatCalibration(request, model, plain, device).run();
+}
+
+Result<MeasuredDevice> with_formats(const CalibrationRequest& request, MeasuredDevice device) {
+  if (Result<void> ok = check_gpu(); !ok) return tl::unexpected<Mistake>(ok.error());
+  Result<std::unique_ptr<DeviceModel>> model =
+      DeviceModel::make(ModelWeights::random_outline(request.llm, request.seed));
+  if (!model) return tl::unexpected<Mistake>(model.error());
+  StepBenchConfig config;
+  config.page_tokens = device.page_tokens;
+  config.pages_gpu = kPagesGpu * 16 / std::max(1u, device.page_tokens);
+  config.rows_max = kRowsMax, config.samples_max = kCallsMax, config.row_sizes = kRowSizes;
+  Result<std::unique_ptr<StepBench>> plain = StepBench::make(config, request.llm, model->get());
+  if (!plain) return tl::unexpected<Mistake>(plain.error());
+  std::erase_if(device.held_out,
+                [](const HeldOutStep& step) { return step.step.find(": ") != step.step.npos; });
+  if (Result<void> ok = calibrate_formats(request, model->get(), plain->get(), &device); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  return device;
+}
+
+}  // namespace kvtwin::cuda

@@ -1,0 +1,26 @@
+// What steps take whose KV is not bf16 (fp8, int4, TriAxialKV's int2 beside int4): tables of MeasuredKv,
+// as differences to what a file says of the same steps in bf16. Some 25 s for a model of 8 billion
+// parameters.
+
+#ifndef KVTWIN_ENGINE_CUDA_CALIBRATE_FORMATS_H_
+#define KVTWIN_ENGINE_CUDA_CALIBRATE_FORMATS_H_
+
+#include "engine/base/result.h"
+#include "engine/cuda/calibrate_device.h"
+#include "engine/cuda/step_bench.h"
+
+namespace kvtwin::cuda {
+
+// Replaces device->formats, and adds steps that are in none of its tables to device->held_out. `plain`: a
+// bench of bf16 on the same weights, `model`.
+// REQUIRES: *device has the tables of request.llm.
+Result<void> calibrate_formats(const CalibrationRequest& request, const DeviceModel* model, StepBench* plain,
+                               MeasuredDevice* device);
+
+// The same to a file of this very machine, with a bench of its own. Mistakes: no GPU; no room; no tables of
+// the model.
+Result<MeasuredDevice> with_formats(const CalibrationRequest& request, MeasuredDevice device);
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_CALIBRATE_FORMATS_H_

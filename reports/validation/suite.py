@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""The tables "over the suite" of the validation reports and of the README, from the recordings:
+
+  reports/validation/suite.py build/dev/scenarios/kvtwin
+
+Medians are over scenarios, of sizes of differences; in brackets the worst scenario, with its sign. Steps and
+copies are pooled over all scenarios of a group. A scenario is dense if it names neither scorer nor retrieval.
+Without the outside data (KVTWIN_DATA) weka_agents cannot be replayed, and validate says so."""
+
+import csv
+import glob
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+FIGURES = ["throughput", "tpot mean", "ttft mean", "ttft p99", "preemptions", "evictions", "prefix reuse",
+           "peak pages", "mean pages", "tail fragmentation", "group fragmentation", "reclaimed", "exposed transfers"]
+
+
+def validated(kvtwin, folder, recorded):
+    """[(group, scenario of validation.json, its rows of --details)]"""
+    paths = sorted(glob.glob(f"{ROOT}/scenarios/{folder}/*.textproto"))
+    with tempfile.TemporaryDirectory() as scratch:
+        done = subprocess.run([kvtwin, "validate", *paths, f"--recorded={ROOT}/tests/golden/{recorded}",
+                               f"--details={scratch}/details.csv", "--format=json", "--quiet"],
+                              stdout=subprocess.PIPE, check=False)
+        if done.returncode > 1:  # 1: beyond a limit
+            sys.exit(done.returncode)
+        with open(f"{scratch}/details.csv", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    dense = {os.path.basename(p)[:-len(".textproto")] for p in paths
+             if not re.search(r"scorer:|retrieval:", open(p, encoding="utf-8").read())}
+    out = []
+    for one in json.loads(done.stdout)["scenarios"]:
+        name = one["scenario"]
+        group = "imposed" if folder.endswith("imposed") else "dense" if name in dense else "methods"
+        out.append((group, one, [row for row in rows if row["scenario"] == name]))
+    return out
+
+
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def open_loop(suite, steps):
+    errors = [abs(float(row["predicted_us"]) / float(row["measured_us"]) - 1) * 100 for _, _, rows in suite
+              for row in rows if (row["kind"] == "step") == steps and float(row["measured_us"]) > 0]
+    return f"{statistics.median(errors):.1f} / {percentile(errors, .95):.1f} ({len(errors)})" if errors else "-"
+
+
+def closed_loop(suite, name):
+    found = [figure["difference"] for _, one, _ in suite for figure in one["figures"]
+             if figure["name"] == name and figure["difference"] is not None]
+    return f"{statistics.median(map(abs, found)):.1f} ({max(found, key=abs):+.1f})" if found else "-"
+
+
+def main():
+    kvtwin = sys.argv[1]
+    suite = validated(kvtwin, "validation", "h200") + validated(kvtwin, "validation/imposed", "h200/imposed")
+    groups = {"all": suite} | {name: [one for one in suite if one[0] == name] for name in ("dense", "methods", "imposed")}
+    runs = {name: [run for _, one, _ in part for run in one["replayed"]] for name, part in groups.items()}
+    lines = [("scenarios", lambda name: len(groups[name])),
+             ("real runs that decide the same, of", lambda name: f"{sum(r['same'] for r in runs[name])} of {len(runs[name])}"),
+             ("their steps", lambda name: sum(run["steps"] for run in runs[name])),
+             ("step time, median / P95 error, % (steps)", lambda name: open_loop(groups[name], True)),
+             ("copies, median / P95 error, % (copies)", lambda name: open_loop(groups[name], False)),
+             *[(figure, lambda name, figure=figure: closed_loop(groups[name], figure)) for figure in FIGURES],
+             ("within every limit", lambda name: sum(one["good"] for _, one, _ in groups[name]))]
+    print("| | " + " | ".join(groups) + " |\n|---" + "|---" * len(groups) + "|")
+    for title, value in lines:
+        print(f"| {title} | " + " | ".join(str(value(name)) for name in groups) + " |")
+
+
+main()
