@@ -49,7 +49,10 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
   tl::expected<Composed, Mistakes> composed = compose(*scenario);
   if (!composed) return tl::unexpected<Mistake>(composed.error().front());
   const PolicySet& set = composed->options.engines.front().policies;
-  Steps out{method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision), composed->llm.name, {}, {}};
+  Steps out{method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision),
+            composed->llm.name,
+            {},
+            {}};
   for (const Recording& recording : *recordings) {
     const Retrieving retrieving = make_retrieving(*scenario, *composed);
     OpenLoop open(&recording.log, step_pricing(*composed, retrieving, recording), {});
