@@ -4,7 +4,8 @@
 #   reports/quality/tables.sh build/dev/scenarios/kvtwin reports/quality/2026-11-22.md
 #
 # A table stands between "<!-- table: NAME.csv -->" and "<!-- end -->". NAME.csv gets its columns of throughput anew
-# too (scenarios/quality/load; minutes); with a third word, "as-is", no file but the report changes.
+# too (scenarios/quality/load; minutes); with a third word, "as-is", no file but the report changes. A table whose mark
+# says "NAME.csv as-is" never gets them: of what it asked the files in scenarios/quality are not the policy sets.
 set -euo pipefail
 
 kvtwin=$1 report=$2 how=${3:-}
@@ -13,16 +14,17 @@ sets=$here/../../scenarios/quality
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-for name in $(sed -n 's/^<!-- table: \(.*\) -->$/\1/p' "$report"); do
+sed -n 's/^<!-- table: \(.*\) -->$/\1/p' "$report" > "$out/marks"
+while read -r name mark; do
   part=$out/$name.d
   load=(--sets-in="$sets" --throughput="$sets/load/h200_llama8b.textproto" --jobs="$(nproc)")
-  [[ $how != as-is ]] || load=()
+  [[ $how != as-is && $mark != as-is ]] || load=()
   "$kvtwin" evaluate --collect="$here/$name" "${load[@]}" --out="$part" --quiet > /dev/null
   cp "$part/quality.csv" "$here/$name"
   "$kvtwin" report "$part" --out="$out/$name.md" > /dev/null
   grep '^|' "$out/$name.md" > "$out/$name.table"
-  awk -v name="$name" -v table="$out/$name.table" '
+  awk -v name="$name${mark:+ $mark}" -v table="$out/$name.table" '
     $0 == "<!-- table: " name " -->" { print; print ""; while ((getline line < table) > 0) print line; print ""; skip = 1; next }
     $0 == "<!-- end -->" { skip = 0 }
     !skip { print }' "$report" > "$out/report" && cp "$out/report" "$report"
-done
+done < "$out/marks"

@@ -281,6 +281,21 @@ TEST_CASE("cli: a report takes validations and qualities, and names what is none
   const std::string head = "policy,budget,task,refused,accuracy,kv_bytes_mean\n";
   CHECK(said("quality.csv", (head + "full,0,a,,high,1\n").c_str())
             .find(":2: accuracy is \"high\", no number") != std::string::npos);
+  CHECK(said("quality.csv", (head + "full,0,a,,0.5,1,2\n").c_str())
+            .find(":2: has 7 columns, the first line 6") != std::string::npos);
+  for (const std::string text : {"nan", "inf", "0.5x"}) {
+    CHECK(said("quality.csv", (head + "full,0,a,," + text + ",1\n").c_str())
+              .find(":2: accuracy is \"" + text + "\", no number") != std::string::npos);
+  }
+  // An empty cell of a column that need not be there is no figure: here no interval, not one from 0 to 0.
+  scratch.write("open.csv",
+                "policy,budget,task,accuracy,accuracy_low,accuracy_high,kv_bytes_mean\n"
+                "full,0,a,0.75,,,1e6\nsnapkv,64,a,0.5,0.4,0.6,1e5\n");
+  const Outcome open = tool(scratch, "report open.csv --out=o.md");
+  CHECK_MESSAGE(open.status == 0, open.err);
+  CHECK_MESSAGE(scratch.read("o.md").find("| full | all | 75.0 % |") != std::string::npos,
+                scratch.read("o.md"));
+  CHECK(scratch.read("o.md").find("| snapkv | 64 | 50.0 % [40 60] |") != std::string::npos);
   scratch.write("mine.csv", head + "full,0,a,,0.75,1e6\nquest,0,a,\"cannot, by far\",,\n");
   const Outcome csv = tool(scratch, "report mine.csv --out=q.md");
   CHECK_MESSAGE(csv.status == 0, csv.err);

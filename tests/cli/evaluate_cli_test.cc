@@ -10,9 +10,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -114,6 +116,29 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("kvtwin evaluate: the model of the Qwen3 family answers what its trainer counted") {
+  const Folder folder;
+  const std::string model = KVTWIN_SOURCE_DIR "/models/tiny/tasks-qwen3-6x256";
+  const nlohmann::json counted =
+      nlohmann::json::parse(Folder::read_any(model + ".recipe.json"))["phases"].back()["test"];
+  const Outcome done = run_kvtwin(
+      folder, evaluate({"full"}, {"--tasks=old_result,question_first", "--questions=32", "--per-session=4",
+                                  "--set=model.name=" + model + ".textproto", "--set=cpu.checkpoint=" + model,
+                                  "--set=limits.prefix_cache=true", "--out=" + folder.file("q"),
+                                  "--format=csv", "--quiet"}));
+  REQUIRE_MESSAGE(done.status == 0, done.err);
+  const Rows rows = rows_of(done.out);
+  for (const std::string task : {"old_result", "question_first"}) {
+    CAPTURE(task);
+    const nlohmann::json& there = counted[task];
+    const double right = there["right"].get<double>() / there["asked"].get<double>();
+    CHECK(number(rows, "full " + task, "answered") == 32);
+    CHECK(number(rows, "full " + task, "accuracy") >= 0.9);
+    CHECK(right >= number(rows, "full " + task, "accuracy_low"));
+    CHECK(right <= number(rows, "full " + task, "accuracy_high"));
+  }
+}
+
 TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
   const Folder folder;
   const std::vector<std::string> cells = {"--tasks=needle,tool_schema", "--budgets=32,64", "--questions=4",
@@ -170,6 +195,33 @@ TEST_CASE("kvtwin evaluate: shards and one process leave the same bytes") {
     REQUIRE_MESSAGE(both.status == 0, both.err);
     CHECK(rows_of(both.out) == whole);
   }
+}
+
+TEST_CASE("kvtwin evaluate: processes are asked what this one is, and each cell is computed once") {
+  const Folder folder;
+  const std::vector<std::string> words = evaluate(
+      {"full", "knorm"}, {"--tasks=needle,tool_schema", "--budgets=32,64", "--questions=4", "--tokens=128",
+                          "--out=" + folder.file("once"), "--world=cuda,cpu", "--jobs=1,2", "--seed=7",
+                          "--batch=2", "--per-session=2", "--set=limits.step_tokens_max=768"});
+  const Outcome done = run_kvtwin(folder, words);
+  REQUIRE_MESSAGE(done.status == 0, done.err);
+  CHECK_MESSAGE(done.err_lines() == 6, done.err);
+  CHECK_MESSAGE(!done.said("ended with status"), done.err);
+  const fs::path logs = folder.file("once/logs");
+  const auto shards = [&](const std::string& lane) {
+    const fs::directory_iterator files(logs);
+    return std::count_if(begin(files), end(files), [&](const fs::directory_entry& file) {
+      return file.path().filename().string().starts_with(lane);
+    });
+  };
+  // What no GPU computed was asked of no process for GPUs.
+  const Rows once = rows_of(folder.read("once/quality.csv"));
+  const bool gpu = std::any_of(once.begin(), once.end(),
+                               [](const auto& cell) { return cell.second.at("world") == "cuda"; });
+  CHECK((shards("0.") > 0) == gpu);
+  // A GPU has one process. Without one, 2 x 4 shards: of six cells five, which is prime to six.
+  CHECK(shards("0.") <= 1);
+  if (!gpu) CHECK(shards("1.") == 5);
 }
 
 TEST_CASE(
