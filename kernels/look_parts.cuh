@@ -3,17 +3,15 @@
 #ifndef KVTWIN_KERNELS_LOOK_PARTS_CUH_
 #define KVTWIN_KERNELS_LOOK_PARTS_CUH_
 
+#include "engine/base/look_grid.h"
 #include "kernels/score_look.h"
 
 namespace kvtwin::device {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-constexpr uint32_t kLookTileKeys = 128;   // keys of a CTA that has many query rows
-constexpr uint32_t kLookTileRows = 16;    // query rows of one mma
-constexpr uint32_t kLookSplitCtas = 528;  // as many CTAs as query rows are dealt out to, where keys are few
-constexpr uint32_t kFewColumns = 8;       // (query head, query row) pairs that one mma takes beside 16 keys
-constexpr uint32_t kFewKeys = 256;        // keys of a CTA that has so few
+constexpr uint32_t kFewColumns = 8;  // (query head, query row) pairs that one mma takes beside 16 keys
+constexpr uint32_t kFewKeys = 256;   // keys of a CTA that has so few
 
 __host__ __device__ inline uint32_t tiles_of(uint32_t count, uint32_t each) {
   return (count + each - 1) / each;
@@ -29,16 +27,10 @@ __device__ inline float2 joined(float2 a, float2 b) {
 // CTAs take a share of the query rows each, and the sums of each stand behind: [splits][heads][lanes][padded
 // keys].
 struct ManyWorkspace {
-  uint32_t key_tiles, queries, lanes, splits = 1;
+  uint32_t key_tiles, queries, lanes, splits;
 
   __host__ __device__ explicit ManyWorkspace(const LookArgs& args)
-      : key_tiles(tiles_of(args.rows_max, kLookTileKeys)),
-        queries(tiles_of(args.queries_max, kLookTileRows) * kLookTileRows),
-        lanes(args.lanes()) {
-    const uint32_t ctas = key_tiles * args.count, most = queries / (2 * kLookTileRows);
-    if (ctas > 0 && most > 1) splits = kLookSplitCtas / ctas < most ? kLookSplitCtas / ctas : most;
-    if (splits == 0) splits = 1;
-  }
+      : ManyWorkspace(LookGrid::of(args.rows_max, args.queries_max, args.count), args.lanes()) {}
   __host__ __device__ uint32_t keys() const { return key_tiles * kLookTileKeys; }
   __host__ __device__ size_t rows() const { return size_t{lanes} * queries; }
   __host__ __device__ size_t part(uint32_t head, uint32_t tile) const {
@@ -59,6 +51,13 @@ struct ManyWorkspace {
     return part(args.count, 0) * sizeof(float2) + args.count * rows() * sizeof(float) +
            size_t{kLookSplitCtas} * lanes * kLookTileKeys * sizeof(float);
   }
+
+ private:
+  __host__ __device__ ManyWorkspace(const LookGrid& grid, uint32_t lanes_of)
+      : key_tiles(grid.key_tiles),
+        queries(grid.row_tiles * kLookTileRows),
+        lanes(lanes_of),
+        splits(grid.splits) {}
 };
 
 // Few: logits [heads][columns][padded rows], then parts [heads][key tiles][kFewColumns]. Column g *

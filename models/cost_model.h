@@ -35,6 +35,10 @@ struct CompressionShape {
   uint32_t kept = kUnknown;  // of those ranked, forced ones included; kUnknown: the data decides
 };
 
+// What an engine that replays decode steps as graphs does for one (graph_shapes.h): starts it operation by
+// operation, and beside that nothing, the first time; captures its graph; instantiates it; or replays it.
+enum class GraphUse : uint8_t { kNew, kCaptured, kInstantiated, kReplayed };
+
 // In permille: prompts are computed all the time.
 constexpr uint32_t kSustainedLoad = 1000;
 
@@ -59,13 +63,14 @@ struct StepShape {
   uint32_t chunk_load = kSustainedLoad;
   uint32_t stretch_ms = 0;  // for so long steps have computed prompts without a pause of forgets_after()
   // Of calls that choose what they read (METHODS 6), whose cells in decode_context_sum are those they read:
-  // how many, and the tokens that they choose from. Pages that the step completes where they are stored
-  // again, as pages of 16 tokens.
+  // how many, the pages that they choose from, and how many each may choose. Pages that the step completes
+  // where they are stored again, as pages of 16 tokens.
   uint32_t choosing = 0;
   uint64_t chosen_from = 0;
+  uint32_t chosen_each = 0;
   uint64_t pages_filled = 0;
-  bool launched =
-      false;  // operations are started one by one: no graph of this shape exists yet (graph_shapes.h)
+  GraphUse graph = GraphUse::kReplayed;
+  bool launched() const { return graph < GraphUse::kReplayed; }  // operation by operation
 };
 
 // Where a prediction comes from, worst first where several took part.
@@ -80,6 +85,7 @@ using CompressionTicks = std::array<Ticks, kCompressionParts>;
 struct StepCost {
   Ticks device = 0;  // the device computes
   Ticks host = 0;    // the device waits for the host, when only one step may be in flight
+  Ticks least = 0;   // no step ends sooner, however little is computed: the host is busy with it for so long
   // Share of `device` by evidence: ticks that came from each kind. Sums to `device`.
   std::array<Ticks, kEvidenceKinds> by_evidence{};
   CompressionTicks compression{};  // of `device`, by CompressionPart
@@ -136,7 +142,7 @@ class CostModel {
   virtual Ticks looks_back() const { return 0; }
   // A pause after which StepShape::stretch_ms begins anew; 0: it does not matter.
   virtual Ticks forgets_after() const { return 0; }
-  // How many shapes of decode steps the engine keeps graphs of; 0: StepShape::launched does not matter.
+  // How many shapes of decode steps the engine keeps graphs of; 0: StepShape::graph does not matter.
   virtual uint32_t graphs_kept() const { return 0; }
   // The same step operation by operation, in the order in which they run: times * each sums to
   // step().device exactly. Slow; empty where a model does not know its parts.

@@ -1,6 +1,11 @@
 // GraphShapes knows which decode steps our CUDA engine replays as a graph (engine/cuda/step_graphs.h): those
-// whose shape it has met twice, among the shapes that it met last. The others it starts operation by
+// whose form it has met three times, among the forms that it met last. The others it starts operation by
 // operation.
+//
+// The engine compares where lists lie and how long they are (StepForm). Of a policy's step that follows from:
+// how many rows there are, padded and not, and how many sample; where calls choose what they read, how many
+// do (their lists); and whether any page is completed (lists of summaries, which are there or not). Steps
+// that compute prompts or drop cells are never graphs.
 
 #ifndef KVTWIN_MODELS_GRAPH_SHAPES_H_
 #define KVTWIN_MODELS_GRAPH_SHAPES_H_
@@ -15,32 +20,39 @@ namespace kvtwin {
 
 class GraphShapes {
  public:
-  using Key = uint64_t;
-  static constexpr Key kNone = 0;  // of a step that is never a graph
+  struct Key {
+    uint32_t padded = 0, decodes = 0, samples = 0, choosing = 0;
+    bool fills = false;
+    bool operator==(const Key&) const = default;
+    bool is_none() const { return decodes == 0; }  // of a step that is never a graph
+  };
 
-  // `kept` shapes: 0: nothing is remembered, and seen() is kReplayed.
+  // `kept` forms; 0: nothing is remembered, and every step is kReplayed.
   explicit GraphShapes(uint32_t kept) : kept_(kept) {}
 
   static Key key(const StepShape& shape) {
-    if (shape.decodes == 0 || !shape.chunks.empty()) return kNone;
-    return uint64_t{shape.tokens_padded} << 42 | uint64_t{shape.decodes} << 21 | shape.logits_rows;
+    if (!shape.chunks.empty() || !shape.compressions.empty()) return {};
+    return {shape.tokens_padded, shape.decodes, shape.logits_rows, shape.choosing, shape.pages_filled > 0};
   }
 
-  // How often the shape was met, kReplayed at most.
-  static constexpr uint32_t kReplayed = 2;
-  uint32_t seen(Key key) const {
-    if (kept_ == 0) return kReplayed;
+  // How often the form was met, kReplayed at most.
+  uint32_t seen(const Key& key) const {
     const auto found = std::find_if(met_.begin(), met_.end(), [&](const Met& one) { return one.key == key; });
     return found == met_.end() ? 0 : found->times;
   }
+  // A step of a form that was met so often, before this one.
+  GraphUse use(const Key& key, uint32_t seen) const {
+    if (kept_ == 0) return GraphUse::kReplayed;
+    return key.is_none() ? GraphUse::kNew : static_cast<GraphUse>(std::min(seen, kMost));
+  }
 
-  // A step of this shape ran.
-  void add(Key key) {
-    if (kept_ == 0 || key == kNone) return;
+  // A step of this form ran.
+  void add(const Key& key) {
+    if (kept_ == 0 || key.is_none()) return;
     const auto found = std::find_if(met_.begin(), met_.end(), [&](const Met& one) { return one.key == key; });
     if (found != met_.end()) {
       met_.splice(met_.begin(), met_, found);
-      met_.front().times = std::min(met_.front().times + 1, kReplayed);
+      met_.front().times = std::min(met_.front().times + 1, kMost);
       return;
     }
     if (met_.size() == kept_) met_.pop_back();
@@ -48,8 +60,9 @@ class GraphShapes {
   }
 
  private:
+  static constexpr auto kMost = static_cast<uint32_t>(GraphUse::kReplayed);
   struct Met {
-    Key key = kNone;
+    Key key;
     uint32_t times = 0;
   };
   uint32_t kept_;

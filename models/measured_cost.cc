@@ -248,8 +248,8 @@ Reading MeasuredCost::packing(std::span<const ChunkShape> chunks) const {
 // Files that do not say what decodes cost beside chunks: what they add to the smallest batch.
 Reading MeasuredCost::host(const StepShape& shape) const {
   if (shape.chunks.empty())
-    return launched_known_ && (shape.launched || !graphs_) ? launched_host_.at(shape.decodes)
-                                                           : decode_host_.at(shape.decodes);
+    return launched_known_ && (shape.launched() || !graphs_) ? launched_host_.at(shape.decodes)
+                                                             : decode_host_.at(shape.decodes);
   Reading out = chunk_host_.at(std::max(shape.tokens, shape.tokens_padded));
   if (shape.decodes == 0) return out;
   const Reading beside = (beside_known_ ? beside_host_ : decode_host_).at(shape.decodes);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/look_grid.h"
 #include "models/partwise_cost.h"
 
 namespace kvtwin {
@@ -15,37 +16,44 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "chunk step",
                                               "chunk",
                                               "thousand tokens of chunks",
+                                              "thousand tokens of chunks behind quiet time",
                                               "million pairs with history",
                                               "million pairs of chunks",
                                               "million pairs over a ring's end",
                                               "million pairs of such rows with history",
+                                              "round of tiles that look",
                                               "compression",
                                               "thousand cells held",
                                               "prompt complete",
                                               "choosing step",
                                               "choosing call",
-                                              "thousand tokens chosen from",
+                                              "thousand pages chosen from",
+                                              "hundred pages that a call chooses",
                                               "16 tokens filled",
                                               "layer that recalls before attention",
+                                              "head that recalls before attention",
                                               "16 tokens of a head before attention",
                                               "16 tokens of a head before attention beside chunks",
                                               "16 tokens of a head behind attention",
-                                              "16 tokens of a head beside a step",
+                                              "page of a head beside a step",
+                                              "page of a head beside a launched step",
+                                              "launched step",
+                                              "recorded step at least",
                                               "thousand tokens packed again",
                                               "step that unpacks for decodes",
                                               "decode that unpacks",
                                               "thousand cells unpacked for decodes",
                                               "first step"};
 
-constexpr double kThousand = 1e3, kMillion = 1e6;
+constexpr double kHundred = 1e2, kThousand = 1e3, kMillion = 1e6;
+
+// The host does, beside the step's own operations.
+bool makes_graph(const StepShape& shape) {
+  return shape.decodes > 0 && shape.chunks.empty() &&
+         (shape.graph == GraphUse::kCaptured || shape.graph == GraphUse::kInstantiated);
+}
 
 bool compresses(MethodTerm term) { return term == MethodTerm::kCompression || term == MethodTerm::kHeld; }
-
-MethodCounts prices_of(const MeasuredMethod& method) {
-  MethodCounts out{};
-  for (size_t i = 0; i < kMethodTerms; ++i) out[i] = price_of(method, static_cast<MethodTerm>(i));
-  return out;
-}
 
 }  // namespace
 
@@ -60,9 +68,22 @@ double price_of(const MeasuredMethod& method, MethodTerm term) {
   return 0;
 }
 
+MethodCounts prices_of(const MeasuredMethod& method) {
+  MethodCounts out{};
+  for (size_t i = 0; i < kMethodTerms; ++i) out[i] = price_of(method, static_cast<MethodTerm>(i));
+  return out;
+}
+
 const char* name_of(MethodTerm term) { return kNames[static_cast<size_t>(term)]; }
 
-MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells) {
+double method_sum(const MethodCounts& counts, const MethodCounts& us) {
+  double out = 0;
+  for (size_t i = 0; i < kMethodTerms; ++i)
+    out += i == static_cast<size_t>(MethodTerm::kRecorded) ? 0 : counts[i] * us[i];
+  return out;
+}
+
+MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
   MethodCounts out{};
   const auto at = [&](MethodTerm term) -> double& { return out[static_cast<size_t>(term)]; };
   at(MethodTerm::kStep) = 1;
@@ -74,12 +95,16 @@ MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells) {
     const double rows = chunk.tokens, history = rows * chunk.context / kMillion,
                  own = rows * rows / 2 / kMillion;
     at(MethodTerm::kChunkTokens) += rows / kThousand;
+    at(MethodTerm::kQuietTokens) += shape.stretch_ms == 0 ? rows / kThousand : 0;
     at(MethodTerm::kHistory) += history;
     at(MethodTerm::kOwn) += own;
-    if (ring_cells > 0 && chunk.context + chunk.tokens > ring_cells) {
-      at(MethodTerm::kWrapped) += rows * ring_cells / kMillion;
+    if (facts.ring_cells > 0 && chunk.context + chunk.tokens > facts.ring_cells) {
+      at(MethodTerm::kWrapped) += rows * facts.ring_cells / kMillion;
       at(MethodTerm::kWrappedHistory) += history;
     }
+    if (facts.look_heads > 0)
+      at(MethodTerm::kLook) +=
+          LookGrid::of(chunk.context + chunk.tokens, chunk.tokens, facts.look_heads).rounds(facts.look_heads);
   }
   at(MethodTerm::kCompression) = static_cast<double>(shape.compressions.size());
   for (const CompressionShape& one : shape.compressions) at(MethodTerm::kHeld) += one.held / kThousand;
@@ -88,11 +113,16 @@ MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells) {
   at(MethodTerm::kChoosingStep) = shape.choosing > 0 ? 1 : 0;
   at(MethodTerm::kChoosing) = shape.choosing;
   at(MethodTerm::kChosenFrom) = static_cast<double>(shape.chosen_from) / kThousand;
+  at(MethodTerm::kChosenEach) = shape.chosen_each / kHundred;
   at(MethodTerm::kFilled) = static_cast<double>(shape.pages_filled);
   at(MethodTerm::kUnpackedStep) = shape.decodes_unpacked > 0 ? 1 : 0;
   at(MethodTerm::kUnpacked) = shape.decodes_unpacked;
   at(MethodTerm::kUnpackedCells) = static_cast<double>(shape.unpacked_context_sum) / kThousand;
   at(MethodTerm::kRequantised) = static_cast<double>(shape.requantised) / kThousand;
+  if (shape.decodes > 0 && shape.chunks.empty()) {
+    at(MethodTerm::kNewForm) = shape.launched() ? 1 : 0;
+    at(MethodTerm::kRecorded) = makes_graph(shape) ? 1 : 0;
+  }
   return out;
 }
 
@@ -107,21 +137,22 @@ std::string method_name(const std::string& scorer, const std::string& budget, co
   return out += layout;
 }
 
-MethodCost::MethodCost(const MeasuredMethod& method, uint32_t layers, uint32_t ring_cells, bool retrieves,
-                       std::unique_ptr<CostModel> model)
+MethodCost::MethodCost(const MeasuredMethod& method, uint32_t layers, const MethodFacts& facts,
+                       bool retrieves, std::unique_ptr<CostModel> model)
     : CostOnTop(std::move(model)),
       us_(prices_of(method)),
       error_(method.error_p90),
       layers_(std::max(1u, layers)),
-      ring_cells_(ring_cells),
+      facts_(facts),
       retrieves_(retrieves) {}
 
 // Where it stands beside attention each layer has as much.
 MethodCost::Added MethodCost::added(const StepShape& shape) const {
-  const MethodCounts counts = method_counts(shape, ring_cells_);
-  double usual = 0, compressing = 0;
+  const MethodCounts counts = method_counts(shape, facts_);
+  double compressing = 0;
   for (size_t i = 0; i < kMethodTerms; ++i)
-    (compresses(static_cast<MethodTerm>(i)) ? compressing : usual) += counts[i] * us_[i];
+    compressing += compresses(static_cast<MethodTerm>(i)) ? counts[i] * us_[i] : 0;
+  const double usual = method_sum(counts, us_) - compressing;
   if (retrieves_) return {ticks_from_us(usual / layers_) * layers_, ticks_from_us(compressing)};
   return {ticks_from_us(usual), ticks_from_us(compressing)};
 }
@@ -130,6 +161,8 @@ StepCost MethodCost::step(const StepShape& shape) {
   StepCost cost = below().step(shape);
   const Added more = added(shape);
   cost.device += more.usual + more.compressing;
+  if (makes_graph(shape))
+    cost.least = std::max(cost.least, ticks_from_us(us_[static_cast<size_t>(MethodTerm::kRecorded)]));
   cost.by_evidence[static_cast<size_t>(Evidence::kInterpolated)] += more.usual + more.compressing;
   cost.compression[static_cast<size_t>(CompressionPart::kCapture)] += more.usual;
   cost.compression[static_cast<size_t>(CompressionPart::kScore)] += more.compressing;
@@ -155,7 +188,8 @@ std::vector<StepPart> MethodCost::ops(const StepShape& shape) {
   } else {
     const auto last = std::find_if(all.begin(), all.end(),
                                    [](const StepPart& part) { return part.kind == PartKind::kAttention; });
-    all.insert(last, {"choose", PartKind::kAttention, PartPlace::kLayer, layers_, more.usual / layers_,
+    // Before recalls, as appending is: copies for the next layer run beside it.
+    all.insert(last, {"choose", PartKind::kRope, PartPlace::kLayer, layers_, more.usual / layers_,
                       Evidence::kInterpolated});
   }
   if (more.compressing > 0)

@@ -3,9 +3,10 @@
 //
 //   step = the dense engine's step of the same shape + sum over MethodTerm of count * us
 //
-// Counts are what a step does, in the method's own units: rows that it looks at, cells that it ranks, lists
-// that it writes. They are linear because the engine's work is (each head's list is written, each cell is
-// scored once); calibration prints how far that holds on steps that it did not learn from.
+// and no less than the host takes where it makes a graph meanwhile. Counts are what a step does, in the
+// method's own units: rows that it looks at, cells that it ranks, lists that it writes. They are linear
+// because the engine's work is (each head's list is written, each cell is scored once); calibration prints
+// how far that holds on steps that it did not learn from.
 //
 // It takes the place of CompressionCost, which knows rooflines only, and of the selection in RetrievalCost;
 // pages that are recalled stay in RetrievalCost, at the measured price, because they overlap with steps.
@@ -35,29 +36,36 @@ enum class MethodTerm : uint8_t {
   kChunkStep,    // 1 if prompts are computed
   kChunk,        // chunks
   kChunkTokens,  // thousands of their tokens
+  kQuietTokens,  // likewise, of the first step that computes prompts behind quiet time: lists are long again
   kHistory,      // millions of (row of a chunk, cell before the chunk)
   kOwn,          // millions of (row of a chunk, row of the same chunk)
   kWrapped,  // millions of (row of a chunk that runs over a ring's end, cell of the ring): read from lists
   kWrappedHistory,  // millions of (such a row, cell before its chunk)
+  kLook,            // rounds of rows that look at their cells, where all do (engine/base/look_grid.h)
   kCompression,     // calls that are compressed
   kHeld,            // thousands of cells that they held
   kPrompt,          // prompts that are complete, in steps without compressions: those have their own
   kChoosingStep,    // 1 if any call chooses what it reads
   kChoosing,        // calls that do
-  kChosenFrom,      // thousands of tokens that these choose from
+  kChosenFrom,      // thousands of pages that these choose from
+  kChosenEach,      // hundreds of pages that each of these chooses, in a step with such calls
   kFilled,         // pages that the step completes, where methods store them elsewhere; as pages of 16 tokens
   kRecalling,      // layers that recall any page before their attention; of RetrievalCost
+  kRecallingHead,  // likewise, its KV heads that do, over all calls
   kPageNow,        // page of 16 tokens of one head, recalled before its layer's attention; of RetrievalCost
   kPageMixed,      // likewise, where prompts are computed: its copy runs beside their rows
   kPageNext,       // likewise, for the next step, where a step waits for nothing else
-  kPageBeside,     // what such a page slows a step down that does not wait for it
+  kPageBeside,  // page of one head, of whatever size, that a step does not wait for: slows it down by so much
+  kPageLaunched,   // and by so much more a step that is started operation by operation
+  kNewForm,        // 1 if a decode step is: no graph of its form exists yet (graph_shapes.h)
+  kRecorded,       // 1 if the host makes its graph meanwhile: such a step takes this long at least
   kRequantised,    // thousands of tokens whose cells get fewer bits
   kUnpackedStep,   // 1 if any decode unpacks what it reads, which others read as it lies
   kUnpacked,       // decodes that do
   kUnpackedCells,  // thousands of cells that these read
   kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
-constexpr size_t kMethodTerms = 27;
+constexpr size_t kMethodTerms = 34;
 constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
 const char* name_of(MethodTerm term);
 // 0: the method has no such price.
@@ -65,9 +73,18 @@ double price_of(const MeasuredMethod& method, MethodTerm term);
 bool is_method_term(std::string_view name);
 
 using MethodCounts = std::array<double, kMethodTerms>;
+MethodCounts prices_of(const MeasuredMethod& method);
 
-// `ring_cells`: of a ring that chunks may run over the end of; 0: there is none. What recalls count stays 0.
-MethodCounts method_counts(const StepShape& shape, uint32_t ring_cells);
+// What is counted besides a step's shape.
+struct MethodFacts {
+  uint32_t ring_cells = 0;  // of a ring that chunks may run over the end of; 0: there is none
+  uint32_t look_heads = 0;  // KV heads of a layer whose rows all look at their cells; 0: not all rows do
+};
+
+// What recalls count stays 0.
+MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts);
+// Prices times counts in us; kRecorded's is no summand.
+double method_sum(const MethodCounts& counts, const MethodCounts& us);
 
 // How a policy set is called in device files: "snapkv/uniform/compact", "freekv"; where all is kept and read,
 // by its precision: "triaxial".
@@ -78,7 +95,7 @@ class MethodCost final : public CostOnTop {
  public:
   // `layers`: of the model. `retrieves`: what it adds stands beside attention in every layer, else behind the
   // step. REQUIRES: `model` is not null.
-  MethodCost(const MeasuredMethod& method, uint32_t layers, uint32_t ring_cells, bool retrieves,
+  MethodCost(const MeasuredMethod& method, uint32_t layers, const MethodFacts& facts, bool retrieves,
              std::unique_ptr<CostModel> model);
 
   StepCost step(const StepShape& shape) override;
@@ -94,7 +111,8 @@ class MethodCost final : public CostOnTop {
 
   const MethodCounts us_;
   const double error_;  // relative, of nine of ten steps
-  const uint32_t layers_, ring_cells_;
+  const uint32_t layers_;
+  const MethodFacts facts_;
   const bool retrieves_;
 };
 

@@ -104,8 +104,8 @@ std::unique_ptr<CostModel> with_method(const MeasuredDevice& device, const CoreC
     return nullptr;
   }
   out->method = *method;
-  return std::make_unique<MethodCost>(*method, out->llm.layers, ring_cells(config), set.retrieval != "all",
-                                      std::move(*model));
+  return std::make_unique<MethodCost>(*method, out->llm.layers, method_facts(config, out->llm),
+                                      set.retrieval != "all", std::move(*model));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "engine/policy/budget_groups.h"
 #include "engine/policy/config.h"
 #include "models/llm.h"
+#include "models/method_cost.h"
 #include "scenarios/scenario.h"
 #include "traces/sink.h"
 
@@ -20,9 +21,11 @@ namespace kvtwin {
 class CostModel;
 struct Composed;
 
-// Cells of the rings that prompts may run over the end of; 0: the policies keep none.
-inline uint32_t ring_cells(const CoreConfig& config) {
-  return config.policies.layout == "arena" ? config.policies.budget_spec.cells : 0;
+// What the policies' steps are counted by, besides their shapes.
+inline MethodFacts method_facts(const CoreConfig& config, const LlmSpec& llm) {
+  const PolicySet& set = config.policies;
+  return {set.layout == "arena" ? set.budget_spec.cells : 0,
+          set.retrieval == "all" && set.scorer == "h2o" ? llm.kv_heads : 0};
 }
 
 // Of the engines of kind `of`. Null: a mistake was added. What the policies add to steps is noted in *out.

@@ -61,10 +61,12 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
       return price_of(*composed.method, term) * config.page_tokens / kMethodPageTokens;
     };
     out.prices->set_measured({.recall_us = price_of(*composed.method, MethodTerm::kRecalling),
+                              .head_us = price_of(*composed.method, MethodTerm::kRecallingHead),
                               .page_now_us = us(MethodTerm::kPageNow),
                               .page_next_us = us(MethodTerm::kPageNext),
                               .page_mixed_us = us(MethodTerm::kPageMixed),
-                              .page_beside_us = us(MethodTerm::kPageBeside)});
+                              .page_beside_us = price_of(*composed.method, MethodTerm::kPageBeside),
+                              .page_launched_us = price_of(*composed.method, MethodTerm::kPageLaunched)});
   }
   sim::GraphPricerSpec pricer;
   pricer.graph.method = method;

@@ -17,6 +17,7 @@
 #include "engine/policy/commands.h"
 #include "engine/step_graph_retrieval.h"
 #include "models/cost_model.h"
+#include "models/graph_shapes.h"
 #include "models/retrieval_cost.h"
 
 namespace kvtwin::sim {
@@ -38,6 +39,10 @@ class GraphPricer {
   // behind.
   void prepare(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset,
                std::span<const LayerRecall> recalls);
+  // What its graph would be of, as the engine tells graphs apart.
+  GraphShapes::Key form(const StepShape& shape, std::span<const PlanEntry> entries, uint32_t offset) {
+    return GraphShapes::key(reading_shape(shape, entries, offset));
+  }
   // When it ends if nobody else uses its links, from what earlier steps left. Changes nothing that is
   // carried.
   StepTiming evaluate(Ticks start);
@@ -54,6 +59,8 @@ class GraphPricer {
   const CompressionTicks& compression() const { return compression_; }
   std::span<const uint32_t> outcomes() const { return outcomes_; }
   std::span<const Ticks> carried() const { return carry_.at; }
+  // Of the prepared step, without what pages add to it: device time of attention, over all layers.
+  Ticks attention() const;
   // When all that committed steps copy to the host has arrived there.
   Ticks offloaded() const;
   StepGraph* graph() { return &step_.graph; }
@@ -66,6 +73,7 @@ class GraphPricer {
   struct Load {                  // of decodes
     uint32_t calls = 0;          // that retrieve
     uint64_t tokens = 0;         // of their context
+    uint64_t pages = 0;          // likewise
     uint64_t tokens_chosen = 0;  // selectable tokens that they read
     uint64_t filled = 0;         // pages that the step completes, chunks included
   };
@@ -86,6 +94,7 @@ class GraphPricer {
   StepCarry carry_, after_;
   Load load_;
   StepShape reads_;
+  Ticks least_ = 0;  // StepCost
   std::vector<uint32_t> outcomes_;
   std::array<Ticks, kEvidenceKinds> by_evidence_{};
   CompressionTicks compression_{};

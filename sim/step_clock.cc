@@ -150,13 +150,14 @@ bool StepClock::price_next() {
     const StepCost cost = cost_->step(shape);
     KVT_CHECK(cost.device >= 0);
     const Ticks host = cost.host + first;
-    add_priced(start + std::max<Ticks>(0, host + cost.device), host, {}, cost.by_evidence);
+    const Ticks took = std::max(cost.least, host + cost.device);
+    add_priced(start + took, host, {}, cost.by_evidence);
     remember(shape, start, priced_.back().end);
     if (!launch->decodes.empty()) {
       priced_.back().cells_read += launch->shape.decode_context_sum;
       priced_.back().cells_waited += shape.decode_context_sum;
     }
-    add_compression(cost.compression, std::max<Ticks>(0, host + cost.device), !launch->chunks.empty());
+    add_compression(cost.compression, took, !launch->chunks.empty());
     ++launch->priced;
   }
   launch->shape.copied_pages = 0;  // by the first single step
@@ -172,15 +173,16 @@ void StepClock::recall(Launch* launch, Ticks start) {
   shape.chunk_load = load_.share(start);
   shape.stretch_ms = stretch_.ms(start);
   if (cost_->graphs_kept() == 0) return;
-  const GraphShapes::Key key = GraphShapes::key(shape);
-  uint32_t seen = graphs_.seen(key);
-  for (size_t i = priced_.size(); i > head_ && seen < GraphShapes::kReplayed; --i)
-    seen += priced_[i - 1].key == key ? 1 : 0;
-  shape.launched = seen < GraphShapes::kReplayed;
+  form_ = pricer_ == nullptr
+              ? GraphShapes::key(shape)
+              : pricer_->form(shape, launch->command.step().entries, launch->answered + launch->priced);
+  uint32_t seen = graphs_.seen(form_);
+  for (size_t i = priced_.size(); i > head_; --i) seen += priced_[i - 1].form == form_ ? 1 : 0;
+  shape.graph = graphs_.use(form_, seen);
 }
 
 void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end) {
-  priced_.back().key = GraphShapes::key(shape);
+  priced_.back().form = form_;
   load_.add(shape, begin, end);
   stretch_.add(shape, begin, end);
 }
@@ -356,7 +358,7 @@ StepDone StepClock::answer(uint32_t steps) {
   totals_.compression = last.compression;
   totals_.prompts = last.prompts, totals_.prompts_compression = last.prompts_compression;
   offloaded_ = last.offloaded;
-  for (uint32_t i = 0; i < steps; ++i) graphs_.add(priced_[head_ + i].key);
+  for (uint32_t i = 0; i < steps; ++i) graphs_.add(priced_[head_ + i].form);
   head_ += steps;
   Launch& launch = launches_.front();
   totals_.compressions += launch.compressions.size();  // of a launch of one step

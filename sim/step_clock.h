@@ -8,7 +8,7 @@
 // For step n of an engine with d = steps_in_flight_max:
 //   submitted[n] = max(instant of its launch, end[n - d])        when the policy could plan it
 //   start[n]     = max(end[n - 1], submitted[n])
-//   end[n]       = start[n] + max(0, host[n] + device[n])
+//   end[n]       = start[n] + max(least[n], host[n] + device[n])
 // host[n] is what calibration on a machine with the same d finds beside its kernel tables: time in which
 // the device waits for the host, or less than nothing where the tables were measured launch by launch and
 // the engine replays graphs. It is not hidden behind device time a second time.
@@ -160,7 +160,7 @@ class StepClock {
   // Times since base_. All but the first two are sums over all steps so far, so that stretches can be
   // subtracted.
   struct Priced {
-    GraphShapes::Key key = GraphShapes::kNone;
+    GraphShapes::Key form;
     Ticks end = 0;
     Ticks offloaded = -(Ticks{1} << 61);
     Ticks host_exposed = 0;
@@ -227,6 +227,7 @@ class StepClock {
   RecentLoad load_;
   LoadStretch stretch_;
   GraphShapes graphs_;          // of answered steps
+  GraphShapes::Key form_;       // of the step that is priced
   std::vector<Priced> priced_;  // [0, head_) answered, at least kHistory of them; then the unanswered
   size_t head_ = kHistory;
   Ticks offloaded_ = -(Ticks{1} << 61);

@@ -267,14 +267,16 @@ void CompressedCache::observe(uint32_t layer, const LayerRows& tensors, const St
   for (size_t i = 0; i < work_.size();) {
     const cpu::StepRows& rows = work_[i++].rows;
     if (!scores_->observes(rows)) continue;
-    // Rows that are alone of their calls look together, and chunks do: each has a kernel of its own.
+    // Rows that are alone of their calls look together. A chunk looks alone: its kernels deal its query rows
+    // out to the SMs by how many there are, and how many cells (look_grid.h).
     look.queries_max = stamps ? 1 : rows.tokens, look.count = llm_.kv_heads;
-    for (; !stamps && i < work_.size() && scores_->observes(work_[i].rows) &&
-           (work_[i].rows.tokens == 1) == (rows.tokens == 1);
-         ++i) {
-      look.queries_max = std::max(look.queries_max, work_[i].rows.tokens);
+    for (; !stamps && rows.tokens == 1 && i < work_.size() && work_[i].rows.tokens == 1 &&
+           scores_->observes(work_[i].rows);
+         ++i)
       look.count += llm_.kv_heads;
-    }
+    look.rows_max = 0;
+    for (uint32_t head = first; head < first + look.count; ++head)
+      look.rows_max = std::max(look.rows_max, looks_[head].cells.rows);
     look.heads = lists_.at(at_.looks) + first;
     scores_->observe_marks(look, rows.context + rows.tokens, on.stream);
     first += look.count;
@@ -338,10 +340,21 @@ void CompressedCache::copy(PageId, PageId, cudaStream_t) {
 }
 
 // One decode and, where there is room for it, a chunk, on page 0 and scratch.
+// Room for the lists of a step of so many rows, before anybody waits for one: more memory is taken within
+// some 25 ms, and graphs of the lists' old place are of no use in the new one.
+void CompressedCache::reserve_lists(uint32_t rows) {
+  const uint64_t heads = uint64_t{llm_.layers} * llm_.kv_heads;
+  uint64_t each = sizeof(AppendSlot);
+  if (cells_.packed()) each += sizeof(AppendSlot);
+  if (shape_.tables.rings > 0) each += sizeof(QueryRow);  // rows over a ring's end are listed one by one
+  lists_.reserve(rows * heads * each + rows * heads);     // tables and the rest: an eighth of slots
+}
+
 void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   rows->positions.assign(size, 0);
   work_.clear();
   clear_lists();
+  reserve_lists(size);
   tables_ = {0};
   rows_ = size;
   for (uint32_t row = 0; row < size; ++row) {

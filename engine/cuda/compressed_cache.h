@@ -110,6 +110,7 @@ class CompressedCache final : public KvCache {
 
   // compressed_reads.cc
   void clear_lists();
+  void reserve_lists(uint32_t rows);
   void write_lists(const StepStream& on);
   void send_lists(const StepStream& on);
   void add_head(uint32_t layer, uint32_t kv_head, Work* work);

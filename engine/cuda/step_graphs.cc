@@ -11,11 +11,13 @@ namespace {}  // namespace
 
 StepGraphs::~StepGraphs() {
   for (const Graph& one : graphs_) forget(one);
+  if (upload_ != nullptr) cudaStreamDestroy(upload_);
 }
 
 // The step's own replays have ended, because the host has waited for its tokens; what lanes do may go on.
 void StepGraphs::forget(const Graph& one) {
   if (one.graphs.size() > 1) cudaDeviceSynchronize();
+  for (const cudaGraph_t graph : one.captured) cudaGraphDestroy(graph);
   for (const cudaGraphExec_t graph : one.graphs) {
     if (graph != nullptr) cudaGraphExecDestroy(graph);
   }
@@ -31,7 +33,7 @@ void StepGraphs::run(const StepForm& form, cudaStream_t stream, StepLanes* lanes
       forget(graphs_.back());
       graphs_.pop_back();
     }
-    graphs_.push_front({form, {}});
+    graphs_.push_front({form, {}, {}});
     return start();
   }
   graphs_.splice(graphs_.begin(), graphs_, found);
@@ -39,12 +41,15 @@ void StepGraphs::run(const StepForm& form, cudaStream_t stream, StepLanes* lanes
   if (lanes != nullptr) {
     for (const cudaStream_t lane : lanes->streams()) streams.push_back(lane);
   }
-  if (found->graphs.empty()) {
-    // The device is busy with this step while the host captures and instantiates what the next one replays:
-    // 3 ms, which a step that waited for its own graph would take longer.
+  // The device is busy with this step while the host prepares what a later one replays.
+  if (found->captured.empty()) {
     start();
-    found->graphs = capture(streams, lanes, start);
+    found->captured = record(streams, lanes, StepLanes::Capture::kGraph, start);
     return;
+  }
+  if (found->graphs.empty()) {
+    start();
+    return instantiate(&*found);
   }
   if (lanes != nullptr && lanes->watched()) {
     for (const cudaGraph_t graph : record(streams, lanes, StepLanes::Capture::kRehearsal, start))
@@ -75,17 +80,18 @@ std::vector<cudaGraph_t> StepGraphs::record(const Streams& streams, StepLanes* l
   return out;
 }
 
-std::vector<cudaGraphExec_t> StepGraphs::capture(const Streams& streams, StepLanes* lanes,
-                                                 const std::function<void()>& start) {
-  std::vector<cudaGraphExec_t> out;
-  for (const cudaGraph_t graph : record(streams, lanes, StepLanes::Capture::kGraph, start)) {
+// What is uploaded now the first replay need not wait for.
+void StepGraphs::instantiate(Graph* one) {
+  if (upload_ == nullptr)
+    must(cudaStreamCreateWithFlags(&upload_, cudaStreamNonBlocking), "cudaStreamCreate");
+  for (const cudaGraph_t graph : one->captured) {
     size_t nodes = 0;
     must(cudaGraphGetNodes(graph, nullptr, &nodes), "graph of a step");
-    cudaGraphExec_t& made = out.emplace_back(nullptr);
-    if (nodes > 0) must(cudaGraphInstantiate(&made, graph, 0), "graph of a step");
-    cudaGraphDestroy(graph);
+    cudaGraphExec_t& made = one->graphs.emplace_back(nullptr);
+    if (nodes == 0) continue;
+    must(cudaGraphInstantiate(&made, graph, 0), "graph of a step");
+    must(cudaGraphUpload(made, upload_), "upload of a step's graph");
   }
-  return out;
 }
 
 }  // namespace kvtwin::cuda

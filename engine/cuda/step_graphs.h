@@ -5,7 +5,9 @@
 // the lists is not part of it, so a graph serves all steps of one form: those of a quiet stretch, in which
 // calls decode and nobody comes or goes. A form is captured when it comes up for the second time, while the
 // device computes that step: the first time cuBLASLt chooses and kernels are loaded, and many forms never
-// come back. The least recently used graph makes room.
+// come back. The third time it is instantiated, again beside the device's work: both at once take the host
+// longer than a small step takes the device. From the fourth time on it is replayed. The least recently used
+// graph makes room.
 //
 // A KvCache that moves pages beside steps has streams of its own (StepLanes). Each is captured as a graph of
 // its own, and external events join the graphs: what a lane does for one step may still go on while the next
@@ -60,17 +62,18 @@ class StepGraphs {
  private:
   struct Graph {
     StepForm form;
-    std::vector<cudaGraphExec_t> graphs;  // the step's, then its lanes'; none: seen once
+    std::vector<cudaGraph_t> captured;    // the step's, then its lanes'; none: seen once
+    std::vector<cudaGraphExec_t> graphs;  // likewise; none: not instantiated yet
   };
   using Streams = std::vector<cudaStream_t>;
   static std::vector<cudaGraph_t> record(const Streams& streams, StepLanes* lanes, StepLanes::Capture how,
                                          const std::function<void()>& start);
-  static std::vector<cudaGraphExec_t> capture(const Streams& streams, StepLanes* lanes,
-                                              const std::function<void()>& start);
+  void instantiate(Graph* one);
   static void forget(const Graph& one);
 
   const uint32_t graphs_max_;
-  std::list<Graph> graphs_;  // the last used first
+  std::list<Graph> graphs_;        // the last used first
+  cudaStream_t upload_ = nullptr;  // of graphs, beside steps
   uint64_t replays_ = 0;
 };
 

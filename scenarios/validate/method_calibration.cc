@@ -64,7 +64,7 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
     const std::vector<PricedStep> steps = open.steps();
     if (!steps.empty()) out.first.push_back(steps.front());
     for (size_t i = kFirstSteps; i < steps.size(); ++i)
-      out.samples.push_back({steps[i].counts, steps[i].measured, steps[i].dense});
+      out.samples.push_back({steps[i].counts, steps[i].measured, steps[i].dense, steps[i].attention});
   }
   return out;
 }
@@ -78,9 +78,7 @@ bool has(const std::vector<MethodSample>& samples, MethodTerm term) {
 void add_first_step(const std::vector<PricedStep>& first, MeasuredMethod* method) {
   std::vector<double> more;
   for (const PricedStep& step : first) {
-    double priced = step.dense;
-    for (size_t i = 0; i < kMethodTerms; ++i)
-      priced += step.counts[i] * price_of(*method, static_cast<MethodTerm>(i));
+    const double priced = step.dense + method_sum(step.counts, prices_of(*method));
     more.push_back(std::max(0.0, step.measured - priced));
   }
   if (!more.empty() && measured_of(more).us > 0)

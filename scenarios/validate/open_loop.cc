@@ -54,14 +54,18 @@ Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launch
     if (const auto found = known.find(step); found != known.end()) recalls = found->second.recalls;
   }
   pricer.prepare(launched.shape, *launched.entries, launched.offset, recalls);
-  out->counts = method_counts(pricer.reads(), pricing_.ring_cells);
+  out->counts = method_counts(pricer.reads(), pricing_.facts);
+  out->attention = us_of(pricer.attention());
   for (const LayerRecall& recall : recalls) {
     const double size = pricing_.page_tokens / kMethodPageTokens;
     const MethodTerm before = launched.chunks.empty() ? MethodTerm::kPageNow : MethodTerm::kPageMixed;
     out->counts[static_cast<size_t>(before)] += size * recall.blocking;
     out->counts[static_cast<size_t>(MethodTerm::kRecalling)] += recall.blocking > 0 ? 1 : 0;
-    for (const MethodTerm term : {MethodTerm::kPageNext, MethodTerm::kPageBeside})
-      out->counts[static_cast<size_t>(term)] += size * recall.background;
+    out->counts[static_cast<size_t>(MethodTerm::kRecallingHead)] += recall.heads_waiting();
+    out->counts[static_cast<size_t>(MethodTerm::kPageNext)] += size * recall.background;
+    out->counts[static_cast<size_t>(MethodTerm::kPageBeside)] += recall.background;
+    if (launched.chunks.empty() && pricer.reads().launched())
+      out->counts[static_cast<size_t>(MethodTerm::kPageLaunched)] += recall.background;
   }
   const Ticks begin = begun.ns * kTicksPerNs;
   const Ticks end = pricer.evaluate(begin).end;
@@ -74,22 +78,24 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   StepShape& shape = launched.shape;
   shape.chunks = launched.chunks, shape.compressions = launched.compressions;
   const Ticks begin = begun.ns * kTicksPerNs;
-  const GraphShapes::Key key = GraphShapes::key(shape);
+  const GraphShapes::Key form =
+      pricing_.pricers.empty() ? GraphShapes::key(shape)
+                               : pricing_.pricers[engine]->form(shape, *launched.entries, launched.offset);
   shape.chunk_load = memory->load.share(begin), shape.stretch_ms = memory->stretch.ms(begin);
-  shape.launched = memory->graphs.seen(key) < GraphShapes::kReplayed;
+  shape.graph = memory->graphs.use(form, memory->graphs.seen(form));
   memory->load.add(shape, begin, ended.ns * kTicksPerNs);
   memory->stretch.add(shape, begin, ended.ns * kTicksPerNs);
-  memory->graphs.add(key);
+  memory->graphs.add(form);
   PricedStep out;
   const bool graph = !pricing_.pricers.empty();
-  out.counts = method_counts(shape, pricing_.ring_cells);
+  out.counts = method_counts(shape, pricing_.facts);
   const Ticks through = graph ? graph_ticks(engine, step, launched, begun, ended, &out) : 0;
   const StepShape& reads = graph ? pricing_.pricers[engine]->reads() : shape;
   const StepCost cost = pricing_.cost->step(reads);
   const StepRange range = pricing_.cost->range(reads);
   const Ticks took = graph ? through : cost.device, beside = took - cost.device;
   out.measured = us_of(ended - begun);
-  out.predicted = us_of(took + std::max<Ticks>(0, cost.host));
+  out.predicted = us_of(std::max(took + std::max<Ticks>(0, cost.host), cost.least));
   out.dense = us_of(cost.device);
   for (const Ticks part : cost.compression) out.dense -= us_of(part);
   out.low = us_of(range.low + beside), out.high = us_of(range.high + beside);

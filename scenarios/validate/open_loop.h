@@ -35,6 +35,7 @@ struct PricedStep {
   uint32_t longest = 0;                     // context among its decodes
   MethodCounts counts{};                    // what it does
   double dense = 0;                         // of `predicted`: what it would take if no method added anything
+  double attention = 0;                     // of `dense`, where steps recall pages
   Evidence evidence = Evidence::kMeasured;  // the worst
   double error() const { return predicted / measured - 1; }
 };
@@ -60,7 +61,7 @@ struct StepPricing {
   CostModel* cost = nullptr;
   std::vector<sim::GraphPricer*> pricers{};    // by engine, where steps move pages; else empty
   const RecordedOutcomes* outcomes = nullptr;  // what values decided in the run; null: not recorded
-  uint32_t ring_cells = 0;                     // method_counts()
+  MethodFacts facts{};                         // method_counts()
   uint32_t page_tokens = 16;
 };
 

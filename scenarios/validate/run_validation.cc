@@ -190,7 +190,7 @@ StepPricing step_pricing(const Composed& composed, const Retrieving& retrieving,
   out.cost = composed.cost.get();
   for (const auto& pricer : retrieving.pricers) out.pricers.push_back(pricer.get());
   if (recording.outcomes) out.outcomes = &*recording.outcomes;
-  out.ring_cells = ring_cells(composed.options.engines.front());
+  out.facts = method_facts(composed.options.engines.front(), composed.llm);
   out.page_tokens = composed.options.engines.front().page_tokens;
   return out;
 }
