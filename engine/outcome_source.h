@@ -25,6 +25,9 @@ struct LayerRecall {
   // What rates are shares of, over the calls: KV heads that chose pages, and the pages that they chose.
   uint32_t heads = 0;
   uint32_t chosen = 0;
+
+  // Heads that recall before attention.
+  uint32_t heads_waiting() const { return blocking == 0 ? 0 : corrected > 0 ? corrected : heads; }
 };
 
 struct StepValues {

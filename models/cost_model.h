@@ -36,8 +36,8 @@ struct CompressionShape {
 };
 
 // What an engine that replays decode steps as graphs does for one (graph_shapes.h): starts it operation by
-// operation, the first time; also records its graph, the second; replays it for the first time; replays it.
-enum class GraphUse : uint8_t { kNew, kRecorded, kFirstReplay, kReplayed };
+// operation, and beside that nothing, the first time; captures its graph; instantiates it; or replays it.
+enum class GraphUse : uint8_t { kNew, kCaptured, kInstantiated, kReplayed };
 
 // In permille: prompts are computed all the time.
 constexpr uint32_t kSustainedLoad = 1000;
@@ -75,7 +75,7 @@ struct StepShape {
   uint32_t chosen_each = 0;
   uint64_t pages_filled = 0;
   GraphUse graph = GraphUse::kReplayed;
-  bool launched() const { return graph < GraphUse::kFirstReplay; }  // operation by operation
+  bool launched() const { return graph < GraphUse::kReplayed; }  // operation by operation
   // The last step that was started operation by operation had many rows (graph_shapes.h).
   bool behind_many = false;
 };

@@ -1,5 +1,6 @@
 // GraphShapes knows which decode steps our CUDA engine replays as a graph (engine/cuda/step_graphs.h): those
-// whose form it has met twice, among the forms that it met last. The others it starts operation by operation.
+// whose form it has met three times, among the forms that it met last. The others it starts operation by
+// operation.
 //
 // The engine compares where lists lie and how long they are (StepForm). Of a policy's step that follows from:
 // how many rows there are, padded and not, and how many sample; where calls choose what they read, how many
@@ -61,7 +62,7 @@ class GraphShapes {
   uint32_t last_started() const { return last_started_; }
 
   // A step of this form ran, and had started_rows(); or: and that is last_started() now.
-  void add(const Key& key, uint32_t started_rows) {
+  void add(const Key& key, uint32_t started_rows = 0) {
     if (kept_ == 0) return;
     if (started_rows > 0) last_started_ = started_rows;
     if (key.is_none()) return;

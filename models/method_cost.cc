@@ -16,6 +16,7 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "chunk step",
                                               "chunk",
                                               "thousand tokens of chunks",
+                                              "thousand tokens of chunks behind quiet time",
                                               "million pairs with history",
                                               "million pairs of chunks",
                                               "million pairs over a ring's end",
@@ -30,14 +31,14 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "hundred pages that a call chooses",
                                               "16 tokens filled",
                                               "layer that recalls before attention",
+                                              "head that recalls before attention",
                                               "16 tokens of a head before attention",
                                               "16 tokens of a head before attention beside chunks",
                                               "16 tokens of a head behind attention",
                                               "page of a head beside a step",
                                               "page of a head beside a launched step",
                                               "launched step",
-                                              "first replay",
-                                              "recorded step, at least",
+                                              "recorded step at least",
                                               "thousand tokens packed again",
                                               "step that unpacks for decodes",
                                               "decode that unpacks",
@@ -45,6 +46,12 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "first step"};
 
 constexpr double kHundred = 1e2, kThousand = 1e3, kMillion = 1e6;
+
+// The host does, beside the step's own operations.
+bool makes_graph(const StepShape& shape) {
+  return shape.decodes > 0 && shape.chunks.empty() &&
+         (shape.graph == GraphUse::kCaptured || shape.graph == GraphUse::kInstantiated);
+}
 
 bool compresses(MethodTerm term) { return term == MethodTerm::kCompression || term == MethodTerm::kHeld; }
 
@@ -88,6 +95,7 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
     const double rows = chunk.tokens, history = rows * chunk.context / kMillion,
                  own = rows * rows / 2 / kMillion;
     at(MethodTerm::kChunkTokens) += rows / kThousand;
+    at(MethodTerm::kQuietTokens) += shape.stretch_ms == 0 ? rows / kThousand : 0;
     at(MethodTerm::kHistory) += history;
     at(MethodTerm::kOwn) += own;
     if (facts.ring_cells > 0 && chunk.context + chunk.tokens > facts.ring_cells) {
@@ -95,8 +103,8 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
       at(MethodTerm::kWrappedHistory) += history;
     }
     if (facts.look_heads > 0)
-      at(MethodTerm::kLook) += LookGrid::of(chunk.context + chunk.tokens, chunk.tokens, facts.look_heads)
-                                   .rounds(facts.look_heads);
+      at(MethodTerm::kLook) +=
+          LookGrid::of(chunk.context + chunk.tokens, chunk.tokens, facts.look_heads).rounds(facts.look_heads);
   }
   at(MethodTerm::kCompression) = static_cast<double>(shape.compressions.size());
   for (const CompressionShape& one : shape.compressions) at(MethodTerm::kHeld) += one.held / kThousand;
@@ -107,15 +115,14 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
   at(MethodTerm::kChosenFrom) = static_cast<double>(shape.chosen_from) / kThousand;
   at(MethodTerm::kChosenEach) = shape.chosen_each / kHundred;
   at(MethodTerm::kFilled) = static_cast<double>(shape.pages_filled);
-  if (shape.decodes > 0 && shape.chunks.empty()) {
-    at(MethodTerm::kNewForm) = shape.launched() ? 1 : 0;
-    at(MethodTerm::kFirstReplay) = shape.graph == GraphUse::kFirstReplay ? 1 : 0;
-    at(MethodTerm::kRecorded) = shape.graph == GraphUse::kRecorded ? 1 : 0;
-  }
   at(MethodTerm::kUnpackedStep) = shape.decodes_unpacked > 0 ? 1 : 0;
   at(MethodTerm::kUnpacked) = shape.decodes_unpacked;
   at(MethodTerm::kUnpackedCells) = static_cast<double>(shape.unpacked_context_sum) / kThousand;
   at(MethodTerm::kRequantised) = static_cast<double>(shape.requantised) / kThousand;
+  if (shape.decodes > 0 && shape.chunks.empty()) {
+    at(MethodTerm::kNewForm) = shape.launched() ? 1 : 0;
+    at(MethodTerm::kRecorded) = makes_graph(shape) ? 1 : 0;
+  }
   return out;
 }
 
@@ -154,7 +161,7 @@ StepCost MethodCost::step(const StepShape& shape) {
   StepCost cost = below().step(shape);
   const Added more = added(shape);
   cost.device += more.usual + more.compressing;
-  if (shape.graph == GraphUse::kRecorded && shape.decodes > 0 && shape.chunks.empty())
+  if (makes_graph(shape))
     cost.least = std::max(cost.least, ticks_from_us(us_[static_cast<size_t>(MethodTerm::kRecorded)]));
   cost.by_evidence[static_cast<size_t>(Evidence::kInterpolated)] += more.usual + more.compressing;
   cost.compression[static_cast<size_t>(CompressionPart::kCapture)] += more.usual;
@@ -181,7 +188,8 @@ std::vector<StepPart> MethodCost::ops(const StepShape& shape) {
   } else {
     const auto last = std::find_if(all.begin(), all.end(),
                                    [](const StepPart& part) { return part.kind == PartKind::kAttention; });
-    all.insert(last, {"choose", PartKind::kAttention, PartPlace::kLayer, layers_, more.usual / layers_,
+    // Before recalls, as appending is: copies for the next layer run beside it.
+    all.insert(last, {"choose", PartKind::kRope, PartPlace::kLayer, layers_, more.usual / layers_,
                       Evidence::kInterpolated});
   }
   if (more.compressing > 0)

@@ -3,7 +3,7 @@
 //
 //   step = the dense engine's step of the same shape + sum over MethodTerm of count * us
 //
-// and no less than the host takes where it records the step's graph. Counts are what a step does, in the
+// and no less than the host takes where it makes a graph meanwhile. Counts are what a step does, in the
 // method's own units: rows that it looks at, cells that it ranks, lists that it writes. They are linear
 // because the engine's work is (each head's list is written, each cell is scored once); calibration prints
 // how far that holds on steps that it did not learn from.
@@ -36,6 +36,7 @@ enum class MethodTerm : uint8_t {
   kChunkStep,    // 1 if prompts are computed
   kChunk,        // chunks
   kChunkTokens,  // thousands of their tokens
+  kQuietTokens,  // likewise, of the first step that computes prompts behind quiet time: lists are long again
   kHistory,      // millions of (row of a chunk, cell before the chunk)
   kOwn,          // millions of (row of a chunk, row of the same chunk)
   kWrapped,  // millions of (row of a chunk that runs over a ring's end, cell of the ring): read from lists
@@ -48,23 +49,23 @@ enum class MethodTerm : uint8_t {
   kChoosing,        // calls that do
   kChosenFrom,      // thousands of pages that these choose from
   kChosenEach,      // hundreds of pages that each of these chooses, in a step with such calls
-  kFilled,      // pages that the step completes, where methods store them elsewhere; as pages of 16 tokens
-  kRecalling,   // layers that recall any page before their attention; of RetrievalCost
-  kPageNow,     // page of 16 tokens of one head, recalled before its layer's attention; of RetrievalCost
-  kPageMixed,   // likewise, where prompts are computed: its copy runs beside their rows
-  kPageNext,    // likewise, for the next step, where a step waits for nothing else
+  kFilled,         // pages that the step completes, where methods store them elsewhere; as pages of 16 tokens
+  kRecalling,      // layers that recall any page before their attention; of RetrievalCost
+  kRecallingHead,  // likewise, its KV heads that do, over all calls
+  kPageNow,        // page of 16 tokens of one head, recalled before its layer's attention; of RetrievalCost
+  kPageMixed,      // likewise, where prompts are computed: its copy runs beside their rows
+  kPageNext,       // likewise, for the next step, where a step waits for nothing else
   kPageBeside,  // page of one head, of whatever size, that a step does not wait for: slows it down by so much
-  kPageLaunched,  // and by so much more a step that is started operation by operation
-  kNewForm,       // 1 if a decode step is: no graph of its form exists yet (graph_shapes.h)
-  kFirstReplay,   // 1 if its graph is replayed for the first time
-  kRecorded,      // 1 if its graph is recorded: such a step takes this long at least
+  kPageLaunched,   // and by so much more a step that is started operation by operation
+  kNewForm,        // 1 if a decode step is: no graph of its form exists yet (graph_shapes.h)
+  kRecorded,       // 1 if the host makes its graph meanwhile: such a step takes this long at least
   kRequantised,    // thousands of tokens whose cells get fewer bits
   kUnpackedStep,   // 1 if any decode unpacks what it reads, which others read as it lies
   kUnpacked,       // decodes that do
   kUnpackedCells,  // thousands of cells that these read
   kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
-constexpr size_t kMethodTerms = 33;
+constexpr size_t kMethodTerms = 34;
 constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
 const char* name_of(MethodTerm term);
 // 0: the method has no such price.

@@ -91,12 +91,12 @@ Ticks RetrievalCost::reconstruct(uint64_t count, uint32_t calls) const {
   return ticks_from_ns(product + rotation);
 }
 
-RetrievalPrice RetrievalCost::recall(bool now, bool chunks) const {
+RetrievalPrice RetrievalCost::recall(bool now, bool chunks, uint32_t heads) const {
   const double parts = geometry_.values_only ? 1 : 2;
   const double bytes = parts * kBf16Bytes * geometry_.page_tokens * head_dim_;
   if (measured_) {
     const double before = chunks ? measured_->page_mixed_us : measured_->page_now_us;
-    return {ticks_from_us(now ? measured_->recall_us : 0),
+    return {ticks_from_us(now ? measured_->recall_us + measured_->head_us * heads : 0),
             ticks_from_us(now ? before : measured_->page_next_us), static_cast<uint64_t>(bytes)};
   }
   const double piece = geometry_.piece_bytes > 0 ? std::min<double>(geometry_.piece_bytes, bytes) : bytes;

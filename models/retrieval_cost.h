@@ -59,6 +59,7 @@ class RetrievalCost {
   // head takes so long to recall, whatever it is made of: before its layer's attention | for the next step.
   struct Measured {
     double recall_us = 0;  // a layer's recall before its attention, however few pages it has
+    double head_us = 0;    // and for each KV head of a call that recalls there
     double page_now_us = 0, page_next_us = 0;
     double page_mixed_us = 0;     // page_now_us of steps that compute prompts
     double page_beside_us = 0;    // and slows a step down by so much that it does not hold up,
@@ -68,7 +69,8 @@ class RetrievalCost {
 
   // Of pages of one KV head. Conversion: what is left of it when the recall has ended, of `tasks` (call,
   // head) pairs that share the staging buffers.
-  RetrievalPrice recall(bool now = true, bool chunks = false) const;
+  // `heads`: of this GPU, over the calls, that recall before attention; where recalls are measured.
+  RetrievalPrice recall(bool now = true, bool chunks = false, uint32_t heads = 0) const;
   // Of pages recalled for the next step, to this one.
   Ticks beside(uint32_t pages, bool launched) const;
   RetrievalPrice convert(uint32_t tasks) const;

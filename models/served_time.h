@@ -20,9 +20,9 @@
 namespace kvtwin {
 
 enum class Served : uint8_t {
-  kNew,         // the first steps of a form, by GraphUse
-  kRecorded,    //
-  kFirst,       //
+  kNew,  // the first steps of a form: as GraphUse
+  kCaptured,
+  kInstantiated,
   kBehindFew,   // replays behind a step of few rows, once no chunk's clock slows them
   kBehindMany,  // likewise, of many rows
   kFewRows,     // steps with prompts, of few rows

@@ -61,6 +61,7 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
       return price_of(*composed.method, term) * config.page_tokens / kMethodPageTokens;
     };
     out.prices->set_measured({.recall_us = price_of(*composed.method, MethodTerm::kRecalling),
+                              .head_us = price_of(*composed.method, MethodTerm::kRecallingHead),
                               .page_now_us = us(MethodTerm::kPageNow),
                               .page_next_us = us(MethodTerm::kPageNext),
                               .page_mixed_us = us(MethodTerm::kPageMixed),

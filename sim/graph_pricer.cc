@@ -1,6 +1,7 @@
 #include "sim/graph_pricer.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "engine/base/check.h"
 
@@ -32,7 +33,7 @@ void GraphPricer::prepare(const StepShape& shape, std::span<const PlanEntry> ent
                           std::span<const LayerRecall> recalls) {
   reads_ = reading_shape(shape, entries, offset);
   set_model_costs(reads_, shape);
-  least_ = reads_.graph == GraphUse::kRecorded ? cost_->step(reads_).least : 0;
+  least_ = reads_.launched() ? cost_->step(reads_).least : 0;
   std::fill(outcomes_.begin(), outcomes_.end(), 0);
   outcomes_[step_.compressing()] = shape.compressions.empty() && shape.copied_pages == 0 ? 0 : 1;
   if (spec_.graph.method == RetrievalMethod::kAll) return;
@@ -192,8 +193,8 @@ void GraphPricer::set_retrieval_costs() {
   const Ticks cosine = load_.calls > 0 ? prices_->cosine(load_.calls) : 0, sync = prices_->sync();
   const Ticks reproject = prices_->reproject(load_.calls);
   const Ticks rebuilt = prices_->reconstruct(load_.tokens_chosen, load_.calls);
-  const RetrievalPrice now = prices_->recall(true, !reads_.chunks.empty()), next = prices_->recall(false),
-                       summarise = prices_->summarise(), offload = prices_->offload();
+  const RetrievalPrice next = prices_->recall(false), summarise = prices_->summarise(),
+                       offload = prices_->offload();
   // (call, head) pairs of this GPU that share its staging buffers.
   const auto heads = static_cast<uint32_t>(prices_->kv_heads());
   const RetrievalPrice convert = prices_->convert(load_.calls * heads);
@@ -206,7 +207,6 @@ void GraphPricer::set_retrieval_costs() {
     set(&graph, ops.sync, sync);
     set(&graph, ops.reproject, reproject);
     set(&graph, ops.reconstruct, rebuilt);
-    set(&graph, ops.recall_now, now);
     set(&graph, ops.recall_next, next);
     for (const OpId op : {ops.convert_now, ops.convert_next}) set(&graph, op, convert);
     set(&graph, ops.summarise, summarise);
@@ -225,6 +225,8 @@ void GraphPricer::set_outcomes(std::span<const LayerRecall> recalls) {
     const LayerRecall recall = l < recalls.size() ? recalls[l] : LayerRecall{};
     outcomes_[step_.blocking(l)] = share_of_gpu(recall.blocking);
     outcomes_[step_.background(l)] = share_of_gpu(recall.background);
+    set(&step_.graph, step_.layers[l].recall_now,
+        prices_->recall(true, !reads_.chunks.empty(), share_of_gpu(recall.heads_waiting())));
     const Ticks beside = prices_->beside(outcomes_[step_.background(l)], reads_.launched());
     if (beside > 0) set(&step_.graph, step_.layers[l].attention, attention_[l] + beside);
     const bool now = speculates ? recall.corrected > 0 : load_.calls > 0;
@@ -246,6 +248,10 @@ void GraphPricer::commit(Ticks early) {
   for (size_t i = 0; i < carry_.at.size(); ++i) {
     if (carry_.at[i] != after_.at[i]) carry_.at[i] = after_.at[i] - early;
   }
+}
+
+Ticks GraphPricer::attention() const {
+  return std::accumulate(attention_.begin(), attention_.end(), Ticks{0});
 }
 
 Ticks GraphPricer::offloaded() const {

@@ -59,6 +59,8 @@ class GraphPricer {
   const CompressionTicks& compression() const { return compression_; }
   std::span<const uint32_t> outcomes() const { return outcomes_; }
   std::span<const Ticks> carried() const { return carry_.at; }
+  // Of the prepared step, without what pages add to it: device time of attention, over all layers.
+  Ticks attention() const;
   // When all that committed steps copy to the host has arrived there.
   Ticks offloaded() const;
   StepGraph* graph() { return &step_.graph; }

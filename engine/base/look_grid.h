@@ -1,9 +1,9 @@
 // How the query rows of a chunk that looks at its head's cells are dealt out to a GPU (kernels/score_look.h):
 // what the kernels do and what a step is priced by (models/method_cost.h).
 //
-// A CTA has 128 keys of a head and query rows that come by sixteen at a time. Where keys are few, several CTAs
-// share the rows of the same keys, so that all CTAs together just fit on the GPU. As each waits for its own
-// tiles of rows most of the time, what counts is how many of them the CTA with most has to take.
+// A CTA has 128 keys of a head and query rows that come by sixteen at a time. Where keys are few, several
+// CTAs share the rows of the same keys, so that all CTAs together just fit on the GPU. As each waits for its
+// own tiles of rows most of the time, what counts is how many of them the CTA with most has to take.
 
 #ifndef KVTWIN_ENGINE_BASE_LOOK_GRID_H_
 #define KVTWIN_ENGINE_BASE_LOOK_GRID_H_

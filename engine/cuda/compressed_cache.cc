@@ -347,7 +347,7 @@ void CompressedCache::reserve_lists(uint32_t rows) {
   uint64_t each = sizeof(AppendSlot);
   if (cells_.packed()) each += sizeof(AppendSlot);
   if (shape_.tables.rings > 0) each += sizeof(QueryRow);  // rows over a ring's end are listed one by one
-  lists_.reserve(rows * heads * each + rows * heads);  // tables and the rest: an eighth of slots
+  lists_.reserve(rows * heads * each + rows * heads);     // tables and the rest: an eighth of slots
 }
 
 void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {

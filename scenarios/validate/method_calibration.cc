@@ -73,7 +73,7 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
     if (out.method == kDense) out.dense.insert(out.dense.end(), steps.begin(), steps.end());
     if (!steps.empty()) out.first.push_back(steps.front());
     for (size_t i = kFirstSteps; i < steps.size(); ++i)
-      out.samples.push_back({steps[i].counts, steps[i].measured, steps[i].dense});
+      out.samples.push_back({steps[i].counts, steps[i].measured, steps[i].dense, steps[i].attention});
   }
   return out;
 }

@@ -10,6 +10,7 @@ constexpr int kRounds = 12;
 constexpr double kSmallError = 0.003;  // relative: below it a step weighs no more
 constexpr double kRidge =
     1e-6;  // terms that always come together share a price alike, whatever the last bits
+constexpr double kBeside = 0.4;  // of a step; the time between attention and the next layer's recall is more
 constexpr double kHeldUp = 1.1;  // a step takes so much longer than its sum: it waited
 
 using Vector = std::vector<double>;
@@ -78,12 +79,20 @@ double predicted(const MethodSample& one, const MethodCounts& prices) {
   return recorded(one) ? std::max(sum, prices[index(MethodTerm::kRecorded)]) : sum;
 }
 
-// Recalls behind attention run beside a step and bound it from below (graph_pricer.h has the exact rule).
+// Recalls behind attention run beside all that is not attention or another recall, and the rest of them is
+// waited for (graph_pricer.h has the exact rule).
+double beside(const MethodSample& one, MethodCounts prices) {
+  for (const MethodTerm pages :
+       {MethodTerm::kRecalling, MethodTerm::kRecallingHead, MethodTerm::kPageNow, MethodTerm::kPageMixed,
+        MethodTerm::kPageBeside, MethodTerm::kPageLaunched, MethodTerm::kPageNext})
+    prices[index(pages)] = 0;
+  return predicted(one, prices) - one.attention;
+}
+
 double predicted_beside(const MethodSample& one, MethodCounts prices) {
-  const size_t behind = index(MethodTerm::kPageNext);
-  const double recalls = one.counts[behind] * prices[behind];
-  prices[behind] = 0;
-  return std::max(predicted(one, prices), recalls);
+  const double recalls = one.counts[index(MethodTerm::kPageNext)] * prices[index(MethodTerm::kPageNext)];
+  prices[index(MethodTerm::kPageNext)] = 0;
+  return predicted(one, prices) + std::max(0.0, recalls - beside(one, prices));
 }
 
 MethodCounts sums(std::vector<MethodSample> samples, const MethodCounts& known) {
@@ -110,17 +119,41 @@ MethodCounts sums(std::vector<MethodSample> samples, const MethodCounts& known) 
   return out;
 }
 
-// Of steps that take a tenth longer without any other reason, what each page takes. Of those with nearly the
-// most pages alone: the less they wait for pages, the more of their time is their own.
-double page_behind(const std::vector<MethodSample>& samples, const MethodCounts& prices, double most) {
-  std::vector<double> each;
+// What a page behind attention takes: of what steps that are held up say of it, what has the least error over
+// all steps with such pages.
+double page_behind(const std::vector<MethodSample>& samples, MethodCounts prices) {
+  double& price = prices[index(MethodTerm::kPageNext)];
+  price = 0;
+  std::vector<const MethodSample*> with;
+  std::vector<double> tried;
+  for (const MethodSample& one : samples) {
+    const double pages = one.counts[index(MethodTerm::kPageNext)], sum = predicted(one, prices);
+    if (pages <= 0 || one.counts[index(MethodTerm::kChunkStep)] > 0) continue;
+    with.push_back(&one);
+    if (one.measured > kHeldUp * sum) tried.push_back((one.measured - sum + beside(one, prices)) / pages);
+  }
+  double best = 0, least = 0;
+  for (size_t i = 0; i < tried.size(); ++i) {
+    price = tried[i];
+    double error = 0;
+    for (const MethodSample* one : with)
+      error += std::abs(predicted_beside(*one, prices) / one->measured - 1);
+    if (i == 0 || error < least) best = price, least = error;
+  }
+  return best;
+}
+
+// Steps with many pages behind attention may wait for those, and say nothing about the rest: pages are copied
+// for too much of the step, or, where nobody knows yet what one takes (`page`: 0), they are more than half of
+// `most`. Steps whose graph the host records wait for the host.
+std::vector<MethodSample> without_waits(const std::vector<MethodSample>& samples, double page, double most) {
+  std::vector<MethodSample> out;
   for (const MethodSample& one : samples) {
     const double pages = one.counts[index(MethodTerm::kPageNext)];
-    if (pages > 0 && pages * 4 >= most * 3 && one.counts[index(MethodTerm::kChunkStep)] == 0 &&
-        one.measured > kHeldUp * predicted(one, prices))
-      each.push_back(one.measured / pages);
+    const bool waits = page > 0 ? pages * page > kBeside * one.measured : pages * 2 > most;
+    if (!waits && !recorded(one)) out.push_back(one);
   }
-  return each.empty() ? 0 : measured_of(each).us;
+  return out;
 }
 
 // What the host takes at least where it records a step's graph: of the values that such steps took, the one
@@ -151,22 +184,20 @@ MethodCounts learn_all() {
 
 MeasuredMethod fit_method(const std::string& name, const std::string& model,
                           const std::vector<MethodSample>& samples, const MethodCounts& known) {
-  std::vector<MethodSample> learnt, few;
+  std::vector<MethodSample> learnt;
   double most = 0;
   for (const MethodSample& one : samples) most = std::max(most, one.counts[index(MethodTerm::kPageNext)]);
   for (size_t s = 0; s < samples.size(); ++s) {
-    if (s % kHeldOut == 0) continue;
-    learnt.push_back(samples[s]);
-    // Steps with many pages behind attention may wait for those, and say nothing about the rest.
-    // So do steps whose graph the host records: they wait for it.
-    if (samples[s].counts[index(MethodTerm::kPageNext)] * 2 <= most && !recorded(samples[s]))
-      few.push_back(samples[s]);
+    if (s % kHeldOut != 0) learnt.push_back(samples[s]);
   }
-  MethodCounts prices = sums(few, known);
-  double& next = prices[index(MethodTerm::kPageNext)];
-  next = page_behind(learnt, prices, most);
-  // The same copy over the same link as before attention: what more such steps take is not the copies'.
-  if (const double now = prices[index(MethodTerm::kPageNow)]; now > 0) next = std::min(next, now);
+  // What a page takes is known better from one fit to the next.
+  MethodCounts prices = sums(without_waits(learnt, 0, most), known);
+  prices = sums(without_waits(learnt, prices[index(MethodTerm::kPageNow)], most), known);
+  if (most > 0) {
+    double& next = prices[index(MethodTerm::kPageNext)];
+    next = page_behind(learnt, prices);
+    if (next == 0) next = prices[index(MethodTerm::kPageNow)];  // nobody waited: as others do
+  }
   prices[index(MethodTerm::kRecorded)] = recording(learnt, prices);
   MeasuredMethod out{name, model, {}, static_cast<uint32_t>(learnt.size()), 0, 0};
   for (size_t i = 0; i < kMethodTerms; ++i) {

@@ -2,7 +2,7 @@
 //
 // Least absolute relative errors, by reweighted least squares; no price is below zero, because no operation
 // takes less than no time. Pages that are recalled behind attention overlap with steps, so no sum holds:
-// their price is what one takes where they are all that a step waits for.
+// they run beside what lies between attention and the next layer's recall, and what is left is waited for.
 
 #ifndef KVTWIN_SCENARIOS_VALIDATE_METHOD_FIT_H_
 #define KVTWIN_SCENARIOS_VALIDATE_METHOD_FIT_H_
@@ -16,6 +16,7 @@ namespace kvtwin {
 struct MethodSample {
   MethodCounts counts{};
   double measured = 0, dense = 0;  // us: the step; the dense engine's step of the same shape
+  double attention = 0;            // of the latter, where steps recall pages
 };
 
 // Of samples that are numbered 0, kHeldOut, 2 * kHeldOut ... nothing is learnt: they say how good the prices

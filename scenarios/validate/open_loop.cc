@@ -55,11 +55,13 @@ Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launch
   }
   pricer.prepare(launched.shape, *launched.entries, launched.offset, recalls);
   out->counts = method_counts(pricer.reads(), pricing_.facts);
+  out->attention = us_of(pricer.attention());
   for (const LayerRecall& recall : recalls) {
     const double size = pricing_.page_tokens / kMethodPageTokens;
     const MethodTerm before = launched.chunks.empty() ? MethodTerm::kPageNow : MethodTerm::kPageMixed;
     out->counts[static_cast<size_t>(before)] += size * recall.blocking;
     out->counts[static_cast<size_t>(MethodTerm::kRecalling)] += recall.blocking > 0 ? 1 : 0;
+    out->counts[static_cast<size_t>(MethodTerm::kRecallingHead)] += recall.heads_waiting();
     out->counts[static_cast<size_t>(MethodTerm::kPageNext)] += size * recall.background;
     out->counts[static_cast<size_t>(MethodTerm::kPageBeside)] += recall.background;
     if (launched.chunks.empty() && pricer.reads().launched())

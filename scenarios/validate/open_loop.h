@@ -35,6 +35,7 @@ struct PricedStep {
   uint32_t longest = 0;                     // context among its decodes
   MethodCounts counts{};                    // what it does
   double dense = 0;                         // of `predicted`: what it would take if no method added anything
+  double attention = 0;                     // of `dense`, where steps recall pages
   Evidence evidence = Evidence::kMeasured;  // the worst
   // Of StepShape.
   GraphUse graph = GraphUse::kReplayed;

@@ -209,8 +209,8 @@ TEST_CASE("measured cost: the first steps of a shape, and replays behind many ro
   CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(140));
   CHECK(more(GraphUse::kNew, false) == doctest::Approx(100));
   CHECK(more(GraphUse::kNew, true) == doctest::Approx(100));  // it is no replay
-  CHECK(more(GraphUse::kRecorded, true) == doctest::Approx(900));
-  CHECK(more(GraphUse::kFirstReplay, false) == doctest::Approx(300));
+  CHECK(more(GraphUse::kCaptured, true) == doctest::Approx(900));
+  CHECK(more(GraphUse::kInstantiated, false) == doctest::Approx(300));
 }
 
 TEST_CASE("measured cost: what was served moves the tables of replays, of new forms and of few rows") {
@@ -220,9 +220,9 @@ TEST_CASE("measured cost: what was served moves the tables of replays, of new fo
   measured.tables.push_back({"form host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
   measured.tables.push_back({"chunk host mixed", name, {1, 4}, {}, {us(50), us(80)}});
   const auto bench = model(measured);
-  const std::pair<Served, double> told[] = {{Served::kBehindFew, -6}, {Served::kBehindMany, 2},
-                                            {Served::kNew, 40},       {Served::kRecorded, 500},
-                                            {Served::kFirst, -20},    {Served::kFewRows, 70}};
+  const std::pair<Served, double> told[] = {{Served::kBehindFew, -6},     {Served::kBehindMany, 2},
+                                            {Served::kNew, 40},           {Served::kCaptured, 500},
+                                            {Served::kInstantiated, -20}, {Served::kFewRows, 70}};
   for (const auto& [what, value] : told)
     measured.figures.push_back({figure_of(what), "us", value, value, value});
   const auto served = model(measured);
@@ -234,8 +234,8 @@ TEST_CASE("measured cost: what was served moves the tables of replays, of new fo
   CHECK(more(GraphUse::kReplayed, false) == doctest::Approx(-6).epsilon(1e-3));
   CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(2).epsilon(1e-3));
   CHECK(more(GraphUse::kNew, false) == doctest::Approx(40).epsilon(1e-3));
-  CHECK(more(GraphUse::kRecorded, true) == doctest::Approx(500).epsilon(1e-3));
-  CHECK(more(GraphUse::kFirstReplay, true) == doctest::Approx(-20).epsilon(1e-3));
+  CHECK(more(GraphUse::kCaptured, true) == doctest::Approx(500).epsilon(1e-3));
+  CHECK(more(GraphUse::kInstantiated, true) == doctest::Approx(-20).epsilon(1e-3));
   const ChunkShape chunk{32, 0, 0};
   shape.tokens = 36, shape.tokens_padded = 80, shape.chunks = {&chunk, 1};
   CHECK(more(GraphUse::kNew, true) == doctest::Approx(70).epsilon(1e-3));

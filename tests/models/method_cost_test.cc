@@ -2,9 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <initializer_list>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "models/device_drift.h"
+#include "models/graph_shapes.h"
 #include "models/partwise_cost.h"
 #include "models/recent_load.h"
 
@@ -60,7 +64,7 @@ StepShape decodes(uint32_t count) {
 
 TEST_CASE("method cost: what a step does, times what each takes; by sum and by part") {
   for (const bool retrieves : {false, true}) {
-    MethodCost cost(method(), 2, 100, retrieves, std::make_unique<Flat>());
+    MethodCost cost(method(), 2, {100, 0}, retrieves, std::make_unique<Flat>());
     StepShape shape = decodes(5);
     CHECK(cost.step(shape).device == (100 + 3 + 10) * kUs);
     shape.chosen_from = 2000;
@@ -81,8 +85,8 @@ TEST_CASE("method cost: what a step does, times what each takes; by sum and by p
 }
 
 TEST_CASE("method cost: only chunks that run over a ring's end read it cell by cell") {
-  MethodCost ring(method(), 2, 100, false, std::make_unique<Flat>());
-  MethodCost none(method(), 2, 0, false, std::make_unique<Flat>());
+  MethodCost ring(method(), 2, {100, 0}, false, std::make_unique<Flat>());
+  MethodCost none(method(), 2, {0, 0}, false, std::make_unique<Flat>());
   const ChunkShape inside{60, 40, 0}, over{60, 41, 0};
   StepShape shape;
   shape.tokens = 60;
@@ -94,76 +98,155 @@ TEST_CASE("method cost: only chunks that run over a ring's end read it cell by c
   CHECK(none.step(shape).device == 103 * kUs);
 }
 
-TEST_CASE("method cost: cells that are packed again, and those that decodes unpack") {
-  StepShape shape;
-  shape.decodes = shape.tokens = 3, shape.decode_context_sum = 9000;
-  const auto of = [&](MethodTerm term) { return method_counts(shape, 0)[static_cast<size_t>(term)]; };
-  CHECK(of(MethodTerm::kUnpackedStep) + of(MethodTerm::kUnpacked) + of(MethodTerm::kRequantised) == 0);
-  shape.decodes_unpacked = 2, shape.unpacked_context_sum = 5000, shape.requantised = 640;
-  CHECK(of(MethodTerm::kUnpackedStep) == 1);
-  CHECK(of(MethodTerm::kUnpacked) == 2);
-  CHECK(of(MethodTerm::kUnpackedCells) == 5);
-  CHECK(of(MethodTerm::kRequantised) == 0.64);
-  CHECK(method_name("none", "all", "paged", "all", "triaxial") == "triaxial");
-  CHECK(method_name("none", "all", "paged", "all", "bf16") == "none/all/paged");
-  CHECK(method_name("snapkv", "uniform", "compact", "all", "bf16") == "snapkv/uniform/compact");
+TEST_CASE(
+    "method cost: rows that all look take as many rounds as the kernel has for a chunk, chunk by chunk") {
+  const MeasuredMethod looks{"m", "tiny", {{name_of(MethodTerm::kLook), 7}}, 10, 0.01, 0.02};
+  MethodCost cost(looks, 2, {0, 8}, false, std::make_unique<Flat>());
+  MethodCost none(looks, 2, {0, 0}, false, std::make_unique<Flat>());
+  // 1,024 rows are 64 tiles. Beside 4,224 cells, 33 key tiles of 8 heads, two CTAs share them; beside one
+  // cell more, which is one key tile more, none does. 8,448 cells fill the GPU, and are looked at by CTAs of
+  // two waves from then on.
+  const auto rounds = [&](std::initializer_list<ChunkShape> of) {
+    const std::vector<ChunkShape> chunks = of;
+    StepShape shape;
+    shape.chunks = chunks;
+    CHECK(none.step(shape).device == 100 * kUs);
+    return us_of(cost.step(shape).device - 100 * kUs) / 7;
+  };
+  CHECK(rounds({{1024, 3200, 0}}) == 32);
+  CHECK(rounds({{1024, 3201, 0}}) == 64);
+  CHECK(rounds({{1024, 7424, 0}}) == 64);
+  CHECK(rounds({{1024, 7425, 0}}) == 128);
+  CHECK(rounds({{1024, 0, 0}}) == 8);   // eight CTAs to a key tile, and 64 key tiles of all heads
+  CHECK(rounds({{23, 6144, 0}}) == 2);  // two tiles of rows, which nobody shares
+  CHECK(rounds({{23, 6144, 0}, {1001, 0, 0}}) == 2 + 8);
 }
 
-TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
-  const auto at = [](int64_t ms) { return Ticks{ms} * 1000 * kUs; };
-  const ChunkShape chunk{512, 0, 0};
-  StepShape heavy;
-  heavy.tokens = 512, heavy.chunks = {&chunk, 1};
-  LoadStretch stretch(at(20)), none(0);
-  CHECK(stretch.ms(at(5)) == 0);
-  stretch.add(heavy, at(100), at(150));
-  stretch.add(heavy, at(169), at(200));  // 19 ms of pause are none
-  none.add(heavy, at(100), at(150));
-  CHECK(stretch.ms(at(210)) == 110);
-  CHECK(stretch.ms(at(220)) == 0);
-  CHECK(none.ms(at(150)) == 0);
-  stretch.add(decodes(8), at(200), at(230));  // decodes are a pause
-  stretch.add(heavy, at(230), at(260));
-  CHECK(stretch.ms(at(260)) == 30);
-  stretch.move_base(at(200));
-  CHECK(stretch.ms(at(60)) == 30);
+TEST_CASE("method cost: steps without a graph, and those beside which the host makes one") {
+  const MeasuredMethod forms{
+      "m", "tiny", {{name_of(MethodTerm::kNewForm), 5}, {name_of(MethodTerm::kRecorded), 200}},
+      10,  0.01,   0.02};
+  MethodCost cost(forms, 2, {}, false, std::make_unique<Flat>());
+  const auto step = [&](GraphUse graph, bool chunks) {
+    const ChunkShape chunk{9, 0, 0};
+    StepShape shape = decodes(4);
+    shape.graph = graph;
+    if (chunks) shape.chunks = {&chunk, 1};
+    return std::pair(us_of(cost.step(shape).device), us_of(cost.step(shape).least));
+  };
+  CHECK(step(GraphUse::kNew, false) == std::pair(105.0, 0.0));
+  CHECK(step(GraphUse::kCaptured, false) == std::pair(105.0, 200.0));
+  CHECK(step(GraphUse::kInstantiated, false) == std::pair(105.0, 200.0));
+  CHECK(step(GraphUse::kReplayed, false) == std::pair(100.0, 0.0));
+  for (const GraphUse graph : {GraphUse::kNew, GraphUse::kCaptured, GraphUse::kInstantiated})
+    CHECK(step(graph, true) == std::pair(100.0, 0.0));  // prompts are never graphs
 }
 
-TEST_CASE("device drift: medians by kind decide, copies are never rescaled") {
-  std::vector<Anchor> anchors = {{"a", AnchorKind::kDecode, 100, 101},
-                                 {"b", AnchorKind::kDecode, 100, 130},
-                                 {"c", AnchorKind::kDecode, 100, 100},
-                                 {"d", AnchorKind::kChunk, 1000, 985},
-                                 {"e", AnchorKind::kCopy, 10, 10.2}};
-  CHECK(drift_of(anchors).decodes == doctest::Approx(0.01));
-  CHECK(drift_of(anchors).chunks == doctest::Approx(-0.015));
-  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kAccepted);
-  for (const auto& [us, verdict] : {std::pair(981.0, DriftVerdict::kAccepted),
-                                    {979, DriftVerdict::kRescale},
-                                    {921, DriftVerdict::kRescale},
-                                    {919, DriftVerdict::kRejected}}) {
-    anchors[3].measured_us = us;
-    CHECK(verdict_of(drift_of(anchors)) == verdict);
+TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
+  StepShape shape = decodes(5);
+  shape.tokens_padded = 8, shape.logits_rows = 5;
+  const GraphShapes::Key key = GraphShapes::key(shape);
+  CHECK_FALSE(key.is_none());
+  StepShape longer = shape;
+  longer.decode_context_sum = 900, longer.chosen_from = 7, longer.chosen_each = 2;
+  CHECK(GraphShapes::key(longer) == key);
+  StepShape chooses = shape, fills = shape, padded = shape, fewer = shape;
+  chooses.choosing = 2, fills.pages_filled = 1, padded.tokens_padded = 16, fewer.logits_rows = 4;
+  for (const StepShape& other : {chooses, fills, padded, fewer}) CHECK(GraphShapes::key(other) != key);
+  fills.pages_filled = 3;
+  StepShape one = shape;
+  one.pages_filled = 1;
+  CHECK(GraphShapes::key(fills) == GraphShapes::key(one));
+  const ChunkShape chunk{9, 0, 0};
+  const CompressionShape cut{.tokens = 9, .held = 9, .ranked = 9};
+  StepShape prompt = shape, drops = shape;
+  prompt.chunks = {&chunk, 1}, drops.compressions = {&cut, 1};
+  for (const StepShape& never : {prompt, drops}) CHECK(GraphShapes::key(never).is_none());
+  // Met three times it is replayed; two forms are remembered, the last ones.
+  GraphShapes met(2);
+  for (const GraphUse use : {GraphUse::kNew, GraphUse::kCaptured, GraphUse::kInstantiated,
+                             GraphUse::kReplayed, GraphUse::kReplayed}) {
+    CHECK(met.use(key, met.seen(key)) == use);
+    met.add(key);
   }
-  anchors[3].measured_us = 950;
-  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRescale);
-  CHECK(drift_table(anchors).find("rescaled") != std::string::npos);
-  anchors[3].measured_us = 900;
-  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
-  anchors[3].measured_us = 1000, anchors[4].measured_us = 11;
-  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
-  MeasuredDevice device;
-  device.tables = {{"qkv", "s", {8, 256, 512}, {}, {{10, 9, 11}, {20, 20, 20}, {30, 30, 30}}},
-                   {"chunk attention", "s", {8}, {}, {{10, 10, 10}}},
-                   {"decode attention", "s", {512}, {}, {{10, 10, 10}}},
-                   {"copy in", "s", {8}, {}, {{10, 10, 10}}}};
-  const MeasuredDevice now = rescaled(device, {.decodes = 0.1, .chunks = -0.1}, 256);
-  CHECK(now.tables[0].at[0].p10 == doctest::Approx(9.9));
-  CHECK(now.tables[0].at[1].us == doctest::Approx(22));
-  CHECK(now.tables[0].at[2].us == doctest::Approx(27));
-  CHECK(now.tables[1].at[0].us == doctest::Approx(9));
-  CHECK(now.tables[2].at[0].us == doctest::Approx(11));
-  CHECK(now.tables[3].at[0].us == doctest::Approx(10));
-}
+  CHECK(met.use(GraphShapes::key(prompt), 0) == GraphUse::kNew);
+  met.add(GraphShapes::key(prompt));
+  met.add(GraphShapes::key(chooses));
+  CHECK(met.seen(key) == 3);
+  met.add(GraphShapes::key(padded));
+  CHECK(met.seen(key) == 0);
+  const GraphShapes none(0);
+  CHECK(none.use(key, 0) == GraphUse::kReplayed);
+  TEST_CASE("method cost: cells that are packed again, and those that decodes unpack") {
+    StepShape shape;
+    shape.decodes = shape.tokens = 3, shape.decode_context_sum = 9000;
+    const auto of = [&](MethodTerm term) { return method_counts(shape, 0)[static_cast<size_t>(term)]; };
+    CHECK(of(MethodTerm::kUnpackedStep) + of(MethodTerm::kUnpacked) + of(MethodTerm::kRequantised) == 0);
+    shape.decodes_unpacked = 2, shape.unpacked_context_sum = 5000, shape.requantised = 640;
+    CHECK(of(MethodTerm::kUnpackedStep) == 1);
+    CHECK(of(MethodTerm::kUnpacked) == 2);
+    CHECK(of(MethodTerm::kUnpackedCells) == 5);
+    CHECK(of(MethodTerm::kRequantised) == 0.64);
+    CHECK(method_name("none", "all", "paged", "all", "triaxial") == "triaxial");
+    CHECK(method_name("none", "all", "paged", "all", "bf16") == "none/all/paged");
+    CHECK(method_name("snapkv", "uniform", "compact", "all", "bf16") == "snapkv/uniform/compact");
+  }
+
+  TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
+    const auto at = [](int64_t ms) { return Ticks{ms} * 1000 * kUs; };
+    const ChunkShape chunk{512, 0, 0};
+    StepShape heavy;
+    heavy.tokens = 512, heavy.chunks = {&chunk, 1};
+    LoadStretch stretch(at(20)), none(0);
+    CHECK(stretch.ms(at(5)) == 0);
+    stretch.add(heavy, at(100), at(150));
+    stretch.add(heavy, at(169), at(200));  // 19 ms of pause are none
+    none.add(heavy, at(100), at(150));
+    CHECK(stretch.ms(at(210)) == 110);
+    CHECK(stretch.ms(at(220)) == 0);
+    CHECK(none.ms(at(150)) == 0);
+    stretch.add(decodes(8), at(200), at(230));  // decodes are a pause
+    stretch.add(heavy, at(230), at(260));
+    CHECK(stretch.ms(at(260)) == 30);
+    stretch.move_base(at(200));
+    CHECK(stretch.ms(at(60)) == 30);
+  }
+
+  TEST_CASE("device drift: medians by kind decide, copies are never rescaled") {
+    std::vector<Anchor> anchors = {{"a", AnchorKind::kDecode, 100, 101},
+                                   {"b", AnchorKind::kDecode, 100, 130},
+                                   {"c", AnchorKind::kDecode, 100, 100},
+                                   {"d", AnchorKind::kChunk, 1000, 985},
+                                   {"e", AnchorKind::kCopy, 10, 10.2}};
+    CHECK(drift_of(anchors).decodes == doctest::Approx(0.01));
+    CHECK(drift_of(anchors).chunks == doctest::Approx(-0.015));
+    CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kAccepted);
+    for (const auto& [us, verdict] : {std::pair(981.0, DriftVerdict::kAccepted),
+                                      {979, DriftVerdict::kRescale},
+                                      {921, DriftVerdict::kRescale},
+                                      {919, DriftVerdict::kRejected}}) {
+      anchors[3].measured_us = us;
+      CHECK(verdict_of(drift_of(anchors)) == verdict);
+    }
+    anchors[3].measured_us = 950;
+    CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRescale);
+    CHECK(drift_table(anchors).find("rescaled") != std::string::npos);
+    anchors[3].measured_us = 900;
+    CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
+    anchors[3].measured_us = 1000, anchors[4].measured_us = 11;
+    CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
+    MeasuredDevice device;
+    device.tables = {{"qkv", "s", {8, 256, 512}, {}, {{10, 9, 11}, {20, 20, 20}, {30, 30, 30}}},
+                     {"chunk attention", "s", {8}, {}, {{10, 10, 10}}},
+                     {"decode attention", "s", {512}, {}, {{10, 10, 10}}},
+                     {"copy in", "s", {8}, {}, {{10, 10, 10}}}};
+    const MeasuredDevice now = rescaled(device, {.decodes = 0.1, .chunks = -0.1}, 256);
+    CHECK(now.tables[0].at[0].p10 == doctest::Approx(9.9));
+    CHECK(now.tables[0].at[1].us == doctest::Approx(22));
+    CHECK(now.tables[0].at[2].us == doctest::Approx(27));
+    CHECK(now.tables[1].at[0].us == doctest::Approx(9));
+    CHECK(now.tables[2].at[0].us == doctest::Approx(11));
+    CHECK(now.tables[3].at[0].us == doctest::Approx(10));
+  }
 
 }  // namespace kvtwin

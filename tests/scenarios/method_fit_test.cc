@@ -74,4 +74,42 @@ TEST_CASE("method fit: pages behind attention bound a step, and are not added to
   CHECK(found.error_p90 < 0.01);
 }
 
+TEST_CASE("method fit: pages behind attention are waited for where the time beside them is too short") {
+  std::vector<MethodSample> samples = steps(300);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    // 0.1 us a page before attention; 0.2 behind it, beside a step without its attention; 0.02 for those two
+    // together.
+    const double pages = static_cast<double>(i % 9) * 4000, now = static_cast<double>(i % 4) * 500;
+    MethodSample& one = samples[i];
+    at(one.counts, MethodTerm::kPageNext) = at(one.counts, MethodTerm::kPageBeside) = pages;
+    at(one.counts, MethodTerm::kPageNow) = now;
+    one.attention = 700;
+    one.measured += 0.1 * now + 0.02 * pages + std::max(0.0, 0.2 * pages - (one.measured - one.attention));
+  }
+  const MeasuredMethod found = fit_method("m", "tiny", samples);
+  CHECK(price(found, MethodTerm::kPageNow) == doctest::Approx(0.1).epsilon(0.03));
+  CHECK(price(found, MethodTerm::kPageBeside) == doctest::Approx(0.02).epsilon(0.05));
+  CHECK(price(found, MethodTerm::kPageNext) == doctest::Approx(0.2).epsilon(0.02));
+  CHECK(found.error_p90 < 0.01);
+}
+
+TEST_CASE("method fit: a step whose graph is recorded takes a least time, and says nothing about the rest") {
+  std::vector<MethodSample> samples = steps(300);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (i % 4 != 1) continue;
+    at(samples[i].counts, MethodTerm::kRecorded) = at(samples[i].counts, MethodTerm::kNewForm) = 1;
+    samples[i].measured = std::max(samples[i].measured + 200, 9000.0);
+    if (i % 3 != 0) continue;
+    at(samples[i].counts, MethodTerm::kRecorded) = 0;
+    samples[i].measured = samples[i].dense + 300 + 40 * at(samples[i].counts, MethodTerm::kDecode) + 200 +
+                          7000 * at(samples[i].counts, MethodTerm::kChunkTokens) +
+                          4000 * at(samples[i].counts, MethodTerm::kCompression);
+  }
+  const MeasuredMethod found = fit_method("m", "tiny", samples);
+  CHECK(price(found, MethodTerm::kRecorded) == doctest::Approx(9000));
+  CHECK(price(found, MethodTerm::kNewForm) == doctest::Approx(200).epsilon(0.05));
+  CHECK(price(found, MethodTerm::kStep) == doctest::Approx(300).epsilon(0.05));
+  CHECK(found.error_p90 < 0.01);
+}
+
 }  // namespace kvtwin

@@ -33,7 +33,7 @@ TEST_CASE("served steps: what each kind takes beside its tables, and nothing of 
   replay.calm_ms = 20;  // the clock is not back yet
   add(50, 400, replay);
   PricedStep first;
-  first.graph = GraphUse::kRecorded;
+  first.graph = GraphUse::kCaptured;
   add(20, 1300, first);
   first.graph = GraphUse::kNew;
   add(11, 77, first);
@@ -48,7 +48,7 @@ TEST_CASE("served steps: what each kind takes beside its tables, and nothing of 
   learn_served(steps, &device);
   CHECK(figure(device, Served::kBehindFew) == doctest::Approx(-120));
   CHECK(figure(device, Served::kBehindMany) == doctest::Approx(15));
-  CHECK(figure(device, Served::kRecorded) == doctest::Approx(1300));
+  CHECK(figure(device, Served::kCaptured) == doctest::Approx(1300));
   CHECK(figure(device, Served::kFewRows) == doctest::Approx(210));
   CHECK(device.figure(figure_of(Served::kNew)) == nullptr);
   CHECK(device.figure("another") != nullptr);
