@@ -42,6 +42,9 @@ enum class GraphUse : uint8_t { kNew, kCaptured, kInstantiated, kReplayed };
 // In permille: prompts are computed all the time.
 constexpr uint32_t kSustainedLoad = 1000;
 
+// Nobody computes prompts.
+constexpr uint32_t kCalm = UINT32_MAX;
+
 // What the device computes in one step. All that its duration may depend on.
 struct StepShape {
   uint32_t decodes = 0;             // calls that decode one token
@@ -62,6 +65,8 @@ struct StepShape {
   // Of CostModel::looks_back() before this step, what steps that computed prompts took: recent_load.h.
   uint32_t chunk_load = kSustainedLoad;
   uint32_t stretch_ms = 0;  // for so long steps have computed prompts without a pause of forgets_after()
+  // So long ago the last of those steps ended, and so long they had gone on then.
+  uint32_t calm_ms = kCalm, stretch_before_ms = 0;
   // Of calls that choose what they read (METHODS 6), whose cells in decode_context_sum are those they read:
   // how many, the pages that they choose from, and how many each may choose. Pages that the step completes
   // where they are stored again, as pages of 16 tokens.
@@ -71,6 +76,8 @@ struct StepShape {
   uint64_t pages_filled = 0;
   GraphUse graph = GraphUse::kReplayed;
   bool launched() const { return graph < GraphUse::kReplayed; }  // operation by operation
+  // The last step that was started operation by operation had many rows (graph_shapes.h).
+  bool behind_many = false;
 };
 
 // Where a prediction comes from, worst first where several took part.

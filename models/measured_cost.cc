@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+
+#include "models/graph_shapes.h"
+#include "models/served_time.h"
 
 namespace kvtwin {
 namespace {
@@ -37,6 +41,12 @@ double held_out_error(const MeasuredDevice& device) {
 
 // Of a step as it was measured: beyond this a table of loads is wrong.
 constexpr double kPaceLeast = 0.5, kPaceMost = 1.5;
+
+void add(const Reading& more, Reading* to) { *to = sum(*to, more); }
+
+double ratio(double here, double usual) {
+  return usual > 0 ? std::clamp(here / usual, kPaceLeast, kPaceMost) : 1;
+}
 
 // Times become times per unit of ChunkTiles.
 MeasuredTable per_unit(MeasuredTable table, ChunkTiles* tiles) {
@@ -107,22 +117,27 @@ MeasuredCost::MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& hos
       tiles_(llm.kv_heads, std::max(1u, llm.query_heads / llm.kv_heads), sms),
       layers_(llm.layers) {}
 
-Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& device, const LlmSpec& llm,
+Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& measured, const LlmSpec& llm,
                                                          const HostTime& host, const std::string& where,
                                                          bool graphs, const std::string& format) {
   if (llm.moe_layers() > 0)
     return mistake(where, fmt::format("has no expert kernels, but {} is a mixture of experts", llm.name),
                    "leave the profile out to use the roofline");
-  auto out = std::unique_ptr<MeasuredCost>(new MeasuredCost(llm, device.sm_count, host));
   const MeasuredShapes s(llm);
+  const MeasuredDevice device = as_served(measured, s.model, s.heads, llm.layers);
+  auto out = std::unique_ptr<MeasuredCost>(new MeasuredCost(llm, device.sm_count, host));
   out->graphs_ = graphs;
-  if (const MeasuredTable* const launched = device.table("launched host", s.model); launched != nullptr) {
-    out->launched_host_ = MeasuredCurves(*launched);
-    out->launched_known_ = true;
-  }
-  if (const MeasuredTable* const beside = device.table("chunk host mixed", s.model); beside != nullptr) {
-    out->beside_host_ = MeasuredCurves(*beside);
-    out->beside_known_ = true;
+  const struct {
+    const char* operation;
+    std::optional<MeasuredCurves>* to;
+  } more[] = {{"launched host", &out->launched_host_},
+              {"chunk host mixed", &out->beside_host_},
+              {"chunk host several", &out->several_host_},
+              {"form host", &out->form_host_},
+              {"decode host behind many", &out->behind_host_}};
+  for (const auto& one : more) {
+    if (const MeasuredTable* const table = device.table(one.operation, s.model); table != nullptr)
+      one.to->emplace(*table);
   }
   const struct {
     const char* operation;
@@ -160,6 +175,8 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& d
     out->after_load_ = MeasuredCurves(*after_load);
     out->looks_back_ = ticks_from_us(window->value * 1e3);
   }
+  if (const MeasuredFigure* const few = device.figure("chunk tables hold unloaded up to"); few != nullptr)
+    out->unloaded_rows_ = few->value;
   const MeasuredTable* const stretch = device.table("chunk by stretch", s.model);
   const MeasuredFigure* const pause = device.figure("chunk load is forgotten in");
   const MeasuredFigure* const from = device.figure("chunk tables hold from");
@@ -170,6 +187,11 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& d
     out->forgets_after_ = ticks_from_us(pause->value * 1e3);
     out->stretch_from_ = from->value, out->stretch_to_ = to->value;
     out->stretch_first_ = stretch->context.front(), out->stretch_last_ = stretch->context.back();
+  }
+  const MeasuredTable* const decode_after = device.table("decode after load", s.model);
+  if (decode_after != nullptr && !decode_after->context.empty()) {
+    out->decode_after_.emplace(*decode_after);
+    out->decode_after_last_ = decode_after->context.back();
   }
   if (Result<void> ok = out->take_format(device, format, s.heads, where); !ok)
     return tl::unexpected<Mistake>(ok.error());
@@ -245,19 +267,32 @@ Reading MeasuredCost::packing(std::span<const ChunkShape> chunks) const {
   return between(wide, packing_narrow_.at(tokens, cells), narrow / cells);
 }
 
+// Of a step that decodes alone.
+Reading MeasuredCost::decode_host(const StepShape& shape) const {
+  if (!launched_host_) return decode_host_.at(shape.decodes);
+  if (!graphs_) return launched_host_->at(shape.decodes);
+  const bool replay = shape.graph == GraphUse::kReplayed;
+  if (!replay && !form_host_) return (shape.launched() ? *launched_host_ : decode_host_).at(shape.decodes);
+  Reading out = decode_host_.at(shape.decodes);
+  if (!replay) add(form_host_->at(shape.decodes, static_cast<double>(shape.graph)), &out);
+  if (replay && behind_host_ && shape.behind_many) add(behind_host_->at(shape.decodes), &out);
+  return out;
+}
+
 // Files that do not say what decodes cost beside chunks: what they add to the smallest batch.
 Reading MeasuredCost::host(const StepShape& shape) const {
-  if (shape.chunks.empty())
-    return launched_known_ && (shape.launched() || !graphs_) ? launched_host_.at(shape.decodes)
-                                                             : decode_host_.at(shape.decodes);
-  Reading out = chunk_host_.at(std::max(shape.tokens, shape.tokens_padded));
+  if (shape.chunks.empty()) return decode_host(shape);
+  const uint32_t rows = std::max(shape.tokens, shape.tokens_padded);
+  Reading out = chunk_host_.at(rows);
+  if (several_host_ && shape.chunks.size() > 1 && rows <= unloaded_rows_)
+    add(several_host_->at(static_cast<double>(shape.chunks.size())), &out);
   if (shape.decodes == 0) return out;
-  const Reading beside = (beside_known_ ? beside_host_ : decode_host_).at(shape.decodes);
-  out.evidence = worse(out.evidence, beside.evidence);
-  if (beside_known_) {
-    out.time = {out.time.us + beside.time.us, out.time.p10 + beside.time.p10, out.time.p90 + beside.time.p90};
+  if (beside_host_) {
+    add(beside_host_->at(shape.decodes), &out);
     return out;
   }
+  const Reading beside = decode_host_.at(shape.decodes);
+  out.evidence = worse(out.evidence, beside.evidence);
   out.time.us += std::max(0.0, beside.time.us - decode_host_least_.us);
   out.time.p10 += std::max(0.0, beside.time.p10 - decode_host_least_.p10);
   out.time.p90 += std::max(0.0, beside.time.p90 - decode_host_least_.p90);
@@ -280,19 +315,24 @@ StepPart MeasuredCost::part_of(const Op& op) {
   return {op.name, op.kind, op.place, op.times, ticks_from_us(op.reading.time.us), op.reading.evidence};
 }
 
+// The clock that chunks have lowered rises for a while.
+double MeasuredCost::decode_pace(const StepShape& shape) const {
+  if (!decode_after_ || shape.calm_ms >= decode_after_last_) return 1;
+  return ratio(decode_after_->at(shape.stretch_before_ms, shape.calm_ms).time.us,
+               decode_after_->at(shape.stretch_before_ms, decode_after_last_).time.us);
+}
+
 // Tables of chunks were measured behind a short load: the recent past is full of chunks, and what lies behind
-// it is not.
+// it is not. Those of few rows were measured one by one between decodes, as servers have them.
 double MeasuredCost::pace(const StepShape& shape) const {
-  if (shape.chunks.empty()) return 1;
+  if (shape.chunks.empty()) return decode_pace(shape);
   const double rows = std::max(shape.tokens, shape.tokens_padded);
-  const auto ratio = [](double here, double usual) {
-    return usual > 0 ? std::clamp(here / usual, kPaceLeast, kPaceMost) : 1;
-  };
   double out = 1;
+  const bool unloaded = rows <= unloaded_rows_;
   if (looks_back_ > 0)
-    out *=
-        ratio(after_load_.at(rows, shape.chunk_load).time.us, after_load_.at(rows, kSustainedLoad).time.us);
-  if (forgets_after_ > 0) {
+    out *= ratio(after_load_.at(rows, shape.chunk_load).time.us,
+                 after_load_.at(rows, unloaded ? 0 : kSustainedLoad).time.us);
+  if (forgets_after_ > 0 && !unloaded) {
     // The mean of five points of the range in which other tables were measured.
     double usual = 0;
     for (int i = 0; i < 5; ++i)

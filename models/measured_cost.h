@@ -15,9 +15,13 @@
 // | decode host       | the model's name             | calls            | -                             |
 // | chunk host        | the model's name             | padded tokens    | -                             |
 // | chunk host mixed  | the model's name             | calls            | -                             |
+// | chunk host several | the model's name           | chunks           | -                             |
 // | launched host     | the model's name             | calls            | -                             |
+// | form host         | the model's name             | calls            | how often the form was met    |
+// | decode host behind many | the model's name       | calls            | -                             |
 // | chunk after load  | the model's name             | tokens           | permille of recent time       |
 // | chunk by stretch  | the model's name             | tokens           | ms since the last pause       |
+// | decode after load | the model's name             | ms of chunks     | ms since they ended           |
 //
 // Times are of one operation of one layer. Linear between measured sizes. Decode attention is cut into even
 // shares whatever the lengths (kernels/attention_decode.h), so its cells count and not their distribution.
@@ -25,12 +29,17 @@
 // "host" is what a step takes beside the operations: work lists, their upload, starting the first kernel,
 // the wait for tokens. It is charged to the device, because the engine starts no step before the last ended.
 // Decode steps are graphs; those of an engine that starts them operation by operation have "launched host".
-// Steps with chunks are started so too: of up to as many rows as decodes were measured with, operations stand
-// in the tables as a graph starts them, and what they take longer one by one is in "chunk host" by rows, and
-// in "chunk host mixed" by calls.
+// "form host" is what the first steps of a form take longer than a replay (GraphUse): they are started
+// operation by operation, and wait for the graph that the host makes meanwhile. Without that table, "launched
+// host" is what they take. Replays behind a step of many rows (GraphShapes::kManyRows) that
+// was started operation by operation take "decode host behind many" longer, until the next step that is
+// started so has few rows. Steps with chunks are started so too: of up to as many rows as decodes were
+// measured with, operations stand in the tables as a graph starts them, and what they take longer one by one
+// is in "chunk host" by rows, and in "chunk host mixed" by calls.
 //
 // "chunk after load" is a whole step of one chunk, by how much of the figure "chunk load looks back" before
-// it was spent on prompts: a GPU at its power limit is slower. All other tables were measured behind chunks,
+// it was spent on prompts: a GPU at its power limit is slower. All other tables were measured behind chunks
+// (but for those of up to "chunk tables hold unloaded up to" rows, measured between decodes),
 // so a step with chunks takes them times (chunk after this load / chunk after sustained load). "chunk by
 // stretch" is likewise, by how long prompts have been computed without a pause of "chunk load is forgotten
 // in": clocks fall again, and rise. Other tables were measured from "chunk tables hold from" to "... to" of a
@@ -48,6 +57,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -99,7 +109,7 @@ class MeasuredCost final : public PartwiseCost {
                                                     bool graphs = true, const std::string& format = "bf16");
   Ticks looks_back() const override { return looks_back_; }
   Ticks forgets_after() const override { return forgets_after_; }
-  uint32_t graphs_kept() const override { return graphs_ && launched_known_ ? kGraphsKept : 0; }
+  uint32_t graphs_kept() const override { return graphs_ && launched_host_ ? kGraphsKept : 0; }
   StepRange range(const StepShape& shape) override;
 
  private:
@@ -120,6 +130,7 @@ class MeasuredCost final : public PartwiseCost {
   std::vector<StepPart> head_ops(uint32_t rows) const override;
   size_t attention_ops(const StepShape& shape, AttentionOps* out) override;
   double pace(const StepShape& shape) const override;
+  double decode_pace(const StepShape& shape) const;
 
   std::vector<Op> dense(uint32_t tokens) const;
   std::vector<Op> head(uint32_t rows) const;
@@ -128,15 +139,20 @@ class MeasuredCost final : public PartwiseCost {
   Reading chunk_attention(const StepShape& shape);
   Reading packing(std::span<const ChunkShape> chunks) const;
   Reading host(const StepShape& shape) const;
+  Reading decode_host(const StepShape& shape) const;
 
   MeasuredCurves embed_, norm_, qkv_, append_, attention_out_, gate_up_, activation_, down_, logits_, sample_;
   MeasuredCurves decode_, chunk_, decode_host_, chunk_host_;  // chunk_: of one unit of ChunkTiles
   MeasuredCurves decode_narrow_, packing_, packing_narrow_;   // of formats: if narrow_known_, if packs_
   Measured decode_host_least_;                                // of the smallest batch
   MeasuredCurves after_load_;
-  MeasuredCurves launched_host_, by_stretch_, beside_host_;
-  bool graphs_ = true, launched_known_ = false, beside_known_ = false;
+  MeasuredCurves by_stretch_;
+  std::optional<MeasuredCurves> decode_after_;
+  double decode_after_last_ = 0;  // ms: it is calm then
+  std::optional<MeasuredCurves> launched_host_, beside_host_, several_host_, form_host_, behind_host_;
+  bool graphs_ = true;
   bool packs_ = false, narrow_known_ = false;
+  double unloaded_rows_ = 0;
   Ticks looks_back_ = 0, forgets_after_ = 0;     // 0: nobody measured what load does
   double stretch_from_ = 0, stretch_to_ = 0;     // ms: where the other tables hold
   double stretch_first_ = 0, stretch_last_ = 0;  // measured

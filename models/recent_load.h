@@ -70,13 +70,20 @@ class LoadStretch {
   // How long the stretch has lasted that a step at `now` would go on with.
   uint32_t ms(Ticks now) const {
     if (!known_ || now - end_ >= pause_) return 0;
-    return static_cast<uint32_t>((now - begin_) / (kTicksPerNs * 1'000'000));
+    return static_cast<uint32_t>((now - begin_) / kMs);
   }
+
+  // How long ago the last such step ended, and how long the stretch had lasted then.
+  uint32_t calm_ms(Ticks now) const {
+    return known_ ? static_cast<uint32_t>(std::max<Ticks>(0, now - end_) / kMs) : kCalm;
+  }
+  uint32_t length_ms() const { return known_ ? static_cast<uint32_t>((end_ - begin_) / kMs) : 0; }
 
   // Zero of the clock moves by so much.
   void move_base(Ticks by) { begin_ -= by, end_ -= by; }
 
  private:
+  static constexpr Ticks kMs = kTicksPerNs * 1'000'000;
   Ticks pause_;
   bool known_ = false;
   Ticks begin_ = 0, end_ = 0;

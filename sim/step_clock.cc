@@ -172,17 +172,26 @@ void StepClock::recall(Launch* launch, Ticks start) {
   StepShape& shape = launch->shape;
   shape.chunk_load = load_.share(start);
   shape.stretch_ms = stretch_.ms(start);
+  shape.calm_ms = stretch_.calm_ms(start), shape.stretch_before_ms = stretch_.length_ms();
   if (cost_->graphs_kept() == 0) return;
   form_ = pricer_ == nullptr
               ? GraphShapes::key(shape)
               : pricer_->form(shape, launch->command.step().entries, launch->answered + launch->priced);
   uint32_t seen = graphs_.seen(form_);
-  for (size_t i = priced_.size(); i > head_; --i) seen += priced_[i - 1].form == form_ ? 1 : 0;
+  for (size_t i = priced_.size(); i > head_ && seen < GraphShapes::kMost; --i)
+    seen += priced_[i - 1].form == form_ ? 1 : 0;
   shape.graph = graphs_.use(form_, seen);
+  shape.behind_many = last_started() > GraphShapes::kManyRows;
+}
+
+// Rows of the last step that was started operation by operation, answered or not.
+uint32_t StepClock::last_started() const {
+  return priced_.size() > head_ ? priced_.back().last_started : graphs_.last_started();
 }
 
 void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end) {
   priced_.back().form = form_;
+  if (const uint32_t rows = GraphShapes::started_rows(shape); rows > 0) priced_.back().last_started = rows;
   load_.add(shape, begin, end);
   stretch_.add(shape, begin, end);
 }
@@ -258,6 +267,7 @@ void StepClock::add_priced(Ticks end, Ticks host, const StepTiming& timing,
                            const std::array<Ticks, kEvidenceKinds>& by_evidence) {
   const Priced& before = priced_.back();
   Priced step = before;
+  step.last_started = last_started();
   step.end = end;
   step.host_exposed += std::max<Ticks>(0, host);
   for (size_t i = 0; i < by_evidence.size(); ++i) step.by_evidence[i] += by_evidence[i];
@@ -358,7 +368,7 @@ StepDone StepClock::answer(uint32_t steps) {
   totals_.compression = last.compression;
   totals_.prompts = last.prompts, totals_.prompts_compression = last.prompts_compression;
   offloaded_ = last.offloaded;
-  for (uint32_t i = 0; i < steps; ++i) graphs_.add(priced_[head_ + i].form);
+  for (size_t i = head_; i < head_ + steps; ++i) graphs_.add(priced_[i].form, priced_[i].last_started);
   head_ += steps;
   Launch& launch = launches_.front();
   totals_.compressions += launch.compressions.size();  // of a launch of one step

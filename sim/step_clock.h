@@ -161,6 +161,7 @@ class StepClock {
   // subtracted.
   struct Priced {
     GraphShapes::Key form;
+    uint32_t last_started = 0;  // as of this step: rows
     Ticks end = 0;
     Ticks offloaded = -(Ticks{1} << 61);
     Ticks host_exposed = 0;
@@ -190,6 +191,7 @@ class StepClock {
   Launch* next_launch();
   void recall(Launch* launch, Ticks start);
   void remember(const StepShape& shape, Ticks begin, Ticks end);
+  uint32_t last_started() const;
   void ask(const Launch& launch);
   void add_priced(Ticks end, Ticks host, const StepTiming& timing,
                   const std::array<Ticks, kEvidenceKinds>& by_evidence);

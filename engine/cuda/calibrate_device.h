@@ -1,5 +1,5 @@
 // calibrate_device() measures what steps of this engine take on this GPU, as tables that
-// models/measured_cost.h prices steps with. Well under two minutes for a model of 8 billion parameters.
+// models/measured_cost.h prices steps with. Some two minutes for a model of 8 billion parameters.
 
 #ifndef KVTWIN_ENGINE_CUDA_CALIBRATE_DEVICE_H_
 #define KVTWIN_ENGINE_CUDA_CALIBRATE_DEVICE_H_

@@ -1,6 +1,9 @@
 #include "engine/cuda/calibration_tables.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "engine/base/check.h"
 
 namespace kvtwin::cuda {
 namespace {
@@ -11,6 +14,8 @@ Measured less(const Measured& m, double us) {
   const auto one = [us](double value) { return std::max(0.0, value - us); };
   return {one(m.us), one(m.p10), one(m.p90)};
 }
+
+Measured times(const Measured& m, double factor) { return {m.us * factor, m.p10 * factor, m.p90 * factor}; }
 
 double event_us(const TimedStep& step) {
   double sum = 0;
@@ -23,6 +28,18 @@ double event_us(const TimedStep& step) {
 Measured CalibrationTables::keep(const char* operation, const std::string& shape, uint32_t rows,
                                  uint32_t context, const Measured& value) {
   return tables_[{operation, shape}].emplace(std::pair(rows, context), value).first->second;
+}
+
+Measured middle_of(std::vector<double> us) {
+  KVT_CHECK(!us.empty());
+  Measured out = measured_of(us);
+  std::sort(us.begin(), us.end());
+  const size_t out_of = us.size() / 5;
+  out.us = std::accumulate(us.begin() + static_cast<ptrdiff_t>(out_of),
+                           us.end() - static_cast<ptrdiff_t>(out_of), 0.0) /
+           static_cast<double>(us.size() - 2 * out_of);
+  out.p10 = std::min(out.p10, out.us), out.p90 = std::max(out.p90, out.us);
+  return out;
 }
 
 // An event adds to the operation before it: the next one's start no longer overlaps its end, and where the
@@ -49,14 +66,37 @@ CalibrationTables::Found CalibrationTables::take_steps() {
   return out;
 }
 
+// Null: no table has it yet.
+const Measured* CalibrationTables::find(const TimedStep::Part& part) const {
+  const auto table = tables_.find({part.operation, part.shape});
+  if (table == tables_.end()) return nullptr;
+  const auto at = table->second.find({part.rows, part.context});
+  return at == table->second.end() ? nullptr : &at->second;
+}
+
+// Operations of many rows were timed once and at some speed of the clock, whole steps often and over all of
+// them: so operations are shares of the step.
+double CalibrationTables::share(const TimedStep& step, double event) const {
+  double known = 0, sum = 0;
+  for (const TimedStep::Part& part : step.parts) {
+    if (const Measured* const found = find(part)) {
+      known += found->us * part.count;
+    } else {
+      sum += less(part.time, event).us * part.count;
+    }
+  }
+  return sum > 0 && step.wall.us > known ? (step.wall.us - known) / sum : 1;
+}
+
 // Of the shortest context: what its operations, as the tables have them, do not explain of the step is the
 // host's. Of few rows tables have what operations take in a decode step's graph; a step with a prompt starts
 // them one by one, and the difference is in its host time.
 CalibrationTables::Base CalibrationTables::take_first(const TimedStep& step, double event) {
   Base out{step.wall, 0, 0};
   double sum = 0;
+  const double factor = step.chunk && step.rows > kFewRows ? share(step, event) : 1;
   for (const TimedStep::Part& part : step.parts) {
-    const Measured net = less(part.time, event);
+    const Measured net = times(less(part.time, event), factor);
     if (part.attention) out.attention = net.us;
     sum += (part.kept ? keep(part.operation.c_str(), part.shape, part.rows, part.context, net) : net).us *
            part.count;

@@ -14,6 +14,10 @@
 
 namespace kvtwin::cuda {
 
+// The mean of the middle three fifths, with the percentiles of all: clocks have a few speeds, between which a
+// median jumps. REQUIRES: not empty.
+Measured middle_of(std::vector<double> us);
+
 // A step of one chunk, or of decodes alone.
 struct TimedStep {
   // One operation, and where its table has it.
@@ -42,6 +46,8 @@ class CalibrationTables {
                 const Measured& value);
   // REQUIRES: of steps of equally many rows, that of the shortest context comes first.
   void add(TimedStep step) { steps_.push_back(std::move(step)); }
+  // What operations of steps of so few rows take is known from decodes.
+  static constexpr uint32_t kFewRows = 256;
   // What a decode step of so many calls takes longer that is started operation by operation, in us.
   void set_launching(uint32_t calls, double us) { launching_[calls] = us; }
 
@@ -58,6 +64,8 @@ class CalibrationTables {
     Measured wall;
     double attention = 0, host = 0;
   };
+  const Measured* find(const TimedStep::Part& part) const;
+  double share(const TimedStep& step, double event) const;
   Base take_first(const TimedStep& step, double event);
   void take_further(const TimedStep& step, const Base& base);
 

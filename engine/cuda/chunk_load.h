@@ -18,15 +18,21 @@ constexpr uint32_t kDecodeRowsMax = 256, kShortContext = 64;
 // A GPU that computes prompts lowers its clock some 40 ms after it began, again after some 600 ms, raises it
 // a little, and forgets all that in a pause of 30 to 60 ms (reports/validation/2026-11-22-h200.md).
 constexpr double kLoadWindowUs = 40e3, kQuietUs = 80e3;
-constexpr double kStretchUs = 3500e3, kStretchAgainUs = 1200e3;  // the first time, and once more
+constexpr double kStretchUs = 3500e3, kStretchAgainUs = 1200e3;  // once, and between all other things
 constexpr double kStretchBinUs = 50e3, kLateStretchBinUs = 250e3, kLateStretchUs = 1000e3;
 constexpr double kShortStretchUs = 150e3;  // behind the window: where tables of chunks are measured
 constexpr uint32_t kLoadSteps = 8;
+constexpr uint32_t kChunksBetween = 6;  // of few rows, each behind so long of decodes
+constexpr double kBetweenUs = 25e3;
+
+constexpr double kCalmUs = 100e3;  // decodes behind chunks: the clock is back
+
+constexpr uint32_t kRestCalls = 32;
 
 // Decodes for a while: the clock recovers from chunks.
 inline void rest(StepBench* bench) {
-  const std::vector<BenchCall> calls(32, BenchCall{1, 512, true});
-  bench->series(calls, 32, kQuietUs);
+  const std::vector<BenchCall> calls(kRestCalls, BenchCall{1, 512, true});
+  bench->series(calls, kRestCalls, kQuietUs);
 }
 
 // Steps of a chunk until the window that a price looks back on is full of them. 8 GFLOP a token, at 600

@@ -163,8 +163,8 @@ StepTimes StepBench::measure(std::span<const BenchCall> calls, uint32_t padded, 
       sum[kind] += static_cast<double>(one.to.ns - one.from.ns) / 1e3;
       ++count[kind];
     }
+    (i < warm ? out.warm : out.wall).push_back(took);
     if (i < warm) continue;
-    out.wall.push_back(took);
     if (!parts_->config.timed) continue;
     out.issued.push_back(static_cast<double>(parts_->engine->issued().ns) / 1e3);
     for (size_t kind = 0; kind < kOperations; ++kind) {

@@ -31,6 +31,7 @@ struct BenchCall {
 // In us, by step.
 struct StepTimes {
   std::vector<double> wall;    // from the command to the tokens
+  std::vector<double> warm;    // the same of the steps before
   std::vector<double> issued;  // of that, until the host had started everything; of timed benches
   std::array<std::vector<double>, kOperations> operation;  // mean of one, over the layers; of timed benches
   std::array<uint32_t, kOperations> count{};               // operations of a step

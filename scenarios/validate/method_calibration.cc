@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "scenarios/validate/open_loop.h"
 #include "scenarios/validate/recordings.h"
 #include "scenarios/validate/run_validation.h"
+#include "scenarios/validate/served_fit.h"
 
 namespace kvtwin {
 namespace {
@@ -28,10 +30,14 @@ constexpr char kNoRecalls[] = "quest";
 
 std::string stem_of(const std::string& path) { return fs::path(path).stem().string(); }
 
+constexpr char kDense[] = "none/all/paged";
+
 struct Steps {
   std::string method, model;
+  std::vector<std::string> paths;
   std::vector<MethodSample> samples;
   std::vector<PricedStep> first;  // of each run
+  std::vector<PricedStep> dense;  // of runs without a method, all
 };
 
 Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::string& path) {
@@ -51,6 +57,8 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
   const PolicySet& set = composed->options.engines.front().policies;
   Steps out{method_name(set.scorer, set.budget, set.layout, set.retrieval, set.precision),
             composed->llm.name,
+            {path},
+            {},
             {},
             {}};
   for (const Recording& recording : *recordings) {
@@ -62,6 +70,7 @@ Result<Steps> steps_of(const MethodCalibrationRequest& request, const std::strin
       return mistake(folder, fmt::format("is no run of {} as it is now: {}", path, replayed->difference),
                      "record it again");
     const std::vector<PricedStep> steps = open.steps();
+    if (out.method == kDense) out.dense.insert(out.dense.end(), steps.begin(), steps.end());
     if (!steps.empty()) out.first.push_back(steps.front());
     for (size_t i = kFirstSteps; i < steps.size(); ++i)
       out.samples.push_back({steps[i].counts, steps[i].measured, steps[i].dense, steps[i].attention});
@@ -85,19 +94,59 @@ void add_first_step(const std::vector<PricedStep>& first, MeasuredMethod* method
     method->terms.push_back({name_of(MethodTerm::kFirstStep), measured_of(more).us});
 }
 
+using ByMethod = std::map<std::pair<std::string, std::string>, Steps>;
+
+Result<ByMethod> all_steps(const MethodCalibrationRequest& request) {
+  ByMethod out;
+  for (const std::string& path : request.scenarios) {
+    Result<Steps> steps = steps_of(request, path);
+    if (!steps) return tl::unexpected<Mistake>(steps.error());
+    Steps& all = out[{steps->method, steps->model}];
+    all.paths.push_back(path);
+    all.samples.insert(all.samples.end(), steps->samples.begin(), steps->samples.end());
+    all.first.insert(all.first.end(), steps->first.begin(), steps->first.end());
+    all.dense.insert(all.dense.end(), steps->dense.begin(), steps->dense.end());
+  }
+  return out;
+}
+
+Result<ByMethod> steps_by(const MeasuredDevice& device, const std::vector<std::string>& paths,
+                          MethodCalibrationRequest request) {
+  request.profile = fmt::format("{}/profile.textproto", request.work), request.record = false;
+  request.scenarios = paths;
+  std::ofstream(request.profile) << measured_device_textproto(device);
+  return all_steps(request);
+}
+
+// Methods are what steps take beside those of the dense engine: where that was served too, its tables say
+// first what it took, and steps are priced again.
+Result<void> settle_dense(const MethodCalibrationRequest& request, ByMethod* steps, MeasuredDevice* device) {
+  std::vector<std::string> dense, others;
+  for (const auto& [key, one] : *steps) {
+    std::vector<std::string>& to = key.first == kDense ? dense : others;
+    to.insert(to.end(), one.paths.begin(), one.paths.end());
+  }
+  if (dense.empty()) return {};
+  forget_served(device);
+  const Result<ByMethod> served = steps_by(*device, dense, request);
+  if (!served) return tl::unexpected<Mistake>(served.error());
+  for (const auto& [key, one] : *served) learn_served(one.dense, device);
+  Result<ByMethod> again = steps_by(*device, others, request);
+  if (!again) return tl::unexpected<Mistake>(again.error());
+  *steps = std::move(*again);
+  return {};
+}
+
 }  // namespace
 
 Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request) {
   Result<MeasuredDevice> device = load_measured_device(request.profile);
   if (!device) return tl::unexpected<Mistake>(device.error());
-  std::map<std::pair<std::string, std::string>, Steps> by_method;
-  for (const std::string& path : request.scenarios) {
-    Result<Steps> steps = steps_of(request, path);
-    if (!steps) return tl::unexpected<Mistake>(steps.error());
-    Steps& all = by_method[{steps->method, steps->model}];
-    all.samples.insert(all.samples.end(), steps->samples.begin(), steps->samples.end());
-    all.first.insert(all.first.end(), steps->first.begin(), steps->first.end());
-  }
+  Result<ByMethod> found = all_steps(request);
+  if (!found) return tl::unexpected<Mistake>(found.error());
+  ByMethod& by_method = *found;
+  if (Result<void> ok = settle_dense(request, &by_method, &*device); !ok)
+    return tl::unexpected<Mistake>(ok.error());
   for (const auto& [key, steps] : by_method) {
     MethodCounts known = learn_all();
     known[static_cast<size_t>(MethodTerm::kFirstStep)] = 0;

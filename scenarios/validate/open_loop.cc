@@ -82,10 +82,12 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
       pricing_.pricers.empty() ? GraphShapes::key(shape)
                                : pricing_.pricers[engine]->form(shape, *launched.entries, launched.offset);
   shape.chunk_load = memory->load.share(begin), shape.stretch_ms = memory->stretch.ms(begin);
+  shape.calm_ms = memory->stretch.calm_ms(begin), shape.stretch_before_ms = memory->stretch.length_ms();
   shape.graph = memory->graphs.use(form, memory->graphs.seen(form));
+  shape.behind_many = memory->graphs.last_started() > GraphShapes::kManyRows;
   memory->load.add(shape, begin, ended.ns * kTicksPerNs);
   memory->stretch.add(shape, begin, ended.ns * kTicksPerNs);
-  memory->graphs.add(form);
+  memory->graphs.add(form, GraphShapes::started_rows(shape));
   PricedStep out;
   const bool graph = !pricing_.pricers.empty();
   out.counts = method_counts(shape, pricing_.facts);
@@ -100,6 +102,7 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   for (const Ticks part : cost.compression) out.dense -= us_of(part);
   out.low = us_of(range.low + beside), out.high = us_of(range.high + beside);
   out.chunks = !shape.chunks.empty();
+  out.graph = shape.graph, out.behind_many = shape.behind_many, out.calm_ms = shape.calm_ms;
   out.step = step, out.longest = shape.decode_context_max, out.samples = shape.logits_rows,
   out.padded = std::max(shape.tokens, shape.tokens_padded);
   for (int kind = kEvidenceKinds - 1; kind >= 0; --kind) {

@@ -37,6 +37,10 @@ struct PricedStep {
   double dense = 0;                         // of `predicted`: what it would take if no method added anything
   double attention = 0;                     // of `dense`, where steps recall pages
   Evidence evidence = Evidence::kMeasured;  // the worst
+  // Of StepShape.
+  GraphUse graph = GraphUse::kReplayed;
+  bool behind_many = false;
+  uint32_t calm_ms = kCalm;
   double error() const { return predicted / measured - 1; }
 };
 

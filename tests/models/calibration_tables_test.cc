@@ -52,4 +52,33 @@ TEST_CASE("calibration: what a chunk of few rows takes beside a graph's operatio
   CHECK(host.at[1].us == doctest::Approx(0));
 }
 
+// Timed at another speed of the clock, operations sum to 520 us; over all passes the step takes 572.
+TEST_CASE("calibration: operations of many rows are shares of what their steps take over all passes") {
+  CalibrationTables tables("m", 1);
+  tables.add(step(true, 512, 52, 515));
+  TimedStep slower = step(true, 1024, 52, 572);
+  slower.parts[0].rows = 1024;
+  tables.add(slower);
+  TimedStep further;
+  further.parts = {{"chunk attention", "a", 1024, 4096, {}, 0, true, true}};
+  further.wall = us(600), further.chunk = true, further.rows = 1024;
+  tables.add(further);
+  tables.take_steps();
+  const std::vector<MeasuredTable> all = tables.tables();
+  for (const auto& [i, wall] : {std::pair(0, 515.0), std::pair(1, 572.0)}) {
+    const size_t at = static_cast<size_t>(i);
+    CHECK(10 * table(all, "qkv").at[at].us + table(all, "chunk attention").at[at].us ==
+          doctest::Approx(wall));
+    CHECK(table(all, "chunk host").at[at].us == doctest::Approx(0));
+  }
+  CHECK(table(all, "chunk attention").at[2].us ==
+        doctest::Approx(table(all, "chunk attention").at[1].us + 28));
+}
+
+TEST_CASE("calibration: the middle of what was measured") {
+  CHECK(cuda::middle_of({10, 10, 10, 10, 11, 11, 11, 11, 11, 500}).us == doctest::Approx(64.0 / 6));
+  CHECK(cuda::middle_of({7}).us == doctest::Approx(7));
+  CHECK(cuda::middle_of({10, 20}).p90 >= 15);
+}
+
 }  // namespace kvtwin

@@ -2,12 +2,16 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "models/cost_factory.h"
+#include "models/graph_shapes.h"
 #include "models/recent_load.h"
+#include "models/served_time.h"
 
 namespace kvtwin {
 namespace {
@@ -186,6 +190,145 @@ TEST_CASE("measured cost: beside chunks the host's time is of all rows, and of t
   shape.decodes = 4, shape.decode_context_sum = 1000, shape.tokens = 36, shape.tokens_padded = 80;
   CHECK(host(usual.get()) == doctest::Approx(25 + 3));  // of 80 rows; what 4 decodes add to one
   CHECK(host(mixed.get()) == doctest::Approx(25 + 80));
+}
+
+TEST_CASE("measured cost: the first steps of a shape, and replays behind many rows") {
+  MeasuredDevice measured = device();
+  const std::string name = MeasuredShapes(tiny()).model;
+  const Ticks replay = model(measured)->step(decodes(4, 2500, 200)).device;
+  measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
+  measured.tables.push_back({"form host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
+  measured.tables.push_back({"decode host behind many", name, {1, 4}, {}, {us(130), us(140)}});
+  const auto m = model(measured);
+  StepShape shape = decodes(4, 2500, 200);
+  const auto more = [&](GraphUse graph, bool many) {
+    shape.graph = graph, shape.behind_many = many;
+    return us_of(m->step(shape).device - replay);
+  };
+  CHECK(more(GraphUse::kReplayed, false) == doctest::Approx(0));
+  CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(140));
+  CHECK(more(GraphUse::kNew, false) == doctest::Approx(100));
+  CHECK(more(GraphUse::kNew, true) == doctest::Approx(100));  // it is no replay
+  CHECK(more(GraphUse::kCaptured, true) == doctest::Approx(900));
+  CHECK(more(GraphUse::kInstantiated, false) == doctest::Approx(300));
+}
+
+TEST_CASE("measured cost: what was served moves the tables of replays, of new forms and of few rows") {
+  MeasuredDevice measured = device();
+  const std::string name = MeasuredShapes(tiny()).model;
+  measured.tables.push_back({"launched host", name, {1, 4}, {}, {us(105), us(108)}});
+  measured.tables.push_back({"form host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
+  measured.tables.push_back({"chunk host mixed", name, {1, 4}, {}, {us(50), us(80)}});
+  const auto bench = model(measured);
+  const std::pair<Served, double> told[] = {{Served::kBehindFew, -6},     {Served::kBehindMany, 2},
+                                            {Served::kNew, 40},           {Served::kCaptured, 500},
+                                            {Served::kInstantiated, -20}, {Served::kFewRows, 70}};
+  for (const auto& [what, value] : told)
+    measured.figures.push_back({figure_of(what), "us", value, value, value});
+  const auto served = model(measured);
+  StepShape shape = decodes(4, 2500, 200);
+  const auto more = [&](GraphUse graph, bool many) {
+    shape.graph = graph, shape.behind_many = many;
+    return us_of(served->step(shape).device - bench->step(shape).device);
+  };
+  CHECK(more(GraphUse::kReplayed, false) == doctest::Approx(-6).epsilon(1e-3));
+  CHECK(more(GraphUse::kReplayed, true) == doctest::Approx(2).epsilon(1e-3));
+  CHECK(more(GraphUse::kNew, false) == doctest::Approx(40).epsilon(1e-3));
+  CHECK(more(GraphUse::kCaptured, true) == doctest::Approx(500).epsilon(1e-3));
+  CHECK(more(GraphUse::kInstantiated, true) == doctest::Approx(-20).epsilon(1e-3));
+  const ChunkShape chunk{32, 0, 0};
+  shape.tokens = 36, shape.tokens_padded = 80, shape.chunks = {&chunk, 1};
+  CHECK(more(GraphUse::kNew, true) == doctest::Approx(70).epsilon(1e-3));
+}
+
+TEST_CASE("measured cost: decodes behind chunks, until the clock is back") {
+  MeasuredDevice measured = device();
+  const std::string name = MeasuredShapes(tiny()).model;
+  measured.tables.push_back({"decode after load",
+                             name,
+                             {20, 20, 20, 100, 100, 100},
+                             {2, 40, 100, 2, 40, 100},
+                             {us(102), us(101), us(100), us(106), us(103), us(100)}});
+  const auto m = model(measured);
+  StepShape shape = decodes(4, 2500, 200);
+  const double calm = us_of(m->step(shape).device);
+  for (const auto& [length, ms, factor] :
+       {std::tuple(20u, 2u, 1.02), std::tuple(100u, 0u, 1.06), std::tuple(60u, 40u, 1.02),
+        std::tuple(500u, 70u, 1.015), std::tuple(100u, 100u, 1.0), std::tuple(100u, 5000u, 1.0)}) {
+    shape.stretch_before_ms = length, shape.calm_ms = ms;
+    CHECK(us_of(m->step(shape).device) == doctest::Approx(factor * calm).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("measured cost: tables of few rows hold between decodes, and further chunks cost the host") {
+  MeasuredDevice measured = device();
+  const std::string name = MeasuredShapes(tiny()).model;
+  measured.tables.push_back(
+      {"chunk after load", name, {32, 32, 128, 128}, {0, 1000, 0, 1000}, {us(80), us(100), us(80), us(100)}});
+  measured.figures = {{"chunk load looks back", "ms", 300, 300, 300},
+                      {"chunk tables hold unloaded up to", "rows", 64, 64, 64}};
+  const auto m = model(measured);
+  const double few = us_of(model(device())
+                               ->step([] {
+                                 static const ChunkShape chunk{32, 0, 0};
+                                 StepShape shape;
+                                 shape.tokens = shape.tokens_padded = 32, shape.chunks = {&chunk, 1};
+                                 return shape;
+                               }())
+                               .device);
+  const ChunkShape chunk{32, 0, 0}, more{100, 0, 0};
+  StepShape shape;
+  shape.tokens = shape.tokens_padded = 32, shape.chunks = {&chunk, 1};
+  CHECK(us_of(m->step(shape).device) == doctest::Approx(1.25 * few).epsilon(1e-4));
+  shape.chunk_load = 0;
+  CHECK(us_of(m->step(shape).device) == doctest::Approx(few).epsilon(1e-4));
+  shape.tokens = shape.tokens_padded = 100, shape.chunks = {&more, 1};
+  const double quiet = us_of(m->step(shape).device);
+  shape.chunk_load = 1000;
+  CHECK(us_of(m->step(shape).device) == doctest::Approx(1.25 * quiet).epsilon(1e-4));
+  measured.tables.push_back({"chunk host several", name, {1, 2, 4}, {}, {us(0), us(12), us(40)}});
+  const auto several = model(measured);
+  const std::vector<ChunkShape> three(3, ChunkShape{10, 0, 0});
+  shape.tokens = 30, shape.tokens_padded = 32, shape.chunks = three, shape.chunk_load = 0;
+  CHECK(us_of(several->step(shape).device - m->step(shape).device) == doctest::Approx(26));
+}
+
+TEST_CASE("graph shapes: how often a form was met, and what was started last") {
+  GraphShapes shapes(1);
+  const GraphShapes::Key key = GraphShapes::key(decodes(4, 100, 4));
+  StepShape shape = decodes(4, 100, 4);
+  for (uint32_t met = 0; met < 5; ++met) {
+    CHECK(shapes.seen(key) == std::min(met, GraphShapes::kMost));
+    shape.graph = shapes.use(key, shapes.seen(key));
+    CHECK(GraphShapes::started_rows(shape) == (met < GraphShapes::kMost ? 4 : 0));
+    shapes.add(key, GraphShapes::started_rows(shape));
+    CHECK(shapes.last_started() == 4);
+  }
+  const ChunkShape chunk{300, 0, 0};
+  shape.tokens = shape.tokens_padded = 304, shape.chunks = {&chunk, 1};
+  CHECK(GraphShapes::key(shape).is_none());
+  shapes.add({}, GraphShapes::started_rows(shape));
+  CHECK(shapes.last_started() == 304);
+  shapes.add(key, 0);
+  CHECK(shapes.last_started() == 304);
+  CHECK(shapes.seen(GraphShapes::key(decodes(3, 100, 4))) == 0);
+  CHECK(GraphShapes(0).use(key, 0) == GraphUse::kReplayed);
+}
+
+TEST_CASE("load stretch: how long ago it ended, and how long it was") {
+  const Ticks ms = Ticks{1'000'000} * kTicksPerNs;
+  const ChunkShape chunk{512, 0, 0};
+  StepShape heavy;
+  heavy.tokens = 512, heavy.chunks = {&chunk, 1};
+  LoadStretch stretch(20 * ms);
+  CHECK(stretch.calm_ms(0) == kCalm);
+  stretch.add(heavy, 100 * ms, 110 * ms);
+  stretch.add(heavy, 125 * ms, 140 * ms);
+  CHECK(stretch.calm_ms(143 * ms) == 3);
+  CHECK(stretch.length_ms() == 40);
+  CHECK(stretch.ms(143 * ms) == 43);
+  stretch.add(heavy, 170 * ms, 180 * ms);
+  CHECK(stretch.length_ms() == 10);
 }
 
 TEST_CASE("recent load: a share of the window, forgotten in time") {

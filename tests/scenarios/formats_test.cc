@@ -191,13 +191,14 @@ TEST_CASE("formats: a measured profile prices those that it has, with the pages 
   const auto says_of = [&](std::vector<std::string> sets) {
     sets.push_back("model.name=llama-3.1-8b");
     sets.push_back("cost.profile=" + file.path.string());
+    sets.push_back("trace.path=" KVTWIN_SOURCE_DIR "/scenarios/validation/mixed.csv");
     const auto scenario = parse_scenario(kGood, kPath, sets);
     REQUIRE(scenario);
     const auto c = compose(*scenario);
     return c ? std::string() : c.error().front().text();
   };
-  CHECK(says_of({"policies.precision=int4", "memory.page_tokens=32"}).empty());
-  CHECK(says_of({"memory.page_tokens=16"}).empty());
+  CHECK(says_of({"policies.precision=int4", "memory.page_tokens=32"}) == "");
+  CHECK(says_of({"memory.page_tokens=16"}) == "");
   CHECK(says(says_of({"policies.precision=fp8", "memory.page_tokens=32"}), "calibrate device --formats"));
   CHECK(says(says_of({"policies.precision=int4"}), "pages of 32 tokens and groups of 32, not 128 and 32"));
   CHECK(says(

@@ -76,13 +76,13 @@ class Scripted final : public OutcomeSource {
   uint64_t eos_at = UINT64_MAX;
 };
 
-// 1 us a step; 10 us more where no graph exists, and a tenth of the load of the last 100 us in us where
-// prompts are computed.
+// 1 us a step; 10 us more where no graph exists, 5 where it is replayed behind many rows, and a tenth of the
+// load of the last 100 us in us where prompts are computed.
 class Remembering final : public CostModel {
  public:
   StepCost step(const StepShape& shape) override {
     StepCost cost;
-    cost.device = kUs + (shape.launched() ? 10 * kUs : 0);
+    cost.device = kUs + (shape.launched() ? 10 * kUs : shape.behind_many ? 5 * kUs : 0);
     if (!shape.chunks.empty()) cost.device = 20 * kUs + shape.chunk_load * kUs / 100;
     cost.by_evidence[0] = cost.device;
     return cost;
@@ -123,6 +123,29 @@ TEST_CASE("step clock: graphs of shapes that were met, folded or not, and also w
   cut.launch({11'000}, step_of(1, 1, one));
   while (!cut.outlook().known) cut.look_ahead(cut.outlook().at);
   CHECK(cut.take().ends.back().ns == 22'000);
+}
+
+// A chunk of many rows makes replays slower until the next step of few rows that is no replay; folded or not.
+TEST_CASE("step clock: replays behind many rows") {
+  Remembering cost;
+  const std::vector<PlanEntry> one = {{CallId{1}, EntryKind::kDecode, true, true, 1, 10}};
+  const std::vector<PlanEntry> many = {{CallId{2}, EntryKind::kChunk, true, false, 300, 0}};
+  const std::vector<PlanEntry> few = {{CallId{2}, EntryKind::kChunk, true, false, 20, 0}};
+  sim::StepClock folded(EngineId{0}, &cost, 1), single(EngineId{0}, &cost, 1);
+  const std::vector<LaunchStep> launches = {step_of(0, 3, one), step_of(3, 1, many), step_of(4, 3, one),
+                                            step_of(7, 1, few), step_of(8, 2, one)};
+  std::vector<LaunchStep> singles;
+  for (const LaunchStep& launch : launches) {
+    for (uint32_t i = 0; i < launch.repeat; ++i)
+      singles.push_back(step_of(raw(launch.step) + i, 1, launch.entries));
+  }
+  const std::vector<int64_t> ends = ends_of(&folded, launches);
+  CHECK(ends_of(&single, singles) == ends);
+  std::vector<int64_t> took;
+  for (size_t i = 0; i < ends.size(); ++i) took.push_back(ends[i] - (i == 0 ? 0 : ends[i - 1]));
+  CHECK(took[2] == 1'000);
+  for (const size_t slow : {4, 5, 6}) CHECK(took[slow] == 6'000);
+  for (const size_t fast : {8, 9}) CHECK(took[fast] == 1'000);
 }
 
 TEST_CASE("step clock: prompts are slower behind prompts") {

@@ -54,7 +54,8 @@ TEST_CASE("step shape: decodes whose cells lie in pages of others unpack all tha
       {.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .narrow = 64},
       {.kind = EntryKind::kDecode, .tokens = 1, .context = 500, .narrow = 32, .shared_in_part = 2}};
   std::vector<ChunkShape> chunks;
-  const StepShape shape = sim::shape_of(LaunchStep{.tokens = 2, .entries = entries}, &chunks);
+  const StepShape shape =
+      sim::shape_of(LaunchStep{.tokens = 2, .entries = entries, .grants = {}, .adoptions = {}}, &chunks);
   CHECK(shape.decode_context_sum == 1200);
   CHECK(shape.decode_narrow_sum == 96);
   CHECK(shape.decodes_unpacked == 1);

@@ -1,0 +1,84 @@
+// Calibration is what calibrate_device() does, in the order of run(). Only its own files include this.
+//
+// calibrate_device.cc: tables of operations, from steps of decodes and of chunks. calibrate_clock.cc: what
+// steps take by what ran before them and beside them. calibrate_copies.cc: pages between tiers.
+
+#ifndef KVTWIN_ENGINE_CUDA_CALIBRATION_H_
+#define KVTWIN_ENGINE_CUDA_CALIBRATION_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/cuda/calibrate_device.h"
+#include "engine/cuda/calibration_tables.h"
+#include "engine/cuda/chunk_load.h"
+#include "engine/cuda/chunk_visits.h"
+#include "engine/cuda/step_bench.h"
+#include "models/measured_cost.h"
+
+namespace kvtwin::cuda {
+
+// Of decodes: steps until a graph is replayed and the clock stands, and steps that are measured.
+constexpr uint32_t kDecodeWarm = 6, kDecodeSteps = 14;
+constexpr int kChunkPasses = 3;
+
+class Calibration {
+ public:
+  explicit Calibration(const CalibrationRequest& request)
+      : request_(request),
+        shapes_(request.llm),
+        rows_(calibrated_rows(request.quick)),
+        tables_(shapes_.model, request.llm.layers) {}
+
+  Result<MeasuredDevice> run();
+
+ private:
+  Result<void> make();
+  Result<std::unique_ptr<StepBench>> bench(bool timed);
+  TimedStep parts_of(const StepTimes& timed, const BenchShape& at, bool attention) const;
+  TimedStep attention_of(const BenchShape& at, const Measured& wall) const;
+  void note_clocks();
+  void short_decodes();
+  void long_decodes();
+  void new_forms();
+  void after_chunks();
+  std::vector<ChunkVisits::Size> chunk_sizes() const;
+  void pass_over_chunks();
+  void chunks();
+  Result<void> launches();
+  void copies();
+  void both_ways();
+  void copies_beside_steps();
+  void beside_copies();
+  void after_load();
+  void small_after_load();
+  void stretch(double length);
+  void by_stretch();
+  void pauses();
+  void quiet();
+  Result<void> launched();
+  Result<void> beside_chunks();
+  void figure(const std::string& name, const char* unit, const std::vector<double>& values);
+  void say(const std::string& text) const {
+    if (request_.progress) request_.progress(text);
+  }
+
+  const CalibrationRequest& request_;
+  const MeasuredShapes shapes_;
+  const std::vector<uint32_t> rows_;
+  std::unique_ptr<DeviceModel> model_;
+  std::unique_ptr<StepBench> plain_, timed_;
+  std::unique_ptr<ChunkVisits> visits_;
+  CalibrationTables tables_;
+  std::map<uint32_t, std::vector<double>> forms_;  // by calls: the first three steps of a shape
+  std::map<uint32_t, double> decode_us_;           // by calls: a replay
+  std::map<uint32_t, std::vector<double>> by_ms_;
+  MeasuredDevice out_;
+};
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_CALIBRATION_H_

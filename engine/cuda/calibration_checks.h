@@ -1,0 +1,20 @@
+// Steps of shapes that are in no table, beside what the tables say: how good a calibration is.
+
+#ifndef KVTWIN_ENGINE_CUDA_CALIBRATION_CHECKS_H_
+#define KVTWIN_ENGINE_CUDA_CALIBRATION_CHECKS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/cuda/step_bench.h"
+#include "models/cost_model.h"
+#include "models/measured_device.h"
+
+namespace kvtwin::cuda {
+
+// `rows`: numbers of rows that are captured, ascending. Steps beyond them are left out.
+std::vector<HeldOutStep> held_out_steps(StepBench* bench, CostModel* cost, const std::vector<uint32_t>& rows);
+
+}  // namespace kvtwin::cuda
+
+#endif  // KVTWIN_ENGINE_CUDA_CALIBRATION_CHECKS_H_
