@@ -192,6 +192,7 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& m
   if (decode_after != nullptr && !decode_after->context.empty()) {
     out->decode_after_.emplace(*decode_after);
     out->decode_after_last_ = decode_after->context.back();
+    out->decode_after_longest_ = decode_after->rows.back();
   }
   if (Result<void> ok = out->take_format(device, format, s.heads, where); !ok)
     return tl::unexpected<Mistake>(ok.error());
@@ -318,8 +319,9 @@ StepPart MeasuredCost::part_of(const Op& op) {
 // The clock that chunks have lowered rises for a while.
 double MeasuredCost::decode_pace(const StepShape& shape) const {
   if (!decode_after_ || shape.calm_ms >= decode_after_last_) return 1;
-  return ratio(decode_after_->at(shape.stretch_before_ms, shape.calm_ms).time.us,
-               decode_after_->at(shape.stretch_before_ms, decode_after_last_).time.us);
+  const double length = std::min<double>(shape.stretch_before_ms, decode_after_longest_);
+  return ratio(decode_after_->at(length, shape.calm_ms).time.us,
+               decode_after_->at(length, decode_after_last_).time.us);
 }
 
 // Tables of chunks were measured behind a short load: the recent past is full of chunks, and what lies behind

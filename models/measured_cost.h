@@ -148,7 +148,7 @@ class MeasuredCost final : public PartwiseCost {
   MeasuredCurves after_load_;
   MeasuredCurves by_stretch_;
   std::optional<MeasuredCurves> decode_after_;
-  double decode_after_last_ = 0;  // ms: it is calm then
+  double decode_after_last_ = 0, decode_after_longest_ = 0;  // ms: it is calm then; of chunks
   std::optional<MeasuredCurves> launched_host_, beside_host_, several_host_, form_host_, behind_host_;
   bool graphs_ = true;
   bool packs_ = false, narrow_known_ = false;

@@ -177,76 +177,78 @@ TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
   CHECK(met.seen(key) == 0);
   const GraphShapes none(0);
   CHECK(none.use(key, 0) == GraphUse::kReplayed);
-  TEST_CASE("method cost: cells that are packed again, and those that decodes unpack") {
-    StepShape shape;
-    shape.decodes = shape.tokens = 3, shape.decode_context_sum = 9000;
-    const auto of = [&](MethodTerm term) { return method_counts(shape, 0)[static_cast<size_t>(term)]; };
-    CHECK(of(MethodTerm::kUnpackedStep) + of(MethodTerm::kUnpacked) + of(MethodTerm::kRequantised) == 0);
-    shape.decodes_unpacked = 2, shape.unpacked_context_sum = 5000, shape.requantised = 640;
-    CHECK(of(MethodTerm::kUnpackedStep) == 1);
-    CHECK(of(MethodTerm::kUnpacked) == 2);
-    CHECK(of(MethodTerm::kUnpackedCells) == 5);
-    CHECK(of(MethodTerm::kRequantised) == 0.64);
-    CHECK(method_name("none", "all", "paged", "all", "triaxial") == "triaxial");
-    CHECK(method_name("none", "all", "paged", "all", "bf16") == "none/all/paged");
-    CHECK(method_name("snapkv", "uniform", "compact", "all", "bf16") == "snapkv/uniform/compact");
-  }
+}
 
-  TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
-    const auto at = [](int64_t ms) { return Ticks{ms} * 1000 * kUs; };
-    const ChunkShape chunk{512, 0, 0};
-    StepShape heavy;
-    heavy.tokens = 512, heavy.chunks = {&chunk, 1};
-    LoadStretch stretch(at(20)), none(0);
-    CHECK(stretch.ms(at(5)) == 0);
-    stretch.add(heavy, at(100), at(150));
-    stretch.add(heavy, at(169), at(200));  // 19 ms of pause are none
-    none.add(heavy, at(100), at(150));
-    CHECK(stretch.ms(at(210)) == 110);
-    CHECK(stretch.ms(at(220)) == 0);
-    CHECK(none.ms(at(150)) == 0);
-    stretch.add(decodes(8), at(200), at(230));  // decodes are a pause
-    stretch.add(heavy, at(230), at(260));
-    CHECK(stretch.ms(at(260)) == 30);
-    stretch.move_base(at(200));
-    CHECK(stretch.ms(at(60)) == 30);
-  }
+TEST_CASE("method cost: cells that are packed again, and those that decodes unpack") {
+  StepShape shape;
+  shape.decodes = shape.tokens = 3, shape.decode_context_sum = 9000;
+  const auto of = [&](MethodTerm term) { return method_counts(shape, {})[static_cast<size_t>(term)]; };
+  CHECK(of(MethodTerm::kUnpackedStep) + of(MethodTerm::kUnpacked) + of(MethodTerm::kRequantised) == 0);
+  shape.decodes_unpacked = 2, shape.unpacked_context_sum = 5000, shape.requantised = 640;
+  CHECK(of(MethodTerm::kUnpackedStep) == 1);
+  CHECK(of(MethodTerm::kUnpacked) == 2);
+  CHECK(of(MethodTerm::kUnpackedCells) == 5);
+  CHECK(of(MethodTerm::kRequantised) == 0.64);
+  CHECK(method_name("none", "all", "paged", "all", "triaxial") == "triaxial");
+  CHECK(method_name("none", "all", "paged", "all", "bf16") == "none/all/paged");
+  CHECK(method_name("snapkv", "uniform", "compact", "all", "bf16") == "snapkv/uniform/compact");
+}
 
-  TEST_CASE("device drift: medians by kind decide, copies are never rescaled") {
-    std::vector<Anchor> anchors = {{"a", AnchorKind::kDecode, 100, 101},
-                                   {"b", AnchorKind::kDecode, 100, 130},
-                                   {"c", AnchorKind::kDecode, 100, 100},
-                                   {"d", AnchorKind::kChunk, 1000, 985},
-                                   {"e", AnchorKind::kCopy, 10, 10.2}};
-    CHECK(drift_of(anchors).decodes == doctest::Approx(0.01));
-    CHECK(drift_of(anchors).chunks == doctest::Approx(-0.015));
-    CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kAccepted);
-    for (const auto& [us, verdict] : {std::pair(981.0, DriftVerdict::kAccepted),
-                                      {979, DriftVerdict::kRescale},
-                                      {921, DriftVerdict::kRescale},
-                                      {919, DriftVerdict::kRejected}}) {
-      anchors[3].measured_us = us;
-      CHECK(verdict_of(drift_of(anchors)) == verdict);
-    }
-    anchors[3].measured_us = 950;
-    CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRescale);
-    CHECK(drift_table(anchors).find("rescaled") != std::string::npos);
-    anchors[3].measured_us = 900;
-    CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
-    anchors[3].measured_us = 1000, anchors[4].measured_us = 11;
-    CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
-    MeasuredDevice device;
-    device.tables = {{"qkv", "s", {8, 256, 512}, {}, {{10, 9, 11}, {20, 20, 20}, {30, 30, 30}}},
-                     {"chunk attention", "s", {8}, {}, {{10, 10, 10}}},
-                     {"decode attention", "s", {512}, {}, {{10, 10, 10}}},
-                     {"copy in", "s", {8}, {}, {{10, 10, 10}}}};
-    const MeasuredDevice now = rescaled(device, {.decodes = 0.1, .chunks = -0.1}, 256);
-    CHECK(now.tables[0].at[0].p10 == doctest::Approx(9.9));
-    CHECK(now.tables[0].at[1].us == doctest::Approx(22));
-    CHECK(now.tables[0].at[2].us == doctest::Approx(27));
-    CHECK(now.tables[1].at[0].us == doctest::Approx(9));
-    CHECK(now.tables[2].at[0].us == doctest::Approx(11));
-    CHECK(now.tables[3].at[0].us == doctest::Approx(10));
+TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
+  const auto at = [](int64_t ms) { return Ticks{ms} * 1000 * kUs; };
+  const ChunkShape chunk{512, 0, 0};
+  StepShape heavy;
+  heavy.tokens = 512, heavy.chunks = {&chunk, 1};
+  LoadStretch stretch(at(20)), none(0);
+  CHECK(stretch.ms(at(5)) == 0);
+  stretch.add(heavy, at(100), at(150));
+  stretch.add(heavy, at(169), at(200));  // 19 ms of pause are none
+  none.add(heavy, at(100), at(150));
+  CHECK(stretch.ms(at(210)) == 110);
+  CHECK(stretch.ms(at(220)) == 0);
+  CHECK(none.ms(at(150)) == 0);
+  stretch.add(decodes(8), at(200), at(230));  // decodes are a pause
+  stretch.add(heavy, at(230), at(260));
+  CHECK(stretch.ms(at(260)) == 30);
+  stretch.move_base(at(200));
+  CHECK(stretch.ms(at(60)) == 30);
+}
+
+TEST_CASE("device drift: medians by kind decide, copies are never rescaled") {
+  std::vector<Anchor> anchors = {{"a", AnchorKind::kDecode, 100, 101},
+                                 {"b", AnchorKind::kDecode, 100, 130},
+                                 {"c", AnchorKind::kDecode, 100, 100},
+                                 {"d", AnchorKind::kChunk, 1000, 985},
+                                 {"e", AnchorKind::kCopy, 10, 10.2}};
+  CHECK(drift_of(anchors).decodes == doctest::Approx(0.01));
+  CHECK(drift_of(anchors).chunks == doctest::Approx(-0.015));
+  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kAccepted);
+  for (const auto& [us, verdict] : {std::pair(981.0, DriftVerdict::kAccepted),
+                                    {979, DriftVerdict::kRescale},
+                                    {921, DriftVerdict::kRescale},
+                                    {919, DriftVerdict::kRejected}}) {
+    anchors[3].measured_us = us;
+    CHECK(verdict_of(drift_of(anchors)) == verdict);
   }
+  anchors[3].measured_us = 950;
+  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRescale);
+  CHECK(drift_table(anchors).find("rescaled") != std::string::npos);
+  anchors[3].measured_us = 900;
+  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
+  anchors[3].measured_us = 1000, anchors[4].measured_us = 11;
+  CHECK(verdict_of(drift_of(anchors)) == DriftVerdict::kRejected);
+  MeasuredDevice device;
+  device.tables = {{"qkv", "s", {8, 256, 512}, {}, {{10, 9, 11}, {20, 20, 20}, {30, 30, 30}}},
+                   {"chunk attention", "s", {8}, {}, {{10, 10, 10}}},
+                   {"decode attention", "s", {512}, {}, {{10, 10, 10}}},
+                   {"copy in", "s", {8}, {}, {{10, 10, 10}}}};
+  const MeasuredDevice now = rescaled(device, {.decodes = 0.1, .chunks = -0.1}, 256);
+  CHECK(now.tables[0].at[0].p10 == doctest::Approx(9.9));
+  CHECK(now.tables[0].at[1].us == doctest::Approx(22));
+  CHECK(now.tables[0].at[2].us == doctest::Approx(27));
+  CHECK(now.tables[1].at[0].us == doctest::Approx(9));
+  CHECK(now.tables[2].at[0].us == doctest::Approx(11));
+  CHECK(now.tables[3].at[0].us == doctest::Approx(10));
+}
 
 }  // namespace kvtwin

@@ -132,8 +132,8 @@ TEST_CASE("step clock: replays behind many rows") {
   const std::vector<PlanEntry> many = {{CallId{2}, EntryKind::kChunk, true, false, 300, 0}};
   const std::vector<PlanEntry> few = {{CallId{2}, EntryKind::kChunk, true, false, 20, 0}};
   sim::StepClock folded(EngineId{0}, &cost, 1), single(EngineId{0}, &cost, 1);
-  const std::vector<LaunchStep> launches = {step_of(0, 3, one), step_of(3, 1, many), step_of(4, 3, one),
-                                            step_of(7, 1, few), step_of(8, 2, one)};
+  const std::vector<LaunchStep> launches = {step_of(0, 4, one), step_of(4, 1, many), step_of(5, 3, one),
+                                            step_of(8, 1, few), step_of(9, 2, one)};
   std::vector<LaunchStep> singles;
   for (const LaunchStep& launch : launches) {
     for (uint32_t i = 0; i < launch.repeat; ++i)
@@ -143,9 +143,9 @@ TEST_CASE("step clock: replays behind many rows") {
   CHECK(ends_of(&single, singles) == ends);
   std::vector<int64_t> took;
   for (size_t i = 0; i < ends.size(); ++i) took.push_back(ends[i] - (i == 0 ? 0 : ends[i - 1]));
-  CHECK(took[2] == 1'000);
-  for (const size_t slow : {4, 5, 6}) CHECK(took[slow] == 6'000);
-  for (const size_t fast : {8, 9}) CHECK(took[fast] == 1'000);
+  CHECK(took[3] == 1'000);
+  for (const size_t slow : {5, 6, 7}) CHECK(took[slow] == 6'000);
+  for (const size_t fast : {9, 10}) CHECK(took[fast] == 1'000);
 }
 
 TEST_CASE("step clock: prompts are slower behind prompts") {
