@@ -119,6 +119,7 @@ TEST_CASE(
   CHECK(rounds({{1024, 7424, 0}}) == 64);
   CHECK(rounds({{1024, 7425, 0}}) == 128);
   CHECK(rounds({{1024, 0, 0}}) == 8);   // eight CTAs to a key tile, and 64 key tiles of all heads
+  CHECK(rounds({{48, 0, 0}}) == 3);     // so are three
   CHECK(rounds({{23, 6144, 0}}) == 2);  // two tiles of rows, which nobody shares
   CHECK(rounds({{23, 6144, 0}, {1001, 0, 0}}) == 2 + 8);
 }
