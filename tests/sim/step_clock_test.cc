@@ -132,9 +132,12 @@ TEST_CASE("step clock: replays behind many rows") {
   const std::vector<PlanEntry> one = {{CallId{1}, EntryKind::kDecode, true, true, 1, 10}};
   const std::vector<PlanEntry> many = {{CallId{2}, EntryKind::kChunk, true, false, 300, 0}};
   const std::vector<PlanEntry> few = {{CallId{2}, EntryKind::kChunk, true, false, 20, 0}};
+  std::vector<PlanEntry> two = one;
+  two.push_back({CallId{3}, EntryKind::kDecode, true, true, 1, 10});
   sim::StepClock folded(EngineId{0}, &cost, 1), single(EngineId{0}, &cost, 1);
   const std::vector<LaunchStep> launches = {step_of(0, 4, one), step_of(4, 1, many), step_of(5, 3, one),
-                                            step_of(8, 1, few), step_of(9, 2, one)};
+                                            step_of(8, 1, few), step_of(9, 2, one),  step_of(11, 1, many),
+                                            step_of(12, 5, two)};
   std::vector<LaunchStep> singles;
   for (const LaunchStep& launch : launches) {
     for (uint32_t i = 0; i < launch.repeat; ++i)
@@ -147,6 +150,9 @@ TEST_CASE("step clock: replays behind many rows") {
   CHECK(took[3] == 1'000);
   for (const size_t slow : {5, 6, 7}) CHECK(took[slow] == 6'000);
   for (const size_t fast : {9, 10}) CHECK(took[fast] == 1'000);
+  // The first steps of a form are started one by one, and have few rows.
+  for (const size_t started : {12, 13, 14}) CHECK(took[started] == 11'000);
+  for (const size_t replayed : {15, 16}) CHECK(took[replayed] == 1'000);
 }
 
 // Steps take 1 us, and for 9 us at least where the host makes their graph.
