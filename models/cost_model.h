@@ -74,11 +74,20 @@ struct StepShape {
   uint64_t chosen_from = 0;
   uint32_t chosen_each = 0;
   uint64_t pages_filled = 0;
+  // Cells of its largest compression beyond those of the largest one before: memory is taken for them.
+  uint32_t held_more = 0;
   GraphUse graph = GraphUse::kReplayed;
   bool launched() const { return graph < GraphUse::kReplayed; }  // operation by operation
   // The last step that was started operation by operation had many rows (graph_shapes.h).
   bool behind_many = false;
 };
+
+// Cells of its largest compression; 0: nothing is compressed.
+inline uint32_t most_held(const StepShape& shape) {
+  uint32_t out = 0;
+  for (const CompressionShape& one : shape.compressions) out = one.held > out ? one.held : out;
+  return out;
+}
 
 // Where a prediction comes from, worst first where several took part.
 enum class Evidence : uint8_t { kExtrapolated, kRoofline, kInterpolated, kMeasured };

@@ -24,6 +24,7 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "round of tiles that look",
                                               "compression",
                                               "thousand cells held",
+                                              "thousand cells held beyond any before",
                                               "prompt complete",
                                               "choosing step",
                                               "choosing call",
@@ -53,7 +54,9 @@ bool makes_graph(const StepShape& shape) {
          (shape.graph == GraphUse::kCaptured || shape.graph == GraphUse::kInstantiated);
 }
 
-bool compresses(MethodTerm term) { return term == MethodTerm::kCompression || term == MethodTerm::kHeld; }
+bool compresses(MethodTerm term) {
+  return term == MethodTerm::kCompression || term == MethodTerm::kHeld || term == MethodTerm::kHeldMore;
+}
 
 }  // namespace
 
@@ -108,6 +111,7 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
   }
   at(MethodTerm::kCompression) = static_cast<double>(shape.compressions.size());
   for (const CompressionShape& one : shape.compressions) at(MethodTerm::kHeld) += one.held / kThousand;
+  at(MethodTerm::kHeldMore) = shape.held_more / kThousand;
   if (shape.compressions.empty() && shape.logits_rows > shape.decodes)
     at(MethodTerm::kPrompt) = shape.logits_rows - shape.decodes;
   at(MethodTerm::kChoosingStep) = shape.choosing > 0 ? 1 : 0;

@@ -44,6 +44,7 @@ enum class MethodTerm : uint8_t {
   kLook,            // rounds of rows that look at their cells, where all do (engine/base/look_grid.h)
   kCompression,     // calls that are compressed
   kHeld,            // thousands of cells that they held
+  kHeldMore,        // of these, in one of them, thousands beyond the most of any before: memory is taken
   kPrompt,          // prompts that are complete, in steps without compressions: those have their own
   kChoosingStep,    // 1 if any call chooses what it reads
   kChoosing,        // calls that do
@@ -65,7 +66,7 @@ enum class MethodTerm : uint8_t {
   kUnpackedCells,  // thousands of cells that these read
   kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
-constexpr size_t kMethodTerms = 34;
+constexpr size_t kMethodTerms = 35;
 constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
 const char* name_of(MethodTerm term);
 // 0: the method has no such price.

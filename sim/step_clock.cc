@@ -173,6 +173,8 @@ void StepClock::recall(Launch* launch, Ticks start) {
   shape.chunk_load = load_.share(start);
   shape.stretch_ms = stretch_.ms(start);
   shape.calm_ms = stretch_.calm_ms(start), shape.stretch_before_ms = stretch_.length_ms();
+  const uint32_t held = most_held(shape);
+  shape.held_more = held - std::min(held, priced_.back().held);
   if (cost_->graphs_kept() == 0) return;
   form_ = pricer_ == nullptr
               ? GraphShapes::key(shape)
@@ -191,6 +193,7 @@ uint32_t StepClock::last_started() const {
 
 void StepClock::remember(const StepShape& shape, Ticks begin, Ticks end) {
   priced_.back().form = form_;
+  priced_.back().held = std::max(priced_.back().held, most_held(shape));
   if (const uint32_t rows = GraphShapes::started_rows(shape); rows > 0) priced_.back().last_started = rows;
   load_.add(shape, begin, end);
   stretch_.add(shape, begin, end);

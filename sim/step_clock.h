@@ -161,6 +161,7 @@ class StepClock {
   // subtracted.
   struct Priced {
     GraphShapes::Key form;
+    uint32_t held = 0;          // by the largest compression so far
     uint32_t last_started = 0;  // as of this step: rows
     Ticks end = 0;
     Ticks offloaded = -(Ticks{1} << 61);

@@ -26,7 +26,6 @@ namespace fs = std::filesystem;
 
 // The first steps of a run use kernels and memory for the first time.
 constexpr size_t kFirstSteps = 2;
-constexpr char kNoRecalls[] = "quest";
 
 std::string stem_of(const std::string& path) { return fs::path(path).stem().string(); }
 
@@ -137,6 +136,41 @@ Result<void> settle_dense(const MethodCalibrationRequest& request, ByMethod* ste
   return {};
 }
 
+// us a thousand pages: fourteen times what an H200 takes to read their summaries, 32 layers of 8B.
+constexpr double kChosenFromMost = 400;
+constexpr auto kChosenFrom = static_cast<size_t>(MethodTerm::kChosenFrom);
+
+MethodCounts known_of(const std::vector<MethodSample>& samples) {
+  MethodCounts known = learn_all();
+  known[static_cast<size_t>(MethodTerm::kFirstStep)] = 0;
+  // Where pages are recalled behind attention too, the recalls' stream runs in every layer of every step:
+  // what that takes is part of choosing.
+  if (has(samples, MethodTerm::kPageNext)) known[static_cast<size_t>(MethodTerm::kRecalling)] = 0;
+  return known;
+}
+
+// More pages to choose from are more pages to recall, or more decodes. The same kernels score them for all
+// methods: their price is the one with which all are told best, by two rounds of trials.
+double chosen_from_price(const ByMethod& by_method, const std::string& model) {
+  constexpr int kTrials = 10;
+  double low = 0, high = kChosenFromMost, best = 0, least = -1;
+  for (int round = 0; round < 2; ++round) {
+    const double step = (high - low) / kTrials;
+    for (int i = 0; i <= kTrials; ++i) {
+      double error = 0;
+      for (const auto& [key, steps] : by_method) {
+        if (key.second != model || !has(steps.samples, MethodTerm::kChoosing)) continue;
+        MethodCounts known = known_of(steps.samples);
+        known[kChosenFrom] = low + i * step;
+        error += choosing_error(steps.samples, fit_method(key.first, model, steps.samples, known));
+      }
+      if (least < 0 || error < least) best = low + i * step, least = error;
+    }
+    low = std::max(0.0, best - step), high = best + step;
+  }
+  return best;
+}
+
 }  // namespace
 
 Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request) {
@@ -147,19 +181,14 @@ Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request
   ByMethod& by_method = *found;
   if (Result<void> ok = settle_dense(request, &by_method, &*device); !ok)
     return tl::unexpected<Mistake>(ok.error());
+  std::map<std::string, double> chosen_from;  // by model
   for (const auto& [key, steps] : by_method) {
-    MethodCounts known = learn_all();
-    known[static_cast<size_t>(MethodTerm::kFirstStep)] = 0;
-    // More tokens to choose from are more pages to recall. Quest moves none: what scores take is learnt
-    // there.
-    const auto quest = by_method.find({kNoRecalls, key.second});
-    const bool behind = has(steps.samples, MethodTerm::kPageNext);
-    // Where pages are recalled behind attention too, the recalls' stream runs in every layer of every step:
-    // what that takes is part of choosing.
-    if (behind) known[static_cast<size_t>(MethodTerm::kRecalling)] = 0;
-    if (quest != by_method.end() && (behind || has(steps.samples, MethodTerm::kPageNow))) {
-      known[static_cast<size_t>(MethodTerm::kChosenFrom)] =
-          price_of(fit_method(kNoRecalls, key.second, quest->second.samples, known), MethodTerm::kChosenFrom);
+    MethodCounts known = known_of(steps.samples);
+    if (has(steps.samples, MethodTerm::kChoosing)) {
+      const auto shared = chosen_from.find(key.second);
+      known[kChosenFrom] =
+          shared != chosen_from.end() ? shared->second : chosen_from_price(by_method, key.second);
+      chosen_from[key.second] = known[kChosenFrom];
     }
     MeasuredMethod fitted = fit_method(key.first, key.second, steps.samples, known);
     add_first_step(steps.first, &fitted);

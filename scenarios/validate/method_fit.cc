@@ -182,6 +182,16 @@ MethodCounts learn_all() {
   return out;
 }
 
+double choosing_error(const std::vector<MethodSample>& samples, const MeasuredMethod& method) {
+  const MethodCounts prices = prices_of(method);
+  double sum = 0, count = 0;
+  for (size_t s = 0; s < samples.size(); ++s) {
+    if (s % kHeldOut == 0 || samples[s].counts[index(MethodTerm::kChoosing)] == 0) continue;
+    sum += std::abs(predicted_beside(samples[s], prices) / samples[s].measured - 1), ++count;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
 MeasuredMethod fit_method(const std::string& name, const std::string& model,
                           const std::vector<MethodSample>& samples, const MethodCounts& known) {
   std::vector<MethodSample> learnt;

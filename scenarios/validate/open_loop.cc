@@ -84,6 +84,9 @@ PricedStep OpenLoop::priced(size_t engine, uint64_t step, Launched launched, Ins
   shape.chunk_load = memory->load.share(begin), shape.stretch_ms = memory->stretch.ms(begin);
   shape.calm_ms = memory->stretch.calm_ms(begin), shape.stretch_before_ms = memory->stretch.length_ms();
   shape.graph = memory->graphs.use(form, memory->graphs.seen(form));
+  const uint32_t held = most_held(shape);
+  shape.held_more = held - std::min(held, memory->most_held);
+  memory->most_held = std::max(memory->most_held, held);
   shape.behind_many = memory->graphs.last_started() > GraphShapes::kManyRows;
   memory->load.add(shape, begin, ended.ns * kTicksPerNs);
   memory->stretch.add(shape, begin, ended.ns * kTicksPerNs);

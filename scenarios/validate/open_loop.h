@@ -103,6 +103,7 @@ class OpenLoop final : public Observer {
     RecentLoad load;
     LoadStretch stretch;
     GraphShapes graphs;
+    uint32_t most_held = 0;  // by a compression
   };
   double predicted(const Copied& copy) const;
   PricedStep priced(size_t engine, uint64_t step, Launched launched, Instant begun, Instant ended,

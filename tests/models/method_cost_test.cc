@@ -156,6 +156,8 @@ TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages;
   const auto of = [&](MethodTerm term) { return method_counts(shape, {})[static_cast<size_t>(term)]; };
   CHECK(of(MethodTerm::kChosenFrom) == 3);
   CHECK(of(MethodTerm::kChosenEach) == 0.4);
+  shape.held_more = 1500;
+  CHECK(of(MethodTerm::kHeldMore) == 1.5);
   shape.chunks = {&chunk, 1};
   CHECK(of(MethodTerm::kQuietTokens) == 0.5);
   shape.stretch_ms = 1;
