@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -118,6 +119,7 @@ TEST_CASE(
   CHECK(rounds({{1024, 7424, 0}}) == 64);
   CHECK(rounds({{1024, 7425, 0}}) == 128);
   CHECK(rounds({{1024, 0, 0}}) == 8);   // eight CTAs to a key tile, and 64 key tiles of all heads
+  CHECK(rounds({{48, 0, 0}}) == 3);     // so are three
   CHECK(rounds({{23, 6144, 0}}) == 2);  // two tiles of rows, which nobody shares
   CHECK(rounds({{23, 6144, 0}, {1001, 0, 0}}) == 2 + 8);
 }
@@ -140,6 +142,25 @@ TEST_CASE("method cost: steps without a graph, and those beside which the host m
   CHECK(step(GraphUse::kReplayed, false) == std::pair(100.0, 0.0));
   for (const GraphUse graph : {GraphUse::kNew, GraphUse::kCaptured, GraphUse::kInstantiated})
     CHECK(step(graph, true) == std::pair(100.0, 0.0));  // prompts are never graphs
+}
+
+TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages; lists behind quiet time") {
+  MethodCost cost(method(), 2, {}, true, std::make_unique<Flat>());
+  const std::vector<StepPart> parts = cost.ops(decodes(5));
+  REQUIRE(parts.size() == 3);
+  CHECK(std::string(parts[1].name) == "choose");
+  CHECK(parts[1].kind == PartKind::kRope);
+  const ChunkShape chunk{500, 0, 0};
+  StepShape shape = decodes(2);
+  shape.choosing = 2, shape.chosen_from = 3000, shape.chosen_each = 40;
+  const auto of = [&](MethodTerm term) { return method_counts(shape, {})[static_cast<size_t>(term)]; };
+  CHECK(of(MethodTerm::kChosenFrom) == 3);
+  CHECK(of(MethodTerm::kChosenEach) == 0.4);
+  shape.chunks = {&chunk, 1};
+  CHECK(of(MethodTerm::kQuietTokens) == 0.5);
+  shape.stretch_ms = 1;
+  CHECK(of(MethodTerm::kQuietTokens) == 0);
+  CHECK(of(MethodTerm::kChunkTokens) == 0.5);
 }
 
 TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
