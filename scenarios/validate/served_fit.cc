@@ -30,10 +30,7 @@ std::optional<Served> kind_of(const PricedStep& step) {
 }  // namespace
 
 void forget_served(MeasuredDevice* device) {
-  for (size_t i = 0; i < kServed; ++i) {
-    std::erase_if(device->figures,
-                  [i](const MeasuredFigure& one) { return one.name == figure_of(static_cast<Served>(i)); });
-  }
+  std::erase_if(device->figures, [](const MeasuredFigure& one) { return one.name.starts_with("served "); });
 }
 
 void learn_served(const std::vector<PricedStep>& steps, MeasuredDevice* device) {
