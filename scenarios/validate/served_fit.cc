@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <optional>
 
 #include "models/graph_shapes.h"
@@ -21,24 +20,17 @@ std::optional<Served> kind_of(const PricedStep& step) {
     return step.padded <= GraphShapes::kManyRows ? std::optional(Served::kFewRows) : std::nullopt;
   if (step.graph != GraphUse::kReplayed) return static_cast<Served>(step.graph);
   if (step.calm_ms < kCalmMs) return std::nullopt;
-  return step.behind_many ? Served::kBehindMany : Served::kBehindFew;
-}
-
-// The mean of the middle three fifths.
-double middle_of(std::vector<double> us) {
-  std::sort(us.begin(), us.end());
-  const auto out = static_cast<ptrdiff_t>(us.size() / 5);
-  return std::accumulate(us.begin() + out, us.end() - out, 0.0) /
-         static_cast<double>(us.end() - us.begin() - 2 * out);
+  if (step.behind_many) return Served::kBehindMany;
+  for (size_t i = 0; i < kServedCalls; ++i) {
+    if (step.samples <= 2u << i) return static_cast<Served>(static_cast<size_t>(Served::kBehindFew2) + i);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 void forget_served(MeasuredDevice* device) {
-  for (size_t i = 0; i < kServed; ++i) {
-    std::erase_if(device->figures,
-                  [i](const MeasuredFigure& one) { return one.name == figure_of(static_cast<Served>(i)); });
-  }
+  std::erase_if(device->figures, [](const MeasuredFigure& one) { return one.name.starts_with("served "); });
 }
 
 void learn_served(const std::vector<PricedStep>& steps, MeasuredDevice* device) {
@@ -49,10 +41,8 @@ void learn_served(const std::vector<PricedStep>& steps, MeasuredDevice* device) 
   }
   for (size_t i = 0; i < kServed; ++i) {
     if (off[i].size() < kLeast) continue;
-    const Measured spread = measured_of(off[i]);
-    const double us = middle_of(off[i]);
-    device->figures.push_back(
-        {figure_of(static_cast<Served>(i)), "us", us, std::min(us, spread.p10), std::max(us, spread.p90)});
+    const Measured middle = measured_of(off[i]);
+    device->figures.push_back({figure_of(static_cast<Served>(i)), "us", middle.us, middle.p10, middle.p90});
   }
 }
 

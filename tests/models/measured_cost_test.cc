@@ -220,9 +220,9 @@ TEST_CASE("measured cost: what was served moves the tables of replays, of new fo
   measured.tables.push_back({"form host", name, {2, 2, 2}, {0, 1, 2}, {us(100), us(900), us(300)}});
   measured.tables.push_back({"chunk host mixed", name, {1, 4}, {}, {us(50), us(80)}});
   const auto bench = model(measured);
-  const std::pair<Served, double> told[] = {{Served::kBehindFew, -6},     {Served::kBehindMany, 2},
-                                            {Served::kNew, 40},           {Served::kCaptured, 500},
-                                            {Served::kInstantiated, -20}, {Served::kFewRows, 70}};
+  const std::pair<Served, double> told[] = {
+      {Served::kBehindFew2, -6}, {Served::kBehindFew4, -6},    {Served::kBehindMany, 2}, {Served::kNew, 40},
+      {Served::kCaptured, 500},  {Served::kInstantiated, -20}, {Served::kFewRows, 70}};
   for (const auto& [what, value] : told)
     measured.figures.push_back({figure_of(what), "us", value, value, value});
   const auto served = model(measured);
@@ -239,6 +239,27 @@ TEST_CASE("measured cost: what was served moves the tables of replays, of new fo
   const ChunkShape chunk{32, 0, 0};
   shape.tokens = 36, shape.tokens_padded = 80, shape.chunks = {&chunk, 1};
   CHECK(more(GraphUse::kNew, true) == doctest::Approx(70).epsilon(1e-3));
+}
+
+TEST_CASE("served time: between numbers of calls it is linear, and beyond twice the last it is the tables'") {
+  MeasuredDevice device;
+  const std::vector<uint32_t> calls = {1, 2, 3, 4, 6, 8, 16};
+  device.tables.push_back({"decode attention", "h", calls, calls, std::vector<Measured>(7, us(100))});
+  device.tables.push_back({"chunk host mixed", "m", calls, {}, std::vector<Measured>(7, us(100))});
+  device.figures = {{figure_of(Served::kBehindFew2), "us", -20, -20, -20},
+                    {figure_of(Served::kBehindFew4), "us", -40, -40, -40},
+                    {figure_of(Served::kBehindMany), "us", 10, 10, 10}};
+  const MeasuredDevice served = as_served(device, "m", "h", 2);
+  const std::vector<double> more = {-20, -20, -30, -40, -20, 0, 0};
+  for (size_t i = 0; i < calls.size(); ++i) {
+    CHECK(served.table("decode attention", "h")->at[i].us == doctest::Approx(100 + more[i] / 2));
+    CHECK(served.table("chunk host mixed", "m")->at[i].us == doctest::Approx(100 - more[i]));
+  }
+  const MeasuredTable* const many = served.table("decode host behind many", "m");
+  REQUIRE(many != nullptr);
+  CHECK(many->at[1].us == doctest::Approx(30));
+  CHECK(many->at[2].us == doctest::Approx(50));
+  CHECK(many->at[3].us == doctest::Approx(0));
 }
 
 TEST_CASE("measured cost: decodes behind chunks, until the clock is back") {

@@ -27,7 +27,12 @@ TEST_CASE("served steps: what each kind takes beside its tables, and nothing of 
     }
   };
   PricedStep replay;
+  replay.samples = 2;
   add(40, -120, replay);
+  replay.samples = 9;
+  add(30, -80, replay);
+  replay.samples = 200;
+  add(30, -10, replay);
   replay.behind_many = true;
   add(30, 15, replay);
   replay.calm_ms = 20;  // the clock is not back yet
@@ -46,7 +51,10 @@ TEST_CASE("served steps: what each kind takes beside its tables, and nothing of 
   device.figures = {{figure_of(Served::kNew), "us", 5, 5, 5}, {"another", "us", 7, 7, 7}};
   forget_served(&device);
   learn_served(steps, &device);
-  CHECK(figure(device, Served::kBehindFew) == doctest::Approx(-120));
+  CHECK(figure(device, Served::kBehindFew2) == doctest::Approx(-120));
+  CHECK(figure(device, Served::kBehindFew16) == doctest::Approx(-80));
+  for (const Served what : {Served::kBehindFew4, Served::kBehindFew8, Served::kBehindFew64})
+    CHECK(device.figure(figure_of(what)) == nullptr);
   CHECK(figure(device, Served::kBehindMany) == doctest::Approx(15));
   CHECK(figure(device, Served::kCaptured) == doctest::Approx(1300));
   CHECK(figure(device, Served::kFewRows) == doctest::Approx(210));
