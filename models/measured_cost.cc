@@ -169,35 +169,40 @@ Result<std::unique_ptr<MeasuredCost>> MeasuredCost::make(const MeasuredDevice& m
     *one.to = MeasuredCurves(one.to == &out->chunk_ ? per_unit(*table, &out->tiles_) : *table);
     if (one.to == &out->decode_host_) out->decode_host_least_ = table->at.front();
   }
-  const MeasuredTable* const after_load = device.table("chunk after load", s.model);
+  out->take_clock(device, s.model);
+  if (Result<void> ok = out->take_format(device, format, s.heads, where); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  out->interpolation_ = held_out_error(device);
+  return out;
+}
+
+// What steps before do to the clock, as far as it was measured.
+void MeasuredCost::take_clock(const MeasuredDevice& device, const std::string& model) {
+  const MeasuredTable* const after_load = device.table("chunk after load", model);
   const MeasuredFigure* const window = device.figure("chunk load looks back");
   if (after_load != nullptr && window != nullptr) {
-    out->after_load_ = MeasuredCurves(*after_load);
-    out->looks_back_ = ticks_from_us(window->value * 1e3);
+    after_load_ = MeasuredCurves(*after_load);
+    looks_back_ = ticks_from_us(window->value * 1e3);
   }
   if (const MeasuredFigure* const few = device.figure("chunk tables hold unloaded up to"); few != nullptr)
-    out->unloaded_rows_ = few->value;
-  const MeasuredTable* const stretch = device.table("chunk by stretch", s.model);
+    unloaded_rows_ = few->value;
+  const MeasuredTable* const stretch = device.table("chunk by stretch", model);
   const MeasuredFigure* const pause = device.figure("chunk load is forgotten in");
   const MeasuredFigure* const from = device.figure("chunk tables hold from");
   const MeasuredFigure* const to = device.figure("chunk tables hold to");
   if (stretch != nullptr && !stretch->context.empty() && pause != nullptr && from != nullptr &&
       to != nullptr) {
-    out->by_stretch_ = MeasuredCurves(*stretch);
-    out->forgets_after_ = ticks_from_us(pause->value * 1e3);
-    out->stretch_from_ = from->value, out->stretch_to_ = to->value;
-    out->stretch_first_ = stretch->context.front(), out->stretch_last_ = stretch->context.back();
+    by_stretch_ = MeasuredCurves(*stretch);
+    forgets_after_ = ticks_from_us(pause->value * 1e3);
+    stretch_from_ = from->value, stretch_to_ = to->value;
+    stretch_first_ = stretch->context.front(), stretch_last_ = stretch->context.back();
   }
-  const MeasuredTable* const decode_after = device.table("decode after load", s.model);
+  const MeasuredTable* const decode_after = device.table("decode after load", model);
   if (decode_after != nullptr && !decode_after->context.empty()) {
-    out->decode_after_.emplace(*decode_after);
-    out->decode_after_last_ = decode_after->context.back();
-    out->decode_after_longest_ = decode_after->rows.back();
+    decode_after_.emplace(*decode_after);
+    decode_after_last_ = decode_after->context.back();
+    decode_after_longest_ = decode_after->rows.back();
   }
-  if (Result<void> ok = out->take_format(device, format, s.heads, where); !ok)
-    return tl::unexpected<Mistake>(ok.error());
-  out->interpolation_ = held_out_error(device);
-  return out;
 }
 
 Result<void> MeasuredCost::take_format(const MeasuredDevice& device, const std::string& name,

@@ -122,6 +122,7 @@ class MeasuredCost final : public PartwiseCost {
     Reading reading;
   };
   MeasuredCost(const LlmSpec& llm, uint32_t sms, const HostTime& host);
+  void take_clock(const MeasuredDevice& device, const std::string& model);
   Result<void> take_format(const MeasuredDevice& device, const std::string& name, const std::string& heads,
                            const std::string& where);
   static StepPart part_of(const Op& op);
