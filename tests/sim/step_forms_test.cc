@@ -42,7 +42,7 @@ TEST_CASE("step clock: cells that are held for the first time, by the largest co
   Busy cost;
   sim::StepClock clock(EngineId{0}, &cost, 1);
   std::vector<LaunchStep> launches;
-  const std::span<const Compression> cuts[] = {{&small, 1}, {&small, 1}, both, {&large, 1}};
+  const std::span<const Compression> cuts[] = {{&small, 1}, {&small, 1}, both, {}, {&large, 1}};
   for (const std::span<const Compression> cut : cuts) {
     launches.push_back(step_of(launches.size(), 1, prompts));
     launches.back().compressions = cut;
