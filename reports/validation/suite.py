@@ -4,7 +4,7 @@
   reports/validation/suite.py build/dev/scenarios/kvtwin
 
 Medians are over scenarios, of sizes of differences; in brackets the worst scenario, with its sign. Steps and
-copies are pooled over all scenarios of a group. A scenario is dense if it names neither scorer nor retrieval.
+copies are pooled over all scenarios of a group. A scenario is dense if it names neither scorer, retrieval nor precision.
 Without the outside data (KVTWIN_DATA) weka_agents cannot be replayed, and validate says so."""
 
 import csv
@@ -22,9 +22,14 @@ FIGURES = ["throughput", "tpot mean", "ttft mean", "ttft p99", "preemptions", "e
            "peak pages", "mean pages", "tail fragmentation", "group fragmentation", "reclaimed", "exposed transfers"]
 
 
+def name_of(path):
+    return os.path.basename(path)[:-len(".textproto")]
+
+
 def validated(kvtwin, folder, recorded):
     """[(group, scenario of validation.json, its rows of --details)]"""
-    paths = sorted(glob.glob(f"{ROOT}/scenarios/{folder}/*.textproto"))
+    paths = [path for path in sorted(glob.glob(f"{ROOT}/scenarios/{folder}/*.textproto"))
+             if os.path.isdir(f"{ROOT}/tests/golden/{recorded}/{name_of(path)}")]
     with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run([kvtwin, "validate", *paths, f"--recorded={ROOT}/tests/golden/{recorded}",
                                f"--details={scratch}/details.csv", "--format=json", "--quiet"],
@@ -33,8 +38,8 @@ def validated(kvtwin, folder, recorded):
             sys.exit(done.returncode)
         with open(f"{scratch}/details.csv", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-    dense = {os.path.basename(p)[:-len(".textproto")] for p in paths
-             if not re.search(r"scorer:|retrieval:", open(p, encoding="utf-8").read())}
+    dense = {name_of(path) for path in paths
+             if not re.search(r"scorer:|retrieval:|precision:", open(path, encoding="utf-8").read())}
     out = []
     for one in json.loads(done.stdout)["scenarios"]:
         name = one["scenario"]
