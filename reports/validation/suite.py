@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The tables "over the suite" of the validation reports and of the README, from the recordings:
 
-  reports/validation/suite.py build/dev/scenarios/kvtwin
+  reports/validation/suite.py build/dev/scenarios/kvtwin              over the suite, by groups
+  reports/validation/suite.py build/dev/scenarios/kvtwin --scenarios  one by one
 
 Medians are over scenarios, of sizes of differences; in brackets the worst scenario, with its sign. Steps and
 copies are pooled over all scenarios of a group. A scenario is dense if it names neither scorer, retrieval nor precision.
@@ -65,9 +66,33 @@ def closed_loop(suite, name):
     return f"{statistics.median(map(abs, found)):.1f} ({max(found, key=abs):+.1f})" if found else "-"
 
 
+def print_scenarios(suite):
+    """Difference in per cent of the real runs' mean, in brackets their spread; bold beyond the limit, and a star where
+    the real runs differ from each other by as much."""
+    shown = ["throughput", "tpot mean", "ttft mean", "ttft p99", "preemptions", "evictions", "exposed transfers"]
+    print("| scenario | real runs | step time, median / P95 | " + " | ".join(shown) + " |\n|---|---|---" + "|---" * len(shown) + "|")
+    for group, one, _ in suite:
+        figures = {figure["name"]: figure for figure in one["figures"]}
+        row = []
+        for name in shown:
+            figure = figures.get(name)
+            if not figure or figure["difference"] is None or figure["real"] == 0:
+                row.append("")
+                continue
+            spread = (figure["real_max"] - figure["real_min"]) / figure["real"] * 100
+            mark = "" if abs(figure["difference"]) <= figure["tolerance"] else "*" if figure["verdict"] == "spread" else "**"
+            value = f"{figure['difference']:+.1f}"
+            row.append({"": value, "*": f"**{value}** *", "**": f"**{value}**"}[mark] + f" ({spread:.1f})")
+        steps = one["open_loop"]["steps"]
+        print(f"| {one['scenario']}{' (imposed)' if group == 'imposed' else ''} | {len(one['replayed'])} | "
+              f"{steps['median_percent']:.1f} / {steps['p95_percent']:.1f} | " + " | ".join(row) + " |")
+
+
 def main():
     kvtwin = sys.argv[1]
     suite = validated(kvtwin, "validation", "h200") + validated(kvtwin, "validation/imposed", "h200/imposed")
+    if "--scenarios" in sys.argv:
+        return print_scenarios(suite)
     groups = {"all": suite} | {name: [one for one in suite if one[0] == name] for name in ("dense", "methods", "imposed")}
     runs = {name: [run for _, one, _ in part for run in one["replayed"]] for name, part in groups.items()}
     lines = [("scenarios", lambda name: len(groups[name])),
