@@ -119,11 +119,11 @@ TEST_CASE("step clock: replays behind many rows") {
   std::vector<int64_t> took;
   for (size_t i = 0; i < ends.size(); ++i) took.push_back(ends[i] - (i == 0 ? 0 : ends[i - 1]));
   CHECK(took[3] == 1'000);
-  for (const size_t slow : {5, 6, 7}) CHECK(took[slow] == 6'000);
-  for (const size_t fast : {9, 10}) CHECK(took[fast] == 1'000);
+  for (const size_t slow : {5u, 6u, 7u}) CHECK(took[slow] == 6'000);
+  for (const size_t fast : {9u, 10u}) CHECK(took[fast] == 1'000);
   // The first steps of a form are started one by one, and have few rows.
-  for (const size_t started : {12, 13, 14}) CHECK(took[started] == 11'000);
-  for (const size_t replayed : {15, 16}) CHECK(took[replayed] == 1'000);
+  for (const size_t started : {12u, 13u, 14u}) CHECK(took[started] == 11'000);
+  for (const size_t replayed : {15u, 16u}) CHECK(took[replayed] == 1'000);
 }
 
 TEST_CASE("step clock: prompts are slower behind prompts") {
