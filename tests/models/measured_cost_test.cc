@@ -12,18 +12,10 @@
 #include "models/graph_shapes.h"
 #include "models/recent_load.h"
 #include "models/served_time.h"
+#include "tests/models/tiny_device.h"
 
 namespace kvtwin {
 namespace {
-
-LlmSpec tiny() {
-  LlmSpec m;
-  m.name = "tiny", m.layers = 3, m.query_heads = 4, m.kv_heads = 1, m.head_dim = 16;
-  m.hidden = 64, m.intermediate = 128, m.vocab = 100, m.context_window = 4096;
-  return m;
-}
-
-Measured us(double value) { return {value, value * 0.9, value * 1.2}; }
 
 // Every operation takes 1 us + rows / 100; decode attention 2 us + cells / 1,000; host 5 us.
 MeasuredDevice device() {

@@ -10,18 +10,12 @@
 #include "models/cost_factory.h"
 #include "tests/models/profile_files.h"
 #include "tests/models/test_data.h"
+#include "tests/models/tiny_device.h"
 
 namespace kvtwin {
 namespace {
 
-// 1 KV head on 7 SMs: 0.8 * 2 * 7 = 11.2, so up to 11 calls are split, 12 and more are not.
-LlmSpec tiny() {
-  LlmSpec m;
-  m.name = "tiny", m.layers = 3, m.query_heads = 4, m.kv_heads = 1, m.head_dim = 16;
-  m.hidden = 64, m.intermediate = 128, m.vocab = 100, m.context_window = 4096;
-  return m;
-}
-
+// tiny() has 1 KV head, and 7 SMs: 0.8 * 2 * 7 = 11.2, so up to 11 calls are split, 12 and more are not.
 std::unique_ptr<TableCost> model(const ProfileFiles& files) {
   const auto tables = load_cost_tables(files.dir(), 1);
   REQUIRE(tables);
