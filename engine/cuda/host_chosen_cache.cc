@@ -11,7 +11,6 @@
 #include "kernels/attention_rows.h"
 
 namespace kvtwin::cuda {
-namespace {}  // namespace
 
 std::optional<std::string> check_host_chosen(RetrievalMethod method, const RetrievalSpec& spec,
                                              const LlmSpec& llm) {

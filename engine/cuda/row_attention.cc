@@ -16,7 +16,6 @@
 #include "models/rope.h"
 
 namespace kvtwin::cuda {
-namespace {}  // namespace
 
 bool RowAttention::decode_takes() const {
   return (llm_->head_dim == 64 || llm_->head_dim == 128) &&

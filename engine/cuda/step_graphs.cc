@@ -7,7 +7,6 @@
 #include "engine/cuda/cuda_check.h"
 
 namespace kvtwin::cuda {
-namespace {}  // namespace
 
 StepGraphs::~StepGraphs() {
   for (const Graph& one : graphs_) forget(one);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <utility>
 
@@ -111,9 +110,11 @@ Result<ByMethod> all_steps(const MethodCalibrationRequest& request) {
 
 Result<ByMethod> steps_by(const MeasuredDevice& device, const std::vector<std::string>& paths,
                           MethodCalibrationRequest request) {
-  request.profile = fmt::format("{}/profile.textproto", request.work), request.record = false;
+  constexpr char kProfile[] = "profile.textproto";
+  if (auto ok = write_files(request.work, {{kProfile, measured_device_textproto(device)}}); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  request.profile = fmt::format("{}/{}", request.work, kProfile), request.record = false;
   request.scenarios = paths;
-  std::ofstream(request.profile) << measured_device_textproto(device);
   return all_steps(request);
 }
 
