@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/base/check.h"
 #include "engine/cuda/calibration_tables.h"
 #include "engine/cuda/chunk_load.h"
 #include "engine/cuda/mixed_bench.h"
@@ -22,11 +23,21 @@ constexpr uint32_t kPage = 32, kGroup = 32;  // keys of int2 share scales over 3
 constexpr uint32_t kRowsMax = 2048, kCallsMax = 128;
 constexpr uint32_t kWarm = 3, kSteps = 8;
 constexpr uint32_t kMixedCalls = 16, kMixedLong = 8;
+// Chunks of few rows: what their history takes to unpack is not lost in what they take themselves. A multiple
+// of two pages, as MixedBench wants it.
+constexpr uint32_t kFewTokens = 64, kMixedRounds = 3;
 
 const std::vector<uint32_t> kRowSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
 
 struct ChunkPoint {
   uint32_t tokens = 0, context = 0;
+};
+
+// What formats add to chunks, by step, in us: steps in bf16 and packed ones were measured side by side, again
+// and again, because the clock's state changes a chunk by more than packing does.
+struct ChunkMore {
+  std::map<uint32_t, std::vector<double>> rows;   // by tokens of chunks without history
+  std::map<uint32_t, std::vector<double>> cells;  // by history of chunks of kFewTokens
 };
 
 double us_of(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; }
@@ -50,21 +61,17 @@ class FormatCalibration {
   void packed_chunks(StepBench* bench, CalibrationTables* tables);
   Result<void> packed_held_out(const std::string& name, StepBench* bench);
   void mixed_share(MixedBench* bench, NarrowCells cells, CalibrationTables* tables);
-  void mixed_chunks(MixedBench* bench, uint32_t from, uint32_t to, uint32_t tokens, const char* table,
-                    CalibrationTables* tables);
+  double mixed_chunks(MixedBench* bench, uint32_t tokens);
   Result<void> mixed_held_out(MixedBench* bench);
 
-  // A chunk in bf16, once: behind quiet time, as all of these are.
-  const Measured& chunk_in_bf16(const ChunkPoint& at);
+  // A chunk behind quiet time.
+  static double chunk_us(StepBench* bench, const ChunkPoint& at, bool samples);
   // What a step takes in bf16 by the file, and attention of one layer of it.
   double priced(const StepShape& shape) { return us_of(cost_->step(shape).device); }
   double attention(const StepShape& shape);
   void keep_decode(const StepShape& shape, const std::vector<double>& wall, const char* table,
                    CalibrationTables* tables);
-  // `bf16_us`: of the same step.
-  void keep_chunk(const ChunkPoint& at, const std::vector<double>& wall, double bf16_us, const char* table,
-                  CalibrationTables* tables);
-  std::vector<ChunkPoint> chunk_points() const;
+  void keep_chunks(const ChunkMore& more, const char* table, CalibrationTables* tables) const;
   void say(const std::string& text) const {
     if (request_.progress) request_.progress(text);
   }
@@ -75,7 +82,6 @@ class FormatCalibration {
   MeasuredDevice& out_;
   const std::string heads_;
   std::unique_ptr<MeasuredCost> cost_;
-  std::map<std::pair<uint32_t, uint32_t>, Measured> chunks_in_bf16_;
 };
 
 double FormatCalibration::attention(const StepShape& shape) {
@@ -95,27 +101,29 @@ void FormatCalibration::keep_decode(const StepShape& shape, const std::vector<do
                {layer(m.us), layer(m.p10), layer(m.p90)});
 }
 
-void FormatCalibration::keep_chunk(const ChunkPoint& at, const std::vector<double>& wall, double bf16_us,
-                                   const char* table, CalibrationTables* tables) {
-  const Measured m = measured_of(wall);
-  const auto layer = [&](double us) { return std::max(0.0, (us - bf16_us) / request_.llm.layers); };
-  tables->keep(table, heads_, at.tokens, at.context, {layer(m.us), layer(m.p10), layer(m.p90)});
+// Rows are packed by one kernel and history is unpacked by another, so what both take adds up.
+void FormatCalibration::keep_chunks(const ChunkMore& more, const char* table,
+                                    CalibrationTables* tables) const {
+  const double layers = request_.llm.layers, few = measured_of(more.rows.at(kFewTokens)).us;
+  for (const auto& [tokens, us] : more.rows) {
+    const Measured rows = measured_of(us);
+    const auto keep = [&](uint32_t context, const Measured& cells) {
+      const auto layer = [&](double all) { return std::max(0.0, all / layers); };
+      tables->keep(table, heads_, tokens, context,
+                   {layer(rows.us + cells.us - few), layer(rows.p10 + cells.p10 - few),
+                    layer(rows.p90 + cells.p90 - few)});
+    };
+    keep(0, {few, few, few});
+    for (const auto& [context, history] : more.cells) keep(context, measured_of(history));
+  }
 }
 
-std::vector<ChunkPoint> FormatCalibration::chunk_points() const {
-  if (request_.quick) return {{256, 0}, {256, 1024}, {1024, 0}, {1024, 1024}};
-  return {{64, 0},      {64, 8192},   {256, 0},  {256, 8192}, {1024, 0},
-          {1024, 2048}, {1024, 8192}, {2048, 0}, {2048, 8192}};
-}
-
-const Measured& FormatCalibration::chunk_in_bf16(const ChunkPoint& at) {
-  const auto [found, is_new] = chunks_in_bf16_.try_emplace({at.tokens, at.context});
-  if (!is_new) return found->second;
-  const BenchCall call{at.tokens, at.context, true};
-  rest(&plain_);
-  found->second =
-      measured_of(plain_.measure({&call, 1}, at.tokens, warm_steps(at.tokens), chunk_steps(at.tokens)).wall);
-  return found->second;
+double FormatCalibration::chunk_us(StepBench* bench, const ChunkPoint& at, bool samples) {
+  const BenchCall call{at.tokens, at.context, samples};
+  rest(bench);
+  return measured_of(
+             bench->measure({&call, 1}, at.tokens, warm_steps(at.tokens), chunk_steps(at.tokens)).wall)
+      .us;
 }
 
 void FormatCalibration::packed_decodes(StepBench* bench, CalibrationTables* tables) {
@@ -131,13 +139,24 @@ void FormatCalibration::packed_decodes(StepBench* bench, CalibrationTables* tabl
 }
 
 void FormatCalibration::packed_chunks(StepBench* bench, CalibrationTables* tables) {
-  for (const ChunkPoint& at : chunk_points()) {
-    const double bf16 = chunk_in_bf16(at).us;
-    const BenchCall call{at.tokens, at.context, true};
-    rest(bench);
-    keep_chunk(at, bench->measure({&call, 1}, at.tokens, warm_steps(at.tokens), chunk_steps(at.tokens)).wall,
-               bf16, "chunk packing", tables);
+  ChunkMore more;
+  const auto visit = [&](const ChunkPoint& at, uint32_t pairs, std::vector<double>* us) {
+    for (uint32_t i = 0; i < (request_.quick ? 1 : pairs); ++i) {
+      double bf16 = 0, packed = 0;
+      if (i % 2 == 0) bf16 = chunk_us(&plain_, at, true);
+      packed = chunk_us(bench, at, true);
+      if (i % 2 == 1) bf16 = chunk_us(&plain_, at, true);
+      us->push_back(packed - bf16);
+    }
+  };
+  for (const uint32_t tokens : {kFewTokens, 256u}) visit({tokens, 0}, 6, &more.rows[tokens]);
+  for (const uint32_t tokens : {1024u, 2048u}) {
+    if (!request_.quick) visit({tokens, 0}, 4, &more.rows[tokens]);
   }
+  for (const uint32_t cells : {1024u, 8192u}) {
+    if (!request_.quick || cells == 1024) visit({kFewTokens, cells}, 6, &more.cells[cells]);
+  }
+  keep_chunks(more, "chunk packing", tables);
 }
 
 Result<void> FormatCalibration::packed(const std::string& name, Format format) {
@@ -201,29 +220,30 @@ void rest(MixedBench* bench, uint32_t calls) {
   for (double spent = 0; spent < kQuietUs;) spent += bench->decode(calls);
 }
 
-// One chunk each of calls [from, to), which are of one context; the first ones are warm-up.
-void FormatCalibration::mixed_chunks(MixedBench* bench, uint32_t from, uint32_t to, uint32_t tokens,
-                                     const char* table, CalibrationTables* tables) {
-  const ChunkPoint at{tokens, bench->context(from)};
+// One chunk of each call, which are of one context; the first ones are warm-up.
+double FormatCalibration::mixed_chunks(MixedBench* bench, uint32_t tokens) {
+  const uint32_t context = bench->context(0);
+  rest(&plain_);  // prompts here would grow by it
   std::vector<double> wall;
-  for (uint32_t i = from; i < to; ++i) {
+  for (uint32_t i = 0; i < kMixedCalls; ++i) {
     const double us = bench->chunk(i, tokens);
-    if (i >= from + warm_steps(tokens)) wall.push_back(us);
+    if (i >= warm_steps(tokens) && wall.size() < chunk_steps(tokens)) wall.push_back(us);
   }
-  if (wall.empty() || tables == nullptr) return;
-  const BenchCall call{tokens, at.context, true};
-  BenchShape sampled({&call, 1}, tokens, 0), silent = sampled;
-  silent.shape.chunks = silent.chunks, sampled.shape.chunks = sampled.chunks;
-  silent.shape.logits_rows = 0;
-  const double head = priced(sampled.shape) - priced(silent.shape);
-  keep_chunk(at, wall, chunk_in_bf16(at).us - head, table, tables);
+  KVT_CHECK(!wall.empty());
+  return measured_of(wall).us - chunk_us(&plain_, {tokens, context}, false);
 }
 
 // Prompts grow, and are measured as they do. Decodes grow them too, by a few cells in 4 bits.
 void FormatCalibration::mixed_share(MixedBench* bench, NarrowCells cells, CalibrationTables* tables) {
   const bool narrow = cells == NarrowCells::kAll;
   const char* const decode = narrow ? "decode attention narrow" : "decode attention";
-  const char* const chunk = narrow ? "chunk packing narrow" : "chunk packing";
+  ChunkMore more;
+  const auto few = [&](std::vector<double>* us) {
+    for (uint32_t i = 0; i < kMixedRounds; ++i) us->push_back(mixed_chunks(bench, kFewTokens));
+  };
+  const auto few_behind = [&] {  // in the middle of the rounds
+    few(&more.cells[bench->context(0) + kMixedRounds / 2 * kFewTokens]);
+  };
   const auto decodes = [&](std::initializer_list<uint32_t> counts) {
     rest(bench, *counts.begin());  // chunks have lowered the clock
     for (const uint32_t calls : counts) {
@@ -232,21 +252,20 @@ void FormatCalibration::mixed_share(MixedBench* bench, NarrowCells cells, Calibr
     }
   };
   bench->begin(kMixedCalls, cells);
-  mixed_chunks(bench, 0, kMixedLong + 4, 256, chunk, tables);
-  bench->begin(kMixedCalls, cells);
-  mixed_chunks(bench, 0, kMixedCalls, 1024, chunk, tables);
+  few(&more.rows[kFewTokens]);  // a few cells behind each other, which take nothing to speak of
+  more.rows[1024].push_back(mixed_chunks(bench, 1024));
+  few_behind();
   decodes({kMixedCalls, 8, 4, 2, 1});
-  if (request_.quick) return;
-  for (uint32_t i = 0; i < kMixedCalls; ++i) bench->chunk(i, 1024);
-  rest(bench, kMixedCalls);
-  mixed_chunks(bench, 0, kMixedCalls, 1024, chunk, tables);
-  decodes({kMixedCalls, 8, 4, 2, 1});
-  for (uint32_t i = 0; i < kMixedLong; ++i) {
-    while (bench->context(i) < 8192) bench->chunk(i, 1024);
+  if (!request_.quick) {
+    for (uint32_t i = 0; i < 2 * kMixedCalls; ++i) bench->chunk(i % kMixedCalls, 1024);
+    decodes({kMixedCalls, 8, 4, 2, 1});
+    for (uint32_t i = 0; i < kMixedCalls; ++i) {
+      while (bench->context(i) < 8192) bench->chunk(i, 1024);
+    }
+    few_behind();
+    decodes({kMixedLong, 4, 2, 1});
   }
-  rest(bench, kMixedLong);
-  mixed_chunks(bench, 0, kMixedLong, 1024, chunk, tables);
-  decodes({kMixedLong, 4, 2, 1});
+  keep_chunks(more, narrow ? "chunk packing narrow" : "chunk packing", tables);
 }
 
 Result<void> FormatCalibration::mixed_held_out(MixedBench* bench) {
