@@ -103,7 +103,7 @@ std::vector<uint32_t> count_adakv(const Ranked& ranked, uint32_t k, uint32_t saf
       if (nan != nullptr && row[i] != row[i]) ++*nan;
       keys[i] = order_key(row[i], ranked.positions.at(h, i));
     }
-    std::sort(keys.begin(), keys.end(), std::greater<>());
+    std::nth_element(keys.begin(), keys.begin() + own, keys.end(), std::greater<>());
     for (uint32_t i = own; i < rows; ++i) others.push_back({keys[i], h});
   }
   count_first(&others, uint64_t{heads} * (keep - own), &counts);

@@ -3,10 +3,14 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/cpu/side_by_side.h"
 #include "engine/policy/chunk_rule.h"
 
 namespace kvtwin::cpu {
 namespace {
+
+// Of all heads together: below it threads take longer than they save.
+constexpr size_t kFewCells = 1 << 16;
 
 // Scores and positions of what may go, of several heads with equally many rows.
 struct Pool {
@@ -71,39 +75,53 @@ std::vector<uint32_t> CellBudget::counts(std::span<const RankedHead> heads, uint
 }
 
 std::vector<uint32_t> CellBudget::by_layer(std::span<const RankedHead> heads, uint32_t end) const {
-  std::vector<uint32_t> out(groups_->groups(), 0);
-  for (size_t first = 0; first < heads.size(); first += kv_heads_) {
-    const std::span<const RankedHead> of_layer = heads.subspan(first, kv_heads_);
-    Pool pool(of_layer);
-    // Clusters of the layer, numbered as they come; a group that spans layers is counted head by head.
-    std::vector<uint32_t> clusters, cluster_of;
-    bool inside = true;
-    for (const RankedHead& head : of_layer) {
-      const uint32_t group = groups_->group_of(head.head);
-      for (const uint32_t member : groups_->members(group)) {
-        inside = inside && member / kv_heads_ == head.head / kv_heads_;
-      }
-      const auto known = std::find(clusters.begin(), clusters.end(), group);
-      cluster_of.push_back(static_cast<uint32_t>(known - clusters.begin()));
-      if (known == clusters.end()) clusters.push_back(group);
-    }
-    if (kind_ == Kind::kAda || !inside) {
-      const uint32_t k = expected(pool.rows, end);
-      const std::vector<uint32_t> of_heads =
-          kind_ == Kind::kAda
-              ? kernels::count_adakv(pool.ranked(), k, k / 5)
-              : kernels::count_flattened(pool.ranked(), part_up_of(share(end), pool.scores.size()));
-      for (size_t h = 0; h < of_heads.size(); ++h) {
-        uint32_t& count = out[groups_->group_of(of_layer[h].head)];
-        count = std::max(count, of_heads[h]);
-      }
-      continue;
-    }
-    const uint64_t cells = part_up_of(share(end), clusters.size() * uint64_t{pool.rows});
-    const std::vector<uint32_t> of_clusters =
-        kernels::count_clustered(pool.ranked(), cluster_of, static_cast<uint32_t>(clusters.size()), cells);
-    for (size_t c = 0; c < clusters.size(); ++c) out[clusters[c]] = of_clusters[c];
+  std::vector<std::vector<GroupCount>> found(heads.size() / kv_heads_);
+  const auto count = [&](uint32_t l) {
+    found[l] = of_layer(heads.subspan(size_t{l} * kv_heads_, kv_heads_), end);
+  };
+  const size_t cells = heads.empty() ? 0 : heads.size() * heads[0].rows();
+  if (cells < kFewCells) {
+    for (uint32_t l = 0; l < found.size(); ++l) count(l);
+  } else {
+    side_by_side(static_cast<uint32_t>(found.size()), count);
   }
+  std::vector<uint32_t> out(groups_->groups(), 0);
+  for (const std::vector<GroupCount>& layer : found) {
+    for (const GroupCount& one : layer) out[one.group] = std::max(out[one.group], one.count);
+  }
+  return out;
+}
+
+std::vector<CellBudget::GroupCount> CellBudget::of_layer(std::span<const RankedHead> heads,
+                                                         uint32_t end) const {
+  Pool pool(heads);
+  // Clusters of the layer, numbered as they come; a group that spans layers is counted head by head.
+  std::vector<uint32_t> clusters, cluster_of;
+  bool inside = true;
+  for (const RankedHead& head : heads) {
+    const uint32_t group = groups_->group_of(head.head);
+    for (const uint32_t member : groups_->members(group)) {
+      inside = inside && member / kv_heads_ == head.head / kv_heads_;
+    }
+    const auto known = std::find(clusters.begin(), clusters.end(), group);
+    cluster_of.push_back(static_cast<uint32_t>(known - clusters.begin()));
+    if (known == clusters.end()) clusters.push_back(group);
+  }
+  std::vector<GroupCount> out;
+  if (kind_ == Kind::kAda || !inside) {
+    const uint32_t k = expected(pool.rows, end);
+    const std::vector<uint32_t> of_heads =
+        kind_ == Kind::kAda
+            ? kernels::count_adakv(pool.ranked(), k, k / 5)
+            : kernels::count_flattened(pool.ranked(), part_up_of(share(end), pool.scores.size()));
+    for (size_t h = 0; h < of_heads.size(); ++h)
+      out.push_back({groups_->group_of(heads[h].head), of_heads[h]});
+    return out;
+  }
+  const uint64_t cells = part_up_of(share(end), clusters.size() * uint64_t{pool.rows});
+  const std::vector<uint32_t> of_clusters =
+      kernels::count_clustered(pool.ranked(), cluster_of, static_cast<uint32_t>(clusters.size()), cells);
+  for (size_t c = 0; c < clusters.size(); ++c) out.push_back({clusters[c], of_clusters[c]});
   return out;
 }
 

@@ -27,7 +27,12 @@ class CellBudget {
   uint32_t expected(uint32_t candidates, uint32_t end) const;
 
  private:
+  struct GroupCount {
+    uint32_t group = 0, count = 0;
+  };
   std::vector<uint32_t> by_layer(std::span<const RankedHead> heads, uint32_t end) const;
+  // A group may come several times, and in several layers: its largest count holds.
+  std::vector<GroupCount> of_layer(std::span<const RankedHead> heads, uint32_t end) const;
   std::vector<uint32_t> across_layers(std::span<const RankedHead> heads, uint32_t end) const;
   void at_least(std::span<const RankedHead> heads, uint32_t end, std::vector<uint32_t>* counts) const;
   uint64_t share(uint32_t end) const;
