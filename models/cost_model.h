@@ -55,6 +55,8 @@ struct StepShape {
   // read.
   uint32_t decodes_unpacked = 0;
   uint64_t unpacked_context_sum = 0;
+  // Of decodes, those of calls with holes, whose cells are read one by one from lists (lists_cells()).
+  uint32_t listed_decodes = 0;
   uint64_t requantised = 0;   // tokens whose cells are packed again, from `kv` to `kv_narrow`
   uint64_t copied_pages = 0;  // of one head group each, before rows are computed: tails of snapshots
   std::span<const ChunkShape> chunks;

@@ -4,8 +4,9 @@
 //
 // The engine compares where lists lie and how long they are (StepForm). Of a policy's step that follows from:
 // how many rows there are, padded and not, and how many sample; where calls choose what they read, how many
-// do (their lists); and whether any page is completed (lists of summaries, which are there or not). Steps
-// that compute prompts or drop cells are never graphs.
+// do (their lists); whether any page is completed (lists of summaries, which are there or not); and whether
+// any call has holes (then all decodes read lists of cells, by another kernel). Steps that compute prompts or
+// drop cells are never graphs.
 //
 // It knows too how many rows the last step had that was started operation by operation: replays are slower
 // behind one of many rows, all of them, until the next step of few rows is started so
@@ -26,7 +27,7 @@ class GraphShapes {
  public:
   struct Key {
     uint32_t padded = 0, decodes = 0, samples = 0, choosing = 0;
-    bool fills = false;
+    bool fills = false, listed = false;
     bool operator==(const Key&) const = default;
     bool is_none() const { return decodes == 0; }  // of a step that is never a graph
   };
@@ -40,7 +41,8 @@ class GraphShapes {
 
   static Key key(const StepShape& shape) {
     if (!shape.chunks.empty() || !shape.compressions.empty()) return {};
-    return {shape.tokens_padded, shape.decodes, shape.logits_rows, shape.choosing, shape.pages_filled > 0};
+    return {shape.tokens_padded, shape.decodes,          shape.logits_rows,
+            shape.choosing,      shape.pages_filled > 0, shape.listed_decodes > 0};
   }
 
   // How often the form was met, kMost at most.

@@ -194,6 +194,13 @@ bool heads_differ(const PolicySet& set) {
   return false;
 }
 
+// Pages of one token are cells; packed cells are unpacked first, and what chooses pages packs them anew.
+bool lists_cells(const CoreConfig& config) {
+  const PolicyAxes axes = make_axes(config.policies);
+  return axes.layout->keeping() == Keeping::kHoles && config.page_tokens > 1 &&
+         config.policies.retrieval == "all" && axes.precision->prompt_format() == Format::kBf16;
+}
+
 bool world_says_kept(const CoreConfig& config) {
   const PolicyAxes axes = make_axes(config.policies);
   return !axes.budget->keeps_all() && axes.layout->keeping() != Keeping::kRing;

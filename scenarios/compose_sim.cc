@@ -14,6 +14,7 @@
 #include "models/method_cost.h"
 #include "scenarios/compose_outcomes.h"
 #include "scenarios/compose_partition.h"
+#include "scenarios/compose_parts.h"
 #include "scenarios/compose_retrieving.h"
 #include "scenarios/retrieval_options.h"
 #include "sim/sim_backend.h"
@@ -193,6 +194,7 @@ sim::SimConfig sim_config(const Scenario& scenario, const Composed& composed, co
   for (size_t i = 0; i < out.engines.size(); ++i) {
     sim::SimEngine& engine = out.engines[i];
     engine.page_bytes = transfer_bytes(scenario, composed, i);
+    engine.lists_cells = lists_cells(composed.options.engines[i]);
     engine.first_step_host = {scenario.values.cost().first_step_host_ns()};
     if (composed.method && engine.first_step_host.ns == 0)
       engine.first_step_host.ns = std::llround(price_of(*composed.method, MethodTerm::kFirstStep) * 1e3);

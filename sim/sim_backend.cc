@@ -161,6 +161,7 @@ class SimBackend final : public Backend {
       clocks_.back().extend(engine.source, engine.pricer, engine.gpus, &expander_);
       clocks_.back().watch(engine.watcher);
       clocks_.back().set_partition(engine.partition);
+      clocks_.back().set_lists_cells(engine.lists_cells);
     }
   }
 

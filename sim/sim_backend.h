@@ -32,6 +32,7 @@ struct SimEngine {
   // How attention is cut into thread blocks, where heads differ in length; null: as the cost model has it.
   // Engines may share one; it is not used beside a pricer.
   PartitionPrice* partition = nullptr;
+  bool lists_cells = false;          // decodes of calls with holes read cell by cell (StepShape)
   uint64_t page_bytes = 0;           // of one page, on all its GPUs together
   uint32_t steps_in_flight_max = 1;  // run_simulated() takes CoreConfig's
   Duration first_step_host{};        // what its very first step costs more

@@ -52,7 +52,7 @@ void StepClock::launch(Instant now, const LaunchStep& command) {
         launch.decodes.push_back({entry.context, entry.live(), entry.grows});
     }
   }
-  launch.shape = shape_of(command, &launch.chunks);
+  launch.shape = shape_of(command, lists_cells_, &launch.chunks);
   launch.shape.chunks = launch.chunks;
   for (const Compression& one : command.compressions)
     launch.compressions.push_back(shape_of(one, command.entries));

@@ -108,6 +108,8 @@ class StepClock {
   void watch(StepWatcher* watcher) { watcher_ = watcher; }
   // How attention is cut, where heads differ in length; must outlive this. Not with a pricer.
   void set_partition(PartitionPrice* partition) { partition_ = partition; }
+  // Whether decodes of calls with holes read cell by cell (StepShape::listed_decodes).
+  void set_lists_cells(bool lists_cells) { lists_cells_ = lists_cells; }
   // Whether steps must not be looked at before they start: see above.
   bool lazy() const { return source_ != nullptr || pricer_ != nullptr; }
 
@@ -216,6 +218,7 @@ class StepClock {
   const Ticks first_step_host_;
   OutcomeSource* source_ = nullptr;
   PartitionPrice* partition_ = nullptr;
+  bool lists_cells_ = false;
   GraphPricer* pricer_ = nullptr;
   StepRunner* runner_ = nullptr;
   StepWatcher* watcher_ = nullptr;

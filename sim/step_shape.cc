@@ -21,7 +21,7 @@ CompressionShape shape_of(const Compression& compression, std::span<const PlanEn
   return shape;
 }
 
-StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
+StepShape shape_of(const LaunchStep& command, bool lists_cells, std::vector<ChunkShape>* chunks) {
   StepShape shape;
   chunks->clear();
   for (const PlanEntry& entry : command.entries) {
@@ -32,6 +32,7 @@ StepShape shape_of(const LaunchStep& command, std::vector<ChunkShape>* chunks) {
         shape.decode_context_sum += entry.live();
         shape.decode_context_max = std::max(shape.decode_context_max, entry.live());
         shape.decode_narrow_sum += entry.narrow;
+        if (lists_cells && entry.gone > 0) ++shape.listed_decodes;
         if (entry.shared_in_part == 0) break;
         ++shape.decodes_unpacked;
         shape.unpacked_context_sum += entry.live();

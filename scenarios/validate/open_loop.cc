@@ -27,7 +27,7 @@ void OpenLoop::saw_command(Instant now, const Command& command) {
 // A launch may be cut short: then the next one has the numbers of what never ran.
 void OpenLoop::price(Instant now, const LaunchStep& launch) {
   const std::vector<Instant>& ends = log_.engines.at(raw(launch.engine)).ends;
-  StepShape shape = sim::shape_of(launch, &chunks_);
+  StepShape shape = sim::shape_of(launch, pricing_.lists_cells, &chunks_);
   std::vector<CompressionShape> compressions;
   for (const Compression& one : launch.compressions)
     compressions.push_back(sim::shape_of(one, launch.entries));

@@ -67,6 +67,7 @@ struct StepPricing {
   const RecordedOutcomes* outcomes = nullptr;  // what values decided in the run; null: not recorded
   MethodFacts facts{};                         // method_counts()
   uint32_t page_tokens = 16;
+  bool lists_cells = false;  // StepShape::listed_decodes
 };
 
 class OpenLoop final : public Observer {

@@ -192,6 +192,7 @@ StepPricing step_pricing(const Composed& composed, const Retrieving& retrieving,
   if (recording.outcomes) out.outcomes = &*recording.outcomes;
   out.facts = method_facts(composed.options.engines.front(), composed.llm);
   out.page_tokens = composed.options.engines.front().page_tokens;
+  out.lists_cells = lists_cells(composed.options.engines.front());
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include "models/retention_profile.h"
 #include "models/tag_map.h"
 #include "scenarios/compose.h"
+#include "scenarios/compose_parts.h"
 
 namespace kvtwin {
 namespace {
@@ -140,6 +141,24 @@ TEST_CASE("formats: AOT's budgets come from a profile of the same model") {
   const auto c = composed({"policies.partition=aot", named, "policies.partition_options.alpha=1"});
   CHECK(config_of(c).policies.partition_spec.head_budgets == std::vector<uint64_t>(256, (3ull << 32) / 8));
   CHECK(says(complaint({named, "model.name=qwen3-8b"}), "32 layers of 8 KV heads, qwen3-8b has 36 of 8"));
+}
+
+TEST_CASE(
+    "formats: cells are read from lists where pages of several bf16 tokens have holes, and all of them") {
+  const std::string cut = "policies.budget_options.cells=4096";
+  const auto lists = [&](const std::string& layout, uint32_t page, const std::string& more) {
+    const auto c =
+        composed({"policies.identity=none", "policies.scorer=snapkv", "policies.budget=uniform", cut,
+                  "policies.layout=" + layout, "memory.page_tokens=" + std::to_string(page), more});
+    return lists_cells(config_of(c));
+  };
+  CHECK(lists("page_mask_dead", 16, cut));
+  CHECK(lists("page_mask_dead", 128, cut));
+  CHECK_FALSE(lists("slot_dead", 1, cut));
+  CHECK_FALSE(lists("compact", 16, "limits.prefix_cache=false"));
+  CHECK_FALSE(lists("page_mask_dead", 128, "policies.precision=fp8"));
+  CHECK_FALSE(lists("page_mask_dead", 32, "policies.retrieval=quest"));
+  CHECK_FALSE(lists_cells(config_of(composed({}))));
 }
 
 TEST_CASE("formats: the shipped scenarios of uniform formats compose") {

@@ -6,6 +6,8 @@
 
 #include <vector>
 
+#include "models/graph_shapes.h"
+
 using namespace kvtwin;
 
 namespace {
@@ -54,10 +56,31 @@ TEST_CASE("step shape: decodes whose cells lie in pages of others unpack all tha
       {.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .narrow = 64},
       {.kind = EntryKind::kDecode, .tokens = 1, .context = 500, .narrow = 32, .shared_in_part = 2}};
   std::vector<ChunkShape> chunks;
-  const StepShape shape =
-      sim::shape_of(LaunchStep{.tokens = 2, .entries = entries, .grants = {}, .adoptions = {}}, &chunks);
+  const StepShape shape = sim::shape_of(
+      LaunchStep{.tokens = 2, .entries = entries, .grants = {}, .adoptions = {}}, false, &chunks);
   CHECK(shape.decode_context_sum == 1200);
   CHECK(shape.decode_narrow_sum == 96);
   CHECK(shape.decodes_unpacked == 1);
   CHECK(shape.unpacked_context_sum == 500);
+}
+
+TEST_CASE("step shape: decodes of calls with holes read lists of cells, where layouts leave holes") {
+  const PlanEntry entries[] = {{.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .gone = 1},
+                               {.kind = EntryKind::kDecode, .tokens = 1, .context = 500},
+                               kChunk};
+  const LaunchStep launch{.tokens = 102, .entries = entries, .grants = {}, .adoptions = {}};
+  std::vector<ChunkShape> chunks;
+  StepShape shape = sim::shape_of(launch, true, &chunks);
+  CHECK(shape.decodes == 2);
+  CHECK(shape.listed_decodes == 1);
+  CHECK(shape.decode_context_sum == 1199);
+  shape.chunks = {};
+  const GraphShapes::Key holes = GraphShapes::key(shape);
+  shape = sim::shape_of(launch, false, &chunks);
+  CHECK(shape.listed_decodes == 0);
+  shape.chunks = {};
+  CHECK(GraphShapes::key(shape) != holes);
+  // How many of its calls have holes is not part of a form: all of its decodes read lists.
+  shape.listed_decodes = 2;
+  CHECK(GraphShapes::key(shape) == holes);
 }
