@@ -23,6 +23,7 @@ struct ChunkShape {
   uint32_t tokens = 0;
   uint32_t context = 0;
   uint32_t narrow = 0;  // of the context, in the narrower of two KV formats (LlmSpec::kv_narrow)
+  bool listed = false;  // the context has holes: its cells are read one by one from lists (lists_cells())
 };
 
 // One call's compression at the end of a step (Compression in engine/policy/commands.h). Cells are those of a

@@ -44,6 +44,11 @@ constexpr const char* kNames[kMethodTerms] = {"step",
                                               "step that unpacks for decodes",
                                               "decode that unpacks",
                                               "thousand cells unpacked for decodes",
+                                              "step of decodes by lists of cells",
+                                              "decode by a list of cells",
+                                              "thousand cells of decodes by lists",
+                                              "thousand tokens of chunks by lists of cells",
+                                              "million pairs of chunks by lists",
                                               "first step"};
 
 constexpr double kHundred = 1e2, kThousand = 1e3, kMillion = 1e6;
@@ -105,6 +110,8 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
       at(MethodTerm::kWrapped) += rows * facts.ring_cells / kMillion;
       at(MethodTerm::kWrappedHistory) += history;
     }
+    at(MethodTerm::kListedTokens) += chunk.listed ? rows / kThousand : 0;
+    at(MethodTerm::kListedPairs) += chunk.listed ? history + own : 0;
     if (facts.look_heads > 0)
       at(MethodTerm::kLook) +=
           LookGrid::of(chunk.context + chunk.tokens, chunk.tokens, facts.look_heads).rounds(facts.look_heads);
@@ -122,6 +129,11 @@ MethodCounts method_counts(const StepShape& shape, const MethodFacts& facts) {
   at(MethodTerm::kUnpackedStep) = shape.decodes_unpacked > 0 ? 1 : 0;
   at(MethodTerm::kUnpacked) = shape.decodes_unpacked;
   at(MethodTerm::kUnpackedCells) = static_cast<double>(shape.unpacked_context_sum) / kThousand;
+  if (shape.listed_decodes > 0) {
+    at(MethodTerm::kListedStep) = 1;
+    at(MethodTerm::kListed) = shape.decodes;
+    at(MethodTerm::kListedCells) = static_cast<double>(shape.decode_context_sum) / kThousand;
+  }
   at(MethodTerm::kRequantised) = static_cast<double>(shape.requantised) / kThousand;
   if (shape.decodes > 0 && shape.chunks.empty()) {
     at(MethodTerm::kNewForm) = shape.launched() ? 1 : 0;

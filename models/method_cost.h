@@ -64,9 +64,14 @@ enum class MethodTerm : uint8_t {
   kUnpackedStep,   // 1 if any decode unpacks what it reads, which others read as it lies
   kUnpacked,       // decodes that do
   kUnpackedCells,  // thousands of cells that these read
+  kListedStep,     // 1 if any decode reads cells one by one: then all of the step's decodes do
+  kListed,         // decodes of such a step
+  kListedCells,    // thousands of cells that they read
+  kListedTokens,   // thousands of tokens of chunks that read cells one by one
+  kListedPairs,    // millions of (row of such a chunk, cell before the row)
   kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
-constexpr size_t kMethodTerms = 35;
+constexpr size_t kMethodTerms = 40;
 constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
 const char* name_of(MethodTerm term);
 // 0: the method has no such price.

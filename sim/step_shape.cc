@@ -39,7 +39,7 @@ StepShape shape_of(const LaunchStep& command, bool lists_cells, std::vector<Chun
         break;
       case EntryKind::kChunk:
       case EntryKind::kProbe:  // computes like a chunk and keeps nothing
-        chunks->push_back({entry.tokens, entry.live(), entry.narrow});
+        chunks->push_back({entry.tokens, entry.live(), entry.narrow, lists_cells && entry.gone > 0});
         break;
       case EntryKind::kMaintain:  // moves pages on the device: no policy asks for it yet, and no price exists
         break;

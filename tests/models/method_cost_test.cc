@@ -217,6 +217,23 @@ TEST_CASE("method cost: cells that are packed again, and those that decodes unpa
   CHECK(method_name("snapkv", "uniform", "compact", "all", "bf16") == "snapkv/uniform/compact");
 }
 
+TEST_CASE("method cost: decodes and chunks that read cells one by one") {
+  StepShape shape;
+  shape.decodes = 3, shape.decode_context_sum = 9000;
+  ChunkShape chunks[] = {{100, 2000, 0, false}, {200, 1000, 0, false}};
+  shape.chunks = chunks;
+  const auto of = [&](MethodTerm term) { return method_counts(shape, {})[static_cast<size_t>(term)]; };
+  for (const MethodTerm term : {MethodTerm::kListedStep, MethodTerm::kListed, MethodTerm::kListedCells,
+                                MethodTerm::kListedTokens, MethodTerm::kListedPairs})
+    CHECK(of(term) == 0);
+  shape.listed_decodes = 1, chunks[1].listed = true;
+  CHECK(of(MethodTerm::kListedStep) == 1);
+  CHECK(of(MethodTerm::kListed) == 3);
+  CHECK(of(MethodTerm::kListedCells) == 9);
+  CHECK(of(MethodTerm::kListedTokens) == doctest::Approx(0.2));
+  CHECK(of(MethodTerm::kListedPairs) == doctest::Approx(0.22));
+}
+
 TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
   const auto at = [](int64_t ms) { return Ticks{ms} * 1000 * kUs; };
   const ChunkShape chunk{512, 0, 0};

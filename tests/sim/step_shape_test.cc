@@ -73,11 +73,13 @@ TEST_CASE("step shape: decodes of calls with holes read lists of cells, where la
   StepShape shape = sim::shape_of(launch, true, &chunks);
   CHECK(shape.decodes == 2);
   CHECK(shape.listed_decodes == 1);
+  CHECK(chunks[0].listed);
   CHECK(shape.decode_context_sum == 1199);
   shape.chunks = {};
   const GraphShapes::Key holes = GraphShapes::key(shape);
   shape = sim::shape_of(launch, false, &chunks);
   CHECK(shape.listed_decodes == 0);
+  CHECK_FALSE(chunks[0].listed);
   shape.chunks = {};
   CHECK(GraphShapes::key(shape) != holes);
   // How many of its calls have holes is not part of a form: all of its decodes read lists.
