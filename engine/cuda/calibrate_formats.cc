@@ -23,9 +23,9 @@ constexpr uint32_t kPage = 32, kGroup = 32;  // keys of int2 share scales over 3
 constexpr uint32_t kRowsMax = 2048, kCallsMax = 128;
 constexpr uint32_t kWarm = 3, kSteps = 8;
 constexpr uint32_t kMixedCalls = 16, kMixedLong = 8;
-// Chunks of few rows: what their history takes to unpack is not lost in what they take themselves. A multiple
-// of two pages, as MixedBench wants it.
-constexpr uint32_t kFewTokens = 64, kMixedRounds = 3;
+// Chunks of few rows, and of many. The latter are at the GPU's limit of power: what packs takes little of it,
+// and lets the clock rise, so it costs them less than its time. Multiples of two pages, as MixedBench wants.
+constexpr uint32_t kFewTokens = 64, kManyTokens = 1024, kFewPairs = 4, kManyPairs = 6, kMixedRounds = 3;
 
 const std::vector<uint32_t> kRowSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
 
@@ -33,11 +33,10 @@ struct ChunkPoint {
   uint32_t tokens = 0, context = 0;
 };
 
-// What formats add to chunks, by step, in us: steps in bf16 and packed ones were measured side by side, again
-// and again, because the clock's state changes a chunk by more than packing does.
+// What formats add to chunks, in us of a step, by their history: steps in bf16 and packed ones were measured
+// side by side, again and again, because the clock's state changes a chunk by more than packing does.
 struct ChunkMore {
-  std::map<uint32_t, std::vector<double>> rows;   // by tokens of chunks without history
-  std::map<uint32_t, std::vector<double>> cells;  // by history of chunks of kFewTokens
+  std::map<uint32_t, std::vector<double>> few, many;  // of chunks of kFewTokens and kManyTokens
 };
 
 double us_of(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; }
@@ -101,21 +100,19 @@ void FormatCalibration::keep_decode(const StepShape& shape, const std::vector<do
                {layer(m.us), layer(m.p10), layer(m.p90)});
 }
 
-// Rows are packed by one kernel and history is unpacked by another, so what both take adds up.
+// Chunks of more rows are like those of many.
 void FormatCalibration::keep_chunks(const ChunkMore& more, const char* table,
                                     CalibrationTables* tables) const {
-  const double layers = request_.llm.layers, few = measured_of(more.rows.at(kFewTokens)).us;
-  for (const auto& [tokens, us] : more.rows) {
-    const Measured rows = measured_of(us);
-    const auto keep = [&](uint32_t context, const Measured& cells) {
-      const auto layer = [&](double all) { return std::max(0.0, all / layers); };
-      tables->keep(table, heads_, tokens, context,
-                   {layer(rows.us + cells.us - few), layer(rows.p10 + cells.p10 - few),
-                    layer(rows.p90 + cells.p90 - few)});
-    };
-    keep(0, {few, few, few});
-    for (const auto& [context, history] : more.cells) keep(context, measured_of(history));
-  }
+  const auto layer = [&](double us) { return std::max(0.0, us / request_.llm.layers); };
+  const auto keep = [&](uint32_t tokens, const std::map<uint32_t, std::vector<double>>& by_cells) {
+    for (const auto& [cells, us] : by_cells) {
+      const Measured m = middle_of(us);
+      tables->keep(table, heads_, tokens, cells, {layer(m.us), layer(m.p10), layer(m.p90)});
+    }
+  };
+  keep(kFewTokens, more.few);
+  keep(kManyTokens, more.many);
+  keep(2 * kManyTokens, more.many);
 }
 
 double FormatCalibration::chunk_us(StepBench* bench, const ChunkPoint& at, bool samples) {
@@ -142,20 +139,16 @@ void FormatCalibration::packed_chunks(StepBench* bench, CalibrationTables* table
   ChunkMore more;
   const auto visit = [&](const ChunkPoint& at, uint32_t pairs, std::vector<double>* us) {
     for (uint32_t i = 0; i < (request_.quick ? 1 : pairs); ++i) {
-      double bf16 = 0, packed = 0;
-      if (i % 2 == 0) bf16 = chunk_us(&plain_, at, true);
-      packed = chunk_us(bench, at, true);
-      if (i % 2 == 1) bf16 = chunk_us(&plain_, at, true);
-      us->push_back(packed - bf16);
+      const double before = i % 2 == 0 ? chunk_us(&plain_, at, true) : 0;
+      const double packed = chunk_us(bench, at, true);
+      us->push_back(packed - (i % 2 == 0 ? before : chunk_us(&plain_, at, true)));
     }
   };
-  for (const uint32_t tokens : {kFewTokens, 256u}) visit({tokens, 0}, 6, &more.rows[tokens]);
-  for (const uint32_t tokens : {1024u, 2048u}) {
-    if (!request_.quick) visit({tokens, 0}, 4, &more.rows[tokens]);
+  const uint32_t longest = request_.quick ? 1024 : 8192;
+  for (const uint32_t cells : {0u, 1024u, 8192u}) {
+    if (cells <= longest) visit({kFewTokens, cells}, kFewPairs, &more.few[cells]);
   }
-  for (const uint32_t cells : {1024u, 8192u}) {
-    if (!request_.quick || cells == 1024) visit({kFewTokens, cells}, 6, &more.cells[cells]);
-  }
+  for (const uint32_t cells : {0u, longest}) visit({kManyTokens, cells}, kManyPairs, &more.many[cells]);
   keep_chunks(more, "chunk packing", tables);
 }
 
@@ -238,11 +231,10 @@ void FormatCalibration::mixed_share(MixedBench* bench, NarrowCells cells, Calibr
   const bool narrow = cells == NarrowCells::kAll;
   const char* const decode = narrow ? "decode attention narrow" : "decode attention";
   ChunkMore more;
-  const auto few = [&](std::vector<double>* us) {
-    for (uint32_t i = 0; i < kMixedRounds; ++i) us->push_back(mixed_chunks(bench, kFewTokens));
-  };
-  const auto few_behind = [&] {  // in the middle of the rounds
-    few(&more.cells[bench->context(0) + kMixedRounds / 2 * kFewTokens]);
+  // Told of the context in the middle of the rounds.
+  const auto few = [&] {
+    std::vector<double>& us = more.few[bench->context(0) + kMixedRounds / 2 * kFewTokens];
+    for (uint32_t i = 0; i < kMixedRounds; ++i) us.push_back(mixed_chunks(bench, kFewTokens));
   };
   const auto decodes = [&](std::initializer_list<uint32_t> counts) {
     rest(bench, *counts.begin());  // chunks have lowered the clock
@@ -252,9 +244,12 @@ void FormatCalibration::mixed_share(MixedBench* bench, NarrowCells cells, Calibr
     }
   };
   bench->begin(kMixedCalls, cells);
-  few(&more.rows[kFewTokens]);  // a few cells behind each other, which take nothing to speak of
-  more.rows[1024].push_back(mixed_chunks(bench, 1024));
-  few_behind();
+  few();
+  for (uint32_t i = 0; i < (request_.quick ? 1 : kMixedRounds); ++i) {
+    bench->begin(kMixedCalls, cells);
+    more.many[0].push_back(mixed_chunks(bench, kManyTokens));
+  }
+  few();
   decodes({kMixedCalls, 8, 4, 2, 1});
   if (!request_.quick) {
     for (uint32_t i = 0; i < 2 * kMixedCalls; ++i) bench->chunk(i % kMixedCalls, 1024);
@@ -262,7 +257,9 @@ void FormatCalibration::mixed_share(MixedBench* bench, NarrowCells cells, Calibr
     for (uint32_t i = 0; i < kMixedCalls; ++i) {
       while (bench->context(i) < 8192) bench->chunk(i, 1024);
     }
-    few_behind();
+    few();
+    std::vector<double>& many = more.many[bench->context(0) + kManyTokens / 2];
+    for (uint32_t i = 0; i < 2; ++i) many.push_back(mixed_chunks(bench, kManyTokens));
     decodes({kMixedLong, 4, 2, 1});
   }
   keep_chunks(more, narrow ? "chunk packing narrow" : "chunk packing", tables);
