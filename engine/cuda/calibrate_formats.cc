@@ -25,7 +25,7 @@ constexpr uint32_t kWarm = 3, kSteps = 8;
 constexpr uint32_t kMixedCalls = 16, kMixedLong = 8;
 // Chunks of few rows, and of many. The latter are at the GPU's limit of power: what packs takes little of it,
 // and lets the clock rise, so it costs them less than its time. Multiples of two pages, as MixedBench wants.
-constexpr uint32_t kFewTokens = 64, kManyTokens = 1024, kFewPairs = 4, kManyPairs = 6, kMixedRounds = 3;
+constexpr uint32_t kFewTokens = 64, kManyTokens = 1024, kFewPairs = 3, kManyPairs = 4, kMixedRounds = 2;
 
 const std::vector<uint32_t> kRowSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
 
@@ -258,8 +258,8 @@ void FormatCalibration::mixed_share(MixedBench* bench, NarrowCells cells, Calibr
       while (bench->context(i) < 8192) bench->chunk(i, 1024);
     }
     few();
-    std::vector<double>& many = more.many[bench->context(0) + kManyTokens / 2];
-    for (uint32_t i = 0; i < 2; ++i) many.push_back(mixed_chunks(bench, kManyTokens));
+    const uint32_t longest = bench->context(0);
+    more.many[longest].push_back(mixed_chunks(bench, kManyTokens));
     decodes({kMixedLong, 4, 2, 1});
   }
   keep_chunks(more, narrow ? "chunk packing narrow" : "chunk packing", tables);
