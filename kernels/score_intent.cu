@@ -150,8 +150,7 @@ __global__ void __launch_bounds__(kThreads)
   for (uint32_t g0 = 0; g0 < group; g0 += kHeads) {
     const uint32_t heads = min(kHeads, group - g0), query = head * group + g0;
     const size_t of_query = size_t{layer} * args.query_heads + query;
-    tile.load_memory(
-        args.memory + (size_t{first_layer + layer} * args.query_heads + query) * kDim, heads);
+    tile.load_memory(args.memory + (size_t{first_layer + layer} * args.query_heads + query) * kDim, heads);
     __syncthreads();
     uint4 held[kEach], next[kEach];
     if (any) tile.load_keys(args.cells, 0, next);

@@ -26,7 +26,7 @@ struct IntentScoreArgs {
   const float* memory = nullptr;  // [layers][query_heads][head_dim]
   float scale = 1;                // of logits: 1 / (sqrt(head_dim) * temperature)
   uint32_t layers = 0, query_heads = 0, kv_heads = 0, rows = 0;
-  float* workspace = nullptr;                    // intent_floats()
+  float* workspace = nullptr;                      // intent_floats()
   uint64_t logits_max = (uint64_t{32} << 20) / 4;  // that are kept; those of one layer whatever this says
 };
 size_t intent_floats(const IntentScoreArgs& args);

@@ -256,7 +256,8 @@ LookArgs CellScores::look_args(const RankBatch& batch, const DeviceLists& lists,
 void CellScores::score(const RankBatch& batch, const DeviceLists& lists, uint32_t first, uint32_t count,
                        const uint32_t* tables, const __nv_bfloat16* q, bool listed, uint32_t tokens,
                        uint64_t stride, cudaStream_t stream) {
-  if (count == 0 || by_position() || probes() || on_host() || kernels::scores_tokens(config_.spec.kind)) return;
+  if (count == 0 || by_position() || probes() || on_host() || kernels::scores_tokens(config_.spec.kind))
+    return;
   float* const out = scores() + first * stride;
   const kernels::ScoreSpec& spec = config_.spec;
   if (looks()) {

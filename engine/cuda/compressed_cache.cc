@@ -72,9 +72,9 @@ Result<void> CompressedCache::allocate() {
   if (kernels::scores_tokens(scorer.spec.kind))
     intents_ = std::make_unique<IntentScores>(scorer.spec, &llm_, &weights_);
   if (scores_->on_host()) {
-    host_ = std::make_unique<HostScores>(cpu::ScorerConfig{scorer.spec, scorer.moment, scorer.span_rows},
-                                         model_, &weights_, &shape_,
-                                         intents_ == nullptr ? nullptr : &intents_->memory());
+    host_ =
+        std::make_unique<HostScores>(cpu::ScorerConfig{scorer.spec, scorer.moment, scorer.span_rows}, model_,
+                                     &weights_, &shape_, intents_ == nullptr ? nullptr : &intents_->memory());
   }
   budget_ = std::make_unique<cpu::CellBudget>(core.policies, memory_.page_tokens, &shape_.groups);
   grow(&nan_, Buffer::Kind::kDevice, sizeof(uint32_t), "counts");

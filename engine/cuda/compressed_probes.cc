@@ -233,7 +233,8 @@ void CompressedCache::remember(const Work& work, const StepStream& on) {
   if (!ended) return;
   const SessionId session = access_.session(work.rows.call);
   // A session that ended meanwhile has lost it: then this turn is all there is.
-  const bool known = !remembered_.insert(work.rows.call).second && intents_->memory().find(session) != nullptr;
+  const bool known =
+      !remembered_.insert(work.rows.call).second && intents_->memory().find(session) != nullptr;
   if (known) return;
   intents_->remember(session, *scores_, work.call->captured, work.call->cells.tokens(), on.stream);
 }

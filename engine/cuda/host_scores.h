@@ -22,11 +22,7 @@ class HostScores {
   // All must outlive it. `intents`: sessions' memories, for scorers that ask them.
   HostScores(const cpu::ScorerConfig& config, const ModelWeights* model, const cpu::ScorerWeights* weights,
              const cpu::CellShape* shape, const cpu::IntentMemory* intents)
-      : config_(config),
-        model_(*model),
-        weights_(*weights),
-        shape_(*shape),
-        intents_(intents) {}
+      : config_(config), model_(*model), weights_(*weights), shape_(*shape), intents_(intents) {}
 
   // Keys and values of all rows of one layer's heads, [heads][stride][head_dim].
   using Fetch = std::function<void(uint32_t layer, const float** keys, const float** values)>;

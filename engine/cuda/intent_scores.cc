@@ -23,8 +23,9 @@ void IntentScores::remember(SessionId session, const CellScores& scores, const C
   must(intent_means(scores.queries(captured, 0), captured.room * width(), llm_.layers, rows,
                     static_cast<uint32_t>(width()), numbers_.as<float>(), stream),
        "intent_means", 0, shape);
-  must(cudaMemcpyAsync(numbers_host_.as<float>(), numbers_.as<float>(), bytes, cudaMemcpyDeviceToHost, stream),
-       "copy of mean queries", bytes, shape);
+  must(
+      cudaMemcpyAsync(numbers_host_.as<float>(), numbers_.as<float>(), bytes, cudaMemcpyDeviceToHost, stream),
+      "copy of mean queries", bytes, shape);
   must(cudaStreamSynchronize(stream), "mean queries of a prompt", 0, shape);
   memory_.remember_means(session, {numbers_host_.as<float>(), count});
 }
@@ -43,8 +44,9 @@ void IntentScores::score(SessionId session, IntentScoreArgs what, const Target& 
   KVT_CHECK(memory->size() == llm_.layers);
   for (uint32_t l = 0; l < llm_.layers; ++l)
     std::copy((*memory)[l].begin(), (*memory)[l].end(), numbers_host_.as<float>() + l * width());
-  must(cudaMemcpyAsync(numbers_.as<float>(), numbers_host_.as<float>(), bytes, cudaMemcpyHostToDevice, stream),
-       "copy of a session's memory", bytes, shape);
+  must(
+      cudaMemcpyAsync(numbers_.as<float>(), numbers_host_.as<float>(), bytes, cudaMemcpyHostToDevice, stream),
+      "copy of a session's memory", bytes, shape);
   what.memory = numbers_.as<float>();
   what.scale = 1 / (std::sqrt(static_cast<float>(llm_.head_dim)) * spec_.intent.temperature);
   what.layers = llm_.layers, what.query_heads = llm_.query_heads, what.kv_heads = llm_.kv_heads;

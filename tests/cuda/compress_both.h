@@ -152,10 +152,10 @@ struct Wanted {
   LlmSpec llm;
   CoreConfig config;
   uint64_t seed = 1;
-  bool dense = false;     // beside the identity of every axis
-  bool compare = false;   // beside the CPU engine, which keeps what the GPU kept
-  bool judge = false;     // beside the CPU engine, which keeps what it likes
-  bool launched = false;  // beside an engine without graphs
+  bool dense = false;      // beside the identity of every axis
+  bool compare = false;    // beside the CPU engine, which keeps what the GPU kept
+  bool judge = false;      // beside the CPU engine, which keeps what it likes
+  bool launched = false;   // beside an engine without graphs
   bool host_rule = false;  // beside an engine that scores IntentKV's rule on the host, as its residual
   uint32_t cancels = 0;
   std::function<void(kernels::ScoreSpec*)> adjust{};

@@ -1,8 +1,6 @@
 // IntentKV on the GPU: what sessions are remembered by, and that the rule, scored on the device, keeps what
 // its definition keeps of the same bf16 cells.
 
-#include <cuda_runtime_api.h>
-
 #include "engine/cuda/intent_scores.h"
 #include "kernels/small_floats.h"
 #include "tests/cuda/compress_both.h"
@@ -21,19 +19,12 @@ kernels::ScoreSpec rule(kernels::IntentMode mode, bool pre_rope) {
   return spec;
 }
 
-cuda::Buffer device_copy(const std::vector<uint16_t>& numbers) {
-  auto made = cuda::Buffer::make(cuda::Buffer::Kind::kDevice, numbers.size() * 2, "numbers", "of a test");
-  REQUIRE(made);
-  REQUIRE(cudaMemcpy(made->as<char>(), numbers.data(), numbers.size() * 2, cudaMemcpyHostToDevice) ==
-          cudaSuccess);
-  return std::move(*made);
-}
-
 // A prompt of `tokens` rows goes by in two steps, of drawn queries; what the span's rows were, by layer.
 std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, uint64_t seed,
                                          cuda::CellScores* scores, cuda::CellScores::State* state) {
   const uint32_t width = llm.query_heads * llm.head_dim, first_span = tokens - std::min(tokens, kSpan);
   std::vector<cpu::Queries> out(llm.layers);
+  std::vector<cuda::DeviceLists> sent;  // until all was captured
   for (uint32_t begin = 0, end = tokens / 3; begin < tokens; begin = end, end = tokens) {
     if (begin == end) continue;
     cpu::StepRows rows;
@@ -47,15 +38,21 @@ std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, ui
         bits.push_back(kernels::to_bf16(drawn));
         if (begin + i / width >= first_span) out[l].rows.push_back(kernels::from_bf16(bits.back()));
       }
-      const cuda::Buffer q = device_copy(bits);
-      scores->capture(l, rows, q.as<__nv_bfloat16>(), state, nullptr);
-      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      cuda::DeviceLists& q = sent.emplace_back();
+      const auto at = q.add(bits);
+      q.send(nullptr);
+      scores->capture(l, rows, reinterpret_cast<const __nv_bfloat16*>(q.at(at)), state, nullptr);
     }
     scores->captured(rows, state);
   }
   for (cpu::Queries& layer : out) {
     for (uint32_t p = first_span; p < tokens; ++p) layer.phases.push_back(p);
     layer.positions = layer.phases;
+  }
+  const std::vector<cpu::Queries> fetched = scores->fetch_queries(*state, nullptr);
+  for (uint32_t l = 0; l < llm.layers; ++l) {
+    CHECK(fetched[l].rows == out[l].rows);
+    CHECK(fetched[l].phases == out[l].phases);
   }
   return out;
 }
@@ -88,18 +85,20 @@ TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after t
       mine.forget(kSession);
       CHECK(mine.memory().find(kSession) == nullptr);
       constexpr uint32_t kRows = 40, kCopies = 3;
-      const cuda::Buffer out = device_copy(std::vector<uint16_t>(2 * kRows * kCopies, 0x7fc0));
+      auto pinned = cuda::Buffer::make(cuda::Buffer::Kind::kPinned, kRows * kCopies * 4, "scores", "");
+      REQUIRE(pinned);
+      const std::span<float> got(pinned->as<float>(), kRows * kCopies);
+      std::fill(got.begin(), got.end(), 1.0f);
       IntentScoreArgs what;
       what.rows = kRows;
-      mine.score(kSession, what, {out.as<float>(), kRows, kCopies}, {}, nullptr);
-      std::vector<float> got(kRows * kCopies, 1.0f);
-      REQUIRE(cudaMemcpy(got.data(), out.as<float>(), got.size() * 4, cudaMemcpyDeviceToHost) == cudaSuccess);
-      CHECK(got == std::vector<float>(got.size(), 0.0f));
+      mine.score(kSession, what, {got.data(), kRows, kCopies}, {}, nullptr);  // waits for pinned memory
+      CHECK(std::count(got.begin(), got.end(), 0.0f) == kRows * kCopies);
     }
   }
 }
 
-// The residual, whose drawn weights correct nothing, is the rule, and is scored on the host by the definition.
+// The residual, whose drawn weights correct nothing, is the rule, and is scored on the host by the
+// definition.
 TEST_CASE("3.4 cuda intent: the rule on the device keeps what the definition keeps of the same cells") {
   using kernels::IntentMode;
   const Method all[] = {{"intent_rule", "uniform", "slot_dead"},
