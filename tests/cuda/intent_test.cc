@@ -91,7 +91,9 @@ TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after t
       std::fill(got.begin(), got.end(), 1.0f);
       IntentScoreArgs what;
       what.rows = kRows;
-      mine.score(kSession, what, {got.data(), kRows, kCopies}, {}, nullptr);  // waits for pinned memory
+      mine.score(kSession, what, {got.data(), kRows, kCopies}, {}, nullptr);
+      cuda::CellScores::State state;
+      capture_prompt(llm, 9, 9, &*scores, &state);  // waits for the stream
       CHECK(std::count(got.begin(), got.end(), 0.0f) == kRows * kCopies);
     }
   }
