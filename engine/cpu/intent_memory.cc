@@ -12,11 +12,8 @@ using kernels::HeadsView;
 void IntentMemory::remember(SessionId session, std::span<const Queries> queries, uint32_t tokens) {
   const uint32_t dim = llm_.head_dim;
   const size_t width = size_t{llm_.query_heads} * dim;
-  std::vector<std::vector<float>>& memory = memories_[session];
-  memory.resize(llm_.layers);
   std::vector<float> mean(width);
   for (uint32_t l = 0; l < llm_.layers; ++l) {
-    memory[l].resize(width, 0.0f);
     const auto rows = static_cast<uint32_t>(queries[l].phases.size());
     const HeadsView q{queries[l].rows.data(), llm_.query_heads, rows, dim, dim, width, {}};
     if (spec_.intent.memory_pre_rope) {
@@ -24,11 +21,24 @@ void IntentMemory::remember(SessionId session, std::span<const Queries> queries,
     } else {
       kernels::intent_query(q, mean);
     }
-    if (spec_.intent_mode == kernels::IntentMode::kQuery) {
-      kernels::intent_forget(dim, mean, memory[l]);
-    } else {
-      kernels::intent_remember(spec_.intent.gamma, dim, mean, memory[l]);
-    }
+    absorb(session, l, mean);
+  }
+}
+
+void IntentMemory::remember_means(SessionId session, std::span<const float> means) {
+  const size_t width = size_t{llm_.query_heads} * llm_.head_dim;
+  KVT_CHECK(!spec_.intent.memory_pre_rope && means.size() == llm_.layers * width);
+  for (uint32_t l = 0; l < llm_.layers; ++l) absorb(session, l, means.subspan(l * width, width));
+}
+
+void IntentMemory::absorb(SessionId session, uint32_t layer, std::span<const float> mean) {
+  std::vector<std::vector<float>>& memory = memories_[session];
+  memory.resize(llm_.layers);
+  memory[layer].resize(mean.size(), 0.0f);
+  if (spec_.intent_mode == kernels::IntentMode::kQuery) {
+    kernels::intent_forget(llm_.head_dim, mean, memory[layer]);
+  } else {
+    kernels::intent_remember(spec_.intent.gamma, llm_.head_dim, mean, memory[layer]);
   }
 }
 

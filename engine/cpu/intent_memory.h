@@ -29,6 +29,8 @@ class IntentMemory {
 
   // A prompt of `tokens` tokens has ended; `queries` by layer.
   void remember(SessionId session, std::span<const Queries> queries, uint32_t tokens);
+  // The same of the turn's query itself, [layers][query_heads * head_dim]. REQUIRES: not memory_pre_rope.
+  void remember_means(SessionId session, std::span<const float> means);
   void forget(SessionId session) { memories_.erase(session); }
 
   // Fills the scores of all heads (in order, all layers), which hold the same positions; those of forced rows
@@ -39,6 +41,7 @@ class IntentMemory {
   const std::vector<std::vector<float>>* find(SessionId session) const;
 
  private:
+  void absorb(SessionId session, uint32_t layer, std::span<const float> mean);
   void add_layers(const std::vector<std::vector<float>>& memory, std::span<const RankedHead> heads,
                   std::span<const uint32_t> candidates, const CellStore& store,
                   std::vector<float>* scores) const;

@@ -96,7 +96,6 @@ bool CellScores::on_host() const {
   switch (config_.spec.kind) {
     case ScorerKind::kExpected:
     case ScorerKind::kCritical:
-    case ScorerKind::kIntentRule:
     case ScorerKind::kIntentResidual:
       return true;
     default:
@@ -163,14 +162,17 @@ const __nv_bfloat16* CellScores::queries(const State& state, uint32_t layer) con
 std::vector<cpu::Queries> CellScores::fetch_queries(const State& state, cudaStream_t stream) const {
   const uint64_t row = uint64_t{llm_->query_heads} * llm_->head_dim, count = state.phases.size() * row;
   std::vector<cpu::Queries> out(llm_->layers);
-  std::vector<uint16_t> bits(count);
-  for (uint32_t l = 0; l < llm_->layers && count > 0; ++l) {
+  if (count == 0) return out;
+  std::vector<uint16_t> bits(count * llm_->layers);
+  must(cudaMemcpy2DAsync(bits.data(), count * sizeof(uint16_t), queries(state, 0),
+                         state.room * row * sizeof(uint16_t), count * sizeof(uint16_t), llm_->layers,
+                         cudaMemcpyDeviceToHost, stream),
+       "copy of queries", bits.size() * sizeof(uint16_t));
+  must(cudaStreamSynchronize(stream), "copy of queries");
+  for (uint32_t l = 0; l < llm_->layers; ++l) {
     out[l].phases = out[l].positions = state.phases;
-    must(cudaMemcpyAsync(bits.data(), queries(state, l), count * sizeof(uint16_t), cudaMemcpyDeviceToHost,
-                         stream),
-         "copy of queries", count * sizeof(uint16_t));
-    must(cudaStreamSynchronize(stream), "copy of queries");
-    for (const uint16_t x : bits) out[l].rows.push_back(kernels::from_bf16(x));
+    out[l].rows.resize(count);
+    for (uint64_t i = 0; i < count; ++i) out[l].rows[i] = kernels::from_bf16(bits[l * count + i]);
   }
   return out;
 }
@@ -254,7 +256,8 @@ LookArgs CellScores::look_args(const RankBatch& batch, const DeviceLists& lists,
 void CellScores::score(const RankBatch& batch, const DeviceLists& lists, uint32_t first, uint32_t count,
                        const uint32_t* tables, const __nv_bfloat16* q, bool listed, uint32_t tokens,
                        uint64_t stride, cudaStream_t stream) {
-  if (count == 0 || by_position() || probes() || on_host()) return;
+  if (count == 0 || by_position() || probes() || on_host() || kernels::scores_tokens(config_.spec.kind))
+    return;
   float* const out = scores() + first * stride;
   const kernels::ScoreSpec& spec = config_.spec;
   if (looks()) {

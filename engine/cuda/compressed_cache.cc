@@ -69,9 +69,12 @@ Result<void> CompressedCache::allocate() {
   Result<CellScores> scores = CellScores::make(scorer, &llm_, &cells_, weights_, memory_.rows_max);
   if (!scores) return tl::unexpected<Mistake>(scores.error());
   scores_ = std::make_unique<CellScores>(std::move(*scores));
+  if (kernels::scores_tokens(scorer.spec.kind))
+    intents_ = std::make_unique<IntentScores>(scorer.spec, &llm_, &weights_);
   if (scores_->on_host()) {
-    host_ = std::make_unique<HostScores>(cpu::ScorerConfig{scorer.spec, scorer.moment, scorer.span_rows},
-                                         model_, &weights_, &shape_);
+    host_ =
+        std::make_unique<HostScores>(cpu::ScorerConfig{scorer.spec, scorer.moment, scorer.span_rows}, model_,
+                                     &weights_, &shape_, intents_ == nullptr ? nullptr : &intents_->memory());
   }
   budget_ = std::make_unique<cpu::CellBudget>(core.policies, memory_.page_tokens, &shape_.groups);
   grow(&nan_, Buffer::Kind::kDevice, sizeof(uint32_t), "counts");
@@ -309,7 +312,7 @@ void CompressedCache::end(const LaunchStep& launch, uint32_t, std::span<const Pl
   for (size_t i = 0; i < work_.size(); ++i) {
     Work& work = work_[i];
     scores_->captured(work.rows, &work.call->captured);
-    if (host_ != nullptr && host_->remembers()) remember(work, on);
+    if (intents_ != nullptr) remember(work, on);
     if (work.compression == nullptr) continue;
     if (!work.rows.staged) compress(i, on, values);
     if (shape_.keeping == Keeping::kMove) work.call->cells.trim();
@@ -332,7 +335,7 @@ void CompressedCache::told(const Command& command) {
     remembered_.erase(drop->call);
   }
   const auto* session = std::get_if<DropSessionState>(&command);
-  if (session != nullptr && host_ != nullptr) host_->intents().forget(session->session);
+  if (session != nullptr && intents_ != nullptr) intents_->forget(session->session);
 }
 
 void CompressedCache::copy(PageId, PageId, cudaStream_t) {

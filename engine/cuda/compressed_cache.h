@@ -25,6 +25,7 @@
 #include "engine/cpu/cell_budget.h"
 #include "engine/cuda/cell_scores.h"
 #include "engine/cuda/host_scores.h"
+#include "engine/cuda/intent_scores.h"
 #include "engine/cuda/kept_pages.h"
 
 namespace kvtwin::cuda {
@@ -178,6 +179,8 @@ class CompressedCache final : public KvCache {
   void score_probes(uint32_t layer, const LayerRows& tensors, const StepStream& on);
   void score_on_host(const Work& work, const RankBatch& batch, const uint32_t* tables, bool listed,
                      const StepStream& on);
+  void score_intents(const Work& work, const RankBatch& batch, const uint32_t* tables, bool listed,
+                     const StepStream& on);
   void remember(const Work& work, const StepStream& on);
 
   const CompressedOptions options_;
@@ -189,7 +192,8 @@ class CompressedCache final : public KvCache {
   std::unique_ptr<CellScores> scores_;
   std::unique_ptr<KeptPages> pages_;  // decodes choose among what is left; else null
   std::unique_ptr<cpu::CellBudget> budget_;
-  std::unique_ptr<HostScores> host_;  // scorers that our kernels do not compute
+  std::unique_ptr<IntentScores> intents_;  // scorers that ask sessions' memories
+  std::unique_ptr<HostScores> host_;       // scorers that our kernels do not compute
   cpu::ScorerWeights weights_;
   const ModelWeights* const model_;
   EngineAccess access_;

@@ -1,5 +1,5 @@
-// What scorers ask besides the prompt's own rows: passes of probe rows, a session's memory, and scores that
-// are computed on the host.
+// What scorers ask besides the prompt's own rows: passes of probe rows, a session's memory, and what is
+// computed on the host.
 
 #include <fmt/format.h>
 
@@ -210,6 +210,22 @@ void CompressedCache::score_on_host(const Work& work, const RankBatch& batch, co
   send_scores(on);
 }
 
+// One score for all heads; where tokens leave holes it goes where the mean of heads' scores would.
+void CompressedCache::score_intents(const Work& work, const RankBatch& batch, const uint32_t* tables,
+                                    bool listed, const StepStream& on) {
+  for (const RankBatch::Head& head : batch.heads) KVT_CHECK(head.rows == batch.rows_max);
+  const RowRange& forced = batch.heads[0].forced_ranges;  // all heads hold the same positions
+  IntentScoreArgs what;
+  what.cells = cells_.cells(tables, listed), what.heads = rank_lists_.at(batch.at.cells);
+  what.forced = rank_lists_.at(batch.at.forced) + forced.begin, what.forced_count = forced.end - forced.begin;
+  what.rows = batch.rows_max;
+  IntentScores::Target to{scores_->scores(), batch.rows_max, batch.count()};
+  if (shape_.keeping == Keeping::kHoles) to.scores += batch.count() * to.stride, to.copies = 1;
+  std::function<void(uint32_t)> open;
+  if (cells_.packed()) open = [&](uint32_t layer) { unpack_ranked(layer, on); };
+  intents_->score(access_.session(work.rows.call), what, to, open, on.stream);
+}
+
 // A prompt has ended: what it asked becomes part of its session's memory, once, whether or not anything is
 // dropped.
 void CompressedCache::remember(const Work& work, const StepStream& on) {
@@ -217,10 +233,10 @@ void CompressedCache::remember(const Work& work, const StepStream& on) {
   if (!ended) return;
   const SessionId session = access_.session(work.rows.call);
   // A session that ended meanwhile has lost it: then this turn is all there is.
-  const bool known = !remembered_.insert(work.rows.call).second && host_->intents().find(session) != nullptr;
+  const bool known =
+      !remembered_.insert(work.rows.call).second && intents_->memory().find(session) != nullptr;
   if (known) return;
-  host_->intents().remember(session, scores_->fetch_queries(work.call->captured, on.stream),
-                            work.call->cells.tokens());
+  intents_->remember(session, *scores_, work.call->captured, work.call->cells.tokens(), on.stream);
 }
 
 }  // namespace kvtwin::cuda

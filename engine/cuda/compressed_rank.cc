@@ -229,6 +229,7 @@ void CompressedCache::score_all(size_t index, RankBatch* batch, const StepStream
   if (scores_->by_position()) return send_position_scores(*batch, on);
   const bool listed = read_of(&work, batch->heads[0].head).listed;
   if (host_ != nullptr) return score_on_host(work, *batch, at, listed, on);
+  if (intents_ != nullptr) return score_intents(work, *batch, at, listed, on);
   if (batch->looks.empty()) {
     // Of packed keys there is one layer at a time.
     const uint32_t together = cells_.packed() && !scores_->has_marks() ? of_layer : heads;
@@ -374,8 +375,10 @@ void CompressedCache::compress_holes(size_t index, RankBatch* batch, const StepS
   KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
   const uint64_t stride = batch->rows_max;
   float* const mean = scores_->scores() + batch->count() * stride;  // room for one row more
-  must(mean_scores(scores_->scores(), stride, batch->count(), batch->rows_max, mean, on.stream),
-       "mean_scores");
+  const bool one_score = intents_ != nullptr && intents_->on_device();
+  if (!one_score)
+    must(mean_scores(scores_->scores(), stride, batch->count(), batch->rows_max, mean, on.stream),
+         "mean_scores");
   RankBatch one;
   one.heads = {batch->heads[0]}, one.cells = {batch->cells[0]};
   one.forced = batch->forced, one.rows_max = batch->rows_max;

@@ -28,9 +28,9 @@ void HostScores::score(SessionId session, std::span<cpu::RankedHead> heads, uint
         store.write(head.head, head.places.back(), keys + at, values + at);
       }
     }
-    if (!remembers()) scorer.score(l, of_layer, tokens, rows, expected[l], state);
+    if (intents_ == nullptr) scorer.score(l, of_layer, tokens, rows, expected[l], state);
   }
-  if (remembers()) intents_.score(session, heads, store);
+  if (intents_ != nullptr) intents_->score(session, heads, store);
 }
 
 }  // namespace kvtwin::cuda

@@ -1,5 +1,6 @@
-// HostScores computes on the host what our kernels do not: Expected Attention, CriticalKV and IntentKV, by
-// the definitions themselves (cpu::CellScorer, cpu::IntentMemory), on the GPU's bf16 cells and queries.
+// HostScores computes on the host what our kernels do not: Expected Attention, CriticalKV and IntentKV's
+// residual, by the definitions themselves (cpu::CellScorer, cpu::IntentMemory), on the GPU's bf16 cells and
+// queries.
 //
 // Every compression fetches the keys (and values) that it ranks: right, and as slow as a copy and a loop are.
 
@@ -18,19 +19,10 @@ namespace kvtwin::cuda {
 
 class HostScores {
  public:
-  // All must outlive it.
+  // All must outlive it. `intents`: sessions' memories, for scorers that ask them.
   HostScores(const cpu::ScorerConfig& config, const ModelWeights* model, const cpu::ScorerWeights* weights,
-             const cpu::CellShape* shape)
-      : config_(config),
-        model_(*model),
-        weights_(*weights),
-        shape_(*shape),
-        rope_(rope_frequencies(model->llm())),
-        intents_(config.spec, &model->llm(), &rope_, weights) {}
-
-  // What a prompt that has ended asked for becomes part of its session's memory.
-  bool remembers() const { return kernels::scores_tokens(config_.spec.kind); }
-  cpu::IntentMemory& intents() { return intents_; }
+             const cpu::CellShape* shape, const cpu::IntentMemory* intents)
+      : config_(config), model_(*model), weights_(*weights), shape_(*shape), intents_(intents) {}
 
   // Keys and values of all rows of one layer's heads, [heads][stride][head_dim].
   using Fetch = std::function<void(uint32_t layer, const float** keys, const float** values)>;
@@ -45,8 +37,7 @@ class HostScores {
   const ModelWeights& model_;
   const cpu::ScorerWeights& weights_;
   const cpu::CellShape& shape_;
-  const RopeFrequencies rope_;
-  cpu::IntentMemory intents_;
+  const cpu::IntentMemory* const intents_;
 };
 
 }  // namespace kvtwin::cuda

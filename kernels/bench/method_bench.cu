@@ -5,6 +5,7 @@
 #include "kernels/bench/cell_case.cuh"
 #include "kernels/cell_marks.h"
 #include "kernels/compact_cells.h"
+#include "kernels/score_intent_cuda.h"
 #include "kernels/score_keys_cuda.h"
 #include "kernels/score_look.h"
 #include "kernels/select_cells.h"
@@ -107,6 +108,37 @@ void marks(benchmark::State& state) {
   label_with_digest(state, c.scores);
 }
 
+// IntentKV's rule: all layers of one call, a score for each row.
+void intent(benchmark::State& state) {
+  const Cells c(static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)));
+  constexpr uint32_t kKvHeads = 8;
+  const DeviceArray<float> memory(std::vector<float>(size_t{c.heads} * kGroup * kDim, 0.088f));
+  IntentScoreArgs args;
+  args.cells = c.cells(), args.heads = c.list.get(), args.memory = memory.get(), args.scale = 0.088f;
+  args.layers = c.heads / kKvHeads, args.query_heads = kKvHeads * kGroup, args.kv_heads = kKvHeads;
+  args.rows = c.rows;
+  const DeviceArray<float> workspace(intent_floats(args));
+  args.workspace = workspace.get();
+  const double seconds = median_of_replays(state, 2, [&](uint32_t, cudaStream_t stream) {
+    const cudaError_t error = intent_layers(args, 0, args.layers, stream);
+    return error != cudaSuccess ? error : intent_scores(args, c.scores.get(), c.rows, 1, stream);
+  });
+  report(state, c.all() * 2 * kDim, seconds);
+  label_with_digest(state, c.scores);
+}
+// What its memory grows by: the mean of 64 query rows of 32 heads, of every layer.
+void intent_mean(benchmark::State& state) {
+  const auto layers = static_cast<uint32_t>(state.range(0)), rows = static_cast<uint32_t>(state.range(1));
+  constexpr uint32_t kWidth = 32 * kDim;
+  const DeviceArray<__nv_bfloat16> q = random_bf16(size_t{layers} * rows * kWidth);
+  const DeviceArray<float> out(size_t{layers} * kWidth);
+  const double seconds = median_of_replays(state, 4, [&](uint32_t, cudaStream_t stream) {
+    return intent_means(q.get(), uint64_t{rows} * kWidth, layers, rows, kWidth, out.get(), stream);
+  });
+  report(state, static_cast<double>(q.bytes() + out.bytes()), seconds);
+  label_with_digest(state, out);
+}
+
 // What marks can reach: 64-byte pieces that a table names, four lanes each, read or copied, and nothing else.
 template <bool kCopied>
 __global__ void pieces_kernel(const float4* from, const uint32_t* table, float4* to, uint32_t count) {
@@ -153,6 +185,8 @@ BENCHMARK_CAPTURE(keys, keydiff, true)->Apply(sizes);
 BENCHMARK(select)->Apply(sizes)->Args({256, 65536})->Args({1024, 2048})->Args({8, 131072})->Args({64, 8192});
 BENCHMARK(compact)->Apply(sizes);
 BENCHMARK(marks)->Args({256, 32768})->Args({2048, 8192})->Iterations(9)->UseManualTime();
+BENCHMARK(intent)->Args({256, 2560})->Args({256, 8192})->Args({256, 30720})->Iterations(9)->UseManualTime();
+BENCHMARK(intent_mean)->Args({32, 64})->Iterations(9)->UseManualTime();
 BENCHMARK_CAPTURE(pieces, read_random, false, true)->Iterations(9)->UseManualTime();
 BENCHMARK_CAPTURE(pieces, read_in_order, false, false)->Iterations(9)->UseManualTime();
 BENCHMARK_CAPTURE(pieces, copied_random, true, true)->Iterations(9)->UseManualTime();

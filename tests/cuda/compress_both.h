@@ -59,7 +59,7 @@ class Both final : public OutcomeSource {
     DenseTwin* dense = nullptr;                    // likewise
     cpu::CpuEngine* judge = nullptr;               // likewise: keeps what its own scores say
     const cpu::CompressedCache* judged = nullptr;  // its cells
-    cuda::CudaEngine* launched = nullptr;          // likewise: the first one, but for its graphs
+    cuda::CudaEngine* twin = nullptr;              // likewise: what must do the same by other means
   };
   explicit Both(const Parts& parts) : parts_(parts) {}
 
@@ -72,10 +72,11 @@ class Both final : public OutcomeSource {
       ++steps;
       unequal += parts_.dense->step(launch, offset) != logits;
     }
-    if (parts_.launched != nullptr) {
-      StepValues launched;
-      parts_.launched->step(launch, offset, &launched);
-      unequal += parts_.launched->logits() != logits || launched.kept_live != values->kept_live;
+    if (parts_.twin != nullptr) {
+      StepValues same;
+      parts_.twin->step(launch, offset, &same);
+      ++steps;
+      unequal += parts_.twin->logits() != logits || same.kept_live != values->kept_live;
     }
     if (parts_.cpu == nullptr) return;
     StepValues same;
@@ -99,7 +100,7 @@ class Both final : public OutcomeSource {
     if (parts_.cpu != nullptr) parts_.cpu->told(command);
     if (parts_.judge != nullptr) parts_.judge->told(command);
     if (parts_.dense != nullptr) parts_.dense->told(command);
-    if (parts_.launched != nullptr) parts_.launched->told(command);
+    if (parts_.twin != nullptr) parts_.twin->told(command);
   }
 
   double worst = 0;
@@ -151,11 +152,13 @@ struct Wanted {
   LlmSpec llm;
   CoreConfig config;
   uint64_t seed = 1;
-  bool dense = false;     // beside the identity of every axis
-  bool compare = false;   // beside the CPU engine, which keeps what the GPU kept
-  bool judge = false;     // beside the CPU engine, which keeps what it likes
-  bool launched = false;  // beside an engine without graphs
+  bool dense = false;      // beside the identity of every axis
+  bool compare = false;    // beside the CPU engine, which keeps what the GPU kept
+  bool judge = false;      // beside the CPU engine, which keeps what it likes
+  bool launched = false;   // beside an engine without graphs
+  bool host_rule = false;  // beside an engine that scores IntentKV's rule on the host, as its residual
   uint32_t cancels = 0;
+  std::function<void(kernels::ScoreSpec*)> adjust{};
 };
 
 // Pages by position, in the format of the method's.
@@ -174,14 +177,14 @@ inline std::unique_ptr<DenseTwin> dense_twin(const Wanted& what, const cuda::Cud
   return std::make_unique<DenseTwin>(std::move(*twin), own.page_tokens, what.config.prefix_cache);
 }
 
-// The same engine, but for its graphs.
-inline std::unique_ptr<cuda::CudaEngine> launched_twin(cuda::CompressedOptions options,
-                                                       cuda::CudaEngineConfig own,
-                                                       const ModelWeights& weights,
-                                                       const cuda::DeviceModel& device,
-                                                       cpu::IdentityTokens* tokens) {
+// The same engine, but for its graphs; or but for where it scores.
+inline std::unique_ptr<cuda::CudaEngine> other_twin(const Wanted& what, cuda::CompressedOptions options,
+                                                    cuda::CudaEngineConfig own, const ModelWeights& weights,
+                                                    const cuda::DeviceModel& device,
+                                                    cpu::IdentityTokens* tokens) {
   options.kept = nullptr;
-  own.graphs_max = 0;
+  if (what.launched) own.graphs_max = 0;
+  if (what.host_rule) options.config.score.kind = kernels::ScorerKind::kIntentResidual;
   auto cache =
       cuda::make_compressed(options, {own.page_tokens, own.pages_gpu, 0, own.rows_max, true}, &weights);
   REQUIRE(cache);
@@ -202,7 +205,8 @@ inline Both run_both(const Wanted& what) {
   own.rows_max = what.config.step_tokens_max, own.samples_max = what.config.calls_max;
   own.poison = true;
   Both* record = nullptr;
-  const kernels::ScoreSpec score = score_of(what.config);
+  kernels::ScoreSpec score = score_of(what.config);
+  if (what.adjust) what.adjust(&score);
   cuda::CompressedOptions gpu_options;
   gpu_options.config = {.core = what.config, .score = score, .seed = 9};
   gpu_options.kept = [&](CallId call, uint32_t head, std::span<const uint32_t> positions) {
@@ -235,9 +239,10 @@ inline Both run_both(const Wanted& what) {
     judge = std::make_unique<cpu::CpuEngine>(cpu::CpuEngineConfig{}, &weights, &tokens, std::move(*made));
   }
   const std::unique_ptr<DenseTwin> dense = what.dense ? dense_twin(what, own, *device, &tokens) : nullptr;
-  const std::unique_ptr<cuda::CudaEngine> launched =
-      what.launched ? launched_twin(gpu_options, own, weights, *device, &tokens) : nullptr;
-  Both both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged, launched.get()});
+  const std::unique_ptr<cuda::CudaEngine> twin =
+      what.launched || what.host_rule ? other_twin(what, gpu_options, own, weights, *device, &tokens)
+                                      : nullptr;
+  Both both({gpu->get(), cpu.get(), dense.get(), judge.get(), judged, twin.get()});
   record = &both;
   RunOptions options;
   options.check_invariants = true;

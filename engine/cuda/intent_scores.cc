@@ -1,0 +1,63 @@
+#include "engine/cuda/intent_scores.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/check.h"
+#include "engine/cuda/cuda_check.h"
+
+namespace kvtwin::cuda {
+
+void IntentScores::remember(SessionId session, const CellScores& scores, const CellScores::State& captured,
+                            uint32_t tokens, cudaStream_t stream) {
+  // Rotations are taken off on the host.
+  if (spec_.intent.memory_pre_rope)
+    return memory_.remember(session, scores.fetch_queries(captured, stream), tokens);
+  const uint64_t count = llm_.layers * width(), bytes = count * sizeof(float);
+  grow(&numbers_, Buffer::Kind::kDevice, bytes, "memory of a session");
+  grow(&numbers_host_, Buffer::Kind::kPinned, bytes, "memory of a session");
+  const auto rows = static_cast<uint32_t>(captured.phases.size());
+  const auto shape = [&] { return fmt::format("{} layers, {} rows", llm_.layers, rows); };
+  must(intent_means(scores.queries(captured, 0), captured.room * width(), llm_.layers, rows,
+                    static_cast<uint32_t>(width()), numbers_.as<float>(), stream),
+       "intent_means", 0, shape);
+  must(
+      cudaMemcpyAsync(numbers_host_.as<float>(), numbers_.as<float>(), bytes, cudaMemcpyDeviceToHost, stream),
+      "copy of mean queries", bytes, shape);
+  must(cudaStreamSynchronize(stream), "mean queries of a prompt", 0, shape);
+  memory_.remember_means(session, {numbers_host_.as<float>(), count});
+}
+
+void IntentScores::score(SessionId session, IntentScoreArgs what, const Target& to,
+                         const std::function<void(uint32_t layer)>& open, cudaStream_t stream) {
+  const auto shape = [&] { return fmt::format("{} layers, {} rows", llm_.layers, what.rows); };
+  const std::vector<std::vector<float>>* const memory = memory_.find(session);
+  if (memory == nullptr) {  // the session has asked nothing, or was forgotten: the newest stay
+    const uint64_t bytes = to.copies * to.stride * sizeof(float);
+    return must(cudaMemsetAsync(to.scores, 0, bytes, stream), "scores of a session without a memory", bytes);
+  }
+  const uint64_t bytes = llm_.layers * width() * sizeof(float);
+  grow(&numbers_, Buffer::Kind::kDevice, bytes, "memory of a session");
+  grow(&numbers_host_, Buffer::Kind::kPinned, bytes, "memory of a session");
+  KVT_CHECK(memory->size() == llm_.layers);
+  for (uint32_t l = 0; l < llm_.layers; ++l)
+    std::copy((*memory)[l].begin(), (*memory)[l].end(), numbers_host_.as<float>() + l * width());
+  must(
+      cudaMemcpyAsync(numbers_.as<float>(), numbers_host_.as<float>(), bytes, cudaMemcpyHostToDevice, stream),
+      "copy of a session's memory", bytes, shape);
+  what.memory = numbers_.as<float>();
+  what.scale = 1 / (std::sqrt(static_cast<float>(llm_.head_dim)) * spec_.intent.temperature);
+  what.layers = llm_.layers, what.query_heads = llm_.query_heads, what.kv_heads = llm_.kv_heads;
+  grow(&workspace_, Buffer::Kind::kDevice, intent_floats(what) * sizeof(float), "logits of IntentKV's rule");
+  what.workspace = workspace_.as<float>();
+  for (uint32_t l = 0; open && l < llm_.layers; ++l) {
+    open(l);
+    must(intent_layers(what, l, 1, stream), "intent_layers", 0, shape);
+  }
+  if (!open) must(intent_layers(what, 0, llm_.layers, stream), "intent_layers", 0, shape);
+  must(intent_scores(what, to.scores, to.stride, to.copies, stream), "intent_scores", 0, shape);
+}
+
+}  // namespace kvtwin::cuda

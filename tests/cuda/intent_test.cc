@@ -1,0 +1,129 @@
+// IntentKV on the GPU: what sessions are remembered by, and that the rule, scored on the device, keeps what
+// its definition keeps of the same bf16 cells.
+
+#include "engine/cuda/intent_scores.h"
+#include "kernels/small_floats.h"
+#include "tests/cuda/compress_both.h"
+
+using namespace kvtwin;
+using namespace kvtwin::testing;
+
+namespace {
+
+const SessionId kSession{7};
+constexpr uint32_t kSpan = 16;
+
+kernels::ScoreSpec rule(kernels::IntentMode mode, bool pre_rope) {
+  kernels::ScoreSpec spec = kernels::score_spec(kernels::ScorerKind::kIntentRule);
+  spec.intent_mode = mode, spec.intent.memory_pre_rope = pre_rope;
+  return spec;
+}
+
+// A prompt of `tokens` rows goes by in two steps, of drawn queries; what the span's rows were, by layer.
+std::vector<cpu::Queries> capture_prompt(const LlmSpec& llm, uint32_t tokens, uint64_t seed,
+                                         cuda::CellScores* scores, cuda::CellScores::State* state) {
+  const uint32_t width = llm.query_heads * llm.head_dim, first_span = tokens - std::min(tokens, kSpan);
+  std::vector<cpu::Queries> out(llm.layers);
+  std::vector<cuda::DeviceLists> sent;  // until all was captured
+  for (uint32_t begin = 0, end = tokens / 3; begin < tokens; begin = end, end = tokens) {
+    if (begin == end) continue;
+    cpu::StepRows rows;
+    rows.tokens = end - begin, rows.context = rows.phase = begin, rows.prompt = true;
+    rows.samples = end == tokens;
+    scores->begin_rows(rows, state);
+    for (uint32_t l = 0; l < llm.layers; ++l) {
+      std::vector<uint16_t> bits;
+      for (uint64_t i = 0; i < uint64_t{rows.tokens} * width; ++i) {
+        const auto drawn = static_cast<float>(draw({seed, l, begin * width + i}) % 4096) / 512.0f - 4.0f;
+        bits.push_back(kernels::to_bf16(drawn));
+        if (begin + i / width >= first_span) out[l].rows.push_back(kernels::from_bf16(bits.back()));
+      }
+      cuda::DeviceLists& q = sent.emplace_back();
+      const auto at = q.add(bits);
+      q.send(nullptr);
+      scores->capture(l, rows, reinterpret_cast<const __nv_bfloat16*>(q.at(at)), state, nullptr);
+    }
+    scores->captured(rows, state);
+  }
+  for (cpu::Queries& layer : out) {
+    for (uint32_t p = first_span; p < tokens; ++p) layer.phases.push_back(p);
+    layer.positions = layer.phases;
+  }
+  const std::vector<cpu::Queries> fetched = scores->fetch_queries(*state, nullptr);
+  for (uint32_t l = 0; l < llm.layers; ++l) {
+    CHECK(fetched[l].rows == out[l].rows);
+    CHECK(fetched[l].phases == out[l].phases);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("3.4 cuda intent: a session's memory is the definition's, turn after turn, until it leaves") {
+  using kernels::IntentMode;
+  for (const LlmSpec& llm : models()) {
+    const RopeFrequencies rope = rope_frequencies(llm);
+    const cpu::ScorerWeights weights;
+    for (const auto& [mode, pre_rope] :
+         {std::pair{IntentMode::kMemory, false}, {IntentMode::kQuery, false}, {IntentMode::kMemory, true}}) {
+      const kernels::ScoreSpec spec = rule(mode, pre_rope);
+      auto scores = cuda::CellScores::make({spec, Moment::kPromptEnd, kSpan}, &llm, nullptr, weights, 64);
+      REQUIRE(scores);
+      cuda::IntentScores mine(spec, &llm, &weights);
+      cpu::IntentMemory theirs(spec, &llm, &rope, &weights);
+      for (uint32_t turn = 0; turn < 4; ++turn) {
+        const uint32_t tokens = 5 + 20 * turn;
+        cuda::CellScores::State state;
+        const std::vector<cpu::Queries> queries = capture_prompt(llm, tokens, turn, &*scores, &state);
+        mine.remember(kSession, *scores, state, tokens, nullptr);
+        theirs.remember(kSession, queries, tokens);
+        REQUIRE(mine.memory().find(kSession) != nullptr);
+        CHECK(*mine.memory().find(kSession) == *theirs.find(kSession));
+      }
+      // Another session's is its own; who left is unknown, and scores nothing.
+      CHECK(mine.memory().find(SessionId{8}) == nullptr);
+      mine.forget(kSession);
+      CHECK(mine.memory().find(kSession) == nullptr);
+      constexpr uint32_t kRows = 40, kCopies = 3;
+      auto pinned = cuda::Buffer::make(cuda::Buffer::Kind::kPinned, kRows * kCopies * 4, "scores", "");
+      REQUIRE(pinned);
+      const std::span<float> got(pinned->as<float>(), kRows * kCopies);
+      std::fill(got.begin(), got.end(), 1.0f);
+      IntentScoreArgs what;
+      what.rows = kRows;
+      mine.score(kSession, what, {got.data(), kRows, kCopies}, {}, nullptr);
+      cuda::CellScores::State state;
+      capture_prompt(llm, 9, 9, &*scores, &state);  // waits for the stream
+      CHECK(std::count(got.begin(), got.end(), 0.0f) == kRows * kCopies);
+    }
+  }
+}
+
+// The residual, whose drawn weights correct nothing, is the rule, and is scored on the host by the
+// definition.
+TEST_CASE("3.4 cuda intent: the rule on the device keeps what the definition keeps of the same cells") {
+  using kernels::IntentMode;
+  const Method all[] = {{"intent_rule", "uniform", "slot_dead"},
+                        {"intent_rule", "uniform", "page_mask_dead"},
+                        {"intent_rule", "ratio", "page_mask_dead"},
+                        {"intent_rule", "uniform", "compact"},
+                        {"intent_rule", "uniform", "compact", 0, Clustering::kAdjacent, {}, "int4"}};
+  for (const Method& method : all) {
+    uint64_t compressions = 0, steps = 0, unequal = 0;
+    for (const LlmSpec& llm : models()) {
+      for (uint64_t seed = 1; seed <= 4; ++seed) {
+        Wanted what{.llm = llm, .config = cuda_config(method, llm), .seed = seed, .host_rule = true};
+        what.adjust = [&](kernels::ScoreSpec* spec) {
+          spec->intent_mode = seed % 2 == 0 ? IntentMode::kQuery : IntentMode::kMemory;
+          spec->intent.memory_pre_rope = seed == 3;
+        };
+        const Both result = run_both(what);
+        compressions += result.compressions, steps += result.steps, unequal += result.unequal;
+      }
+    }
+    MESSAGE(name_of(method) << ": " << compressions << " compressions; of " << steps << " steps " << unequal
+                            << " differ");
+    CHECK(compressions > 20);
+    CHECK(unequal == 0);
+  }
+}

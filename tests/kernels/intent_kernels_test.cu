@@ -1,0 +1,216 @@
+// IntentKV's rule on the device against its definition: scores within fp32's rounding of the same bf16 keys,
+// means of query rows to the bit.
+
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include "kernels/score_intent.h"
+#include "kernels/score_intent_cuda.h"
+#include "kernels/select.h"
+#include "tests/kernels/cell_problem.cuh"
+#include "tests/support/gpu_main.h"
+
+namespace kvtwin::test {
+namespace {
+
+constexpr uint32_t kLayers = 3, kKvHeads = 2;
+
+// The heads of all layers, all of the same rows, and what a session remembers.
+struct IntentProblem {
+  CellProblem cells;
+  uint32_t group, rows;
+  float temperature;
+  std::vector<RowRange> forced;
+  Floats memory;
+  DeviceArray<RowRange> forced_on;
+  DeviceArray<float> memory_on;
+
+  IntentProblem(const CellProblem::Shape& shape, uint32_t rows_each, uint32_t g, float t,
+                std::vector<RowRange> ranges, uint64_t seed)
+      : cells(shape, std::vector<uint32_t>(kLayers * kKvHeads, rows_each),
+              std::vector<uint32_t>(kLayers * kKvHeads, seed % 20), seed),
+        group(g),
+        rows(rows_each),
+        temperature(t),
+        forced(std::move(ranges)),
+        memory(size_t{kLayers} * query_heads() * shape.dim) {
+    std::mt19937_64 random(seed + 1);
+    std::normal_distribution<float> normal;
+    Floats mean(memory.size());
+    for (float& x : mean) x = normal(random);
+    kernels::intent_forget(shape.dim, mean, memory);
+    send();
+  }
+  void send() {
+    forced_on = DeviceArray<RowRange>(forced.empty() ? std::vector<RowRange>(1) : forced);
+    memory_on = DeviceArray<float>(memory);
+  }
+  uint32_t query_heads() const { return kKvHeads * group; }
+  bool is_forced(uint32_t row) const {
+    return std::any_of(forced.begin(), forced.end(),
+                       [&](const RowRange& r) { return r.begin <= row && row < r.end; });
+  }
+  IntentScoreArgs args() const {
+    IntentScoreArgs out;
+    out.cells = cells.cells(), out.heads = cells.heads_on.get();
+    out.forced = forced_on.get(), out.forced_count = static_cast<uint32_t>(forced.size());
+    out.memory = memory_on.get();
+    out.scale = 1 / (std::sqrt(static_cast<float>(cells.shape.dim)) * temperature);
+    out.layers = kLayers, out.query_heads = query_heads(), out.kv_heads = kKvHeads, out.rows = rows;
+    return out;
+  }
+  Floats expected() const {
+    const uint32_t dim = cells.shape.dim;
+    std::vector<uint32_t> candidates;
+    for (uint32_t row = 0; row < rows; ++row) {
+      if (!is_forced(row)) candidates.push_back(row);
+    }
+    const auto count = static_cast<uint32_t>(candidates.size());
+    Floats scores(count, 0.0f), out(rows, 0.0f);
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      Floats keys;
+      for (uint32_t h = 0; h < kKvHeads; ++h) {
+        const Floats& all = cells.keys[l * kKvHeads + h];
+        for (const uint32_t row : candidates)
+          keys.insert(keys.end(), all.begin() + size_t{row} * dim, all.begin() + size_t{row + 1} * dim);
+      }
+      const size_t each = size_t{query_heads()} * dim;
+      kernels::IntentSpec spec;
+      spec.temperature = temperature;
+      kernels::intent_add_layer(spec, kLayers, std::span(memory).subspan(l * each, each), query_heads(),
+                                kernels::packed_heads(keys, kKvHeads, count, dim), scores);
+    }
+    for (uint32_t i = 0; i < count; ++i) out[candidates[i]] = scores[i];
+    return out;
+  }
+  // [copies][rows + 3], the last three of each untouched. `at_once`: layers.
+  Floats got(uint32_t copies, uint64_t logits_max, uint32_t at_once) const {
+    IntentScoreArgs on = args();
+    on.logits_max = logits_max;
+    const DeviceArray<float> workspace(Floats(intent_floats(on), NAN));
+    on.workspace = workspace.get();
+    const uint64_t stride = rows + 3;
+    const DeviceArray<float> scores(Floats(copies * stride, NAN));
+    for (uint32_t first = 0; first < kLayers; first += at_once)
+      KVT_CUDA(intent_layers(on, first, std::min(at_once, kLayers - first), nullptr));
+    KVT_CUDA(intent_scores(on, scores.get(), stride, copies, nullptr));
+    return scores.read();
+  }
+  // Rows whose scores are further apart than twice the bound are in the definition's order.
+  void check_kept(const Floats& scores, const Floats& wanted) const {
+    std::vector<uint32_t> stay;
+    for (uint32_t row = 0; row < rows; ++row) {
+      if (is_forced(row)) stay.push_back(row);
+    }
+    const auto candidates = rows - static_cast<uint32_t>(stay.size());
+    if (candidates < 2) return;
+    uint64_t nan = 0;
+    const uint32_t keep = candidates / 3 + 1;
+    const kernels::RowSet ours = kernels::select_rows({scores.data(), rows}, stay, keep, &nan),
+                          theirs = kernels::select_rows(wanted, stay, keep, &nan);
+    CHECK(nan == 0);
+    CHECK(ours.size() == theirs.size());
+    float last = INFINITY;
+    for (const uint32_t row : theirs) last = is_forced(row) ? last : std::min(last, wanted[row]);
+    const double largest = double{*std::max_element(wanted.begin(), wanted.end())};
+    std::vector<uint32_t> differ;
+    std::set_symmetric_difference(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
+                                  std::back_inserter(differ));
+    for (const uint32_t row : differ)
+      CHECK(std::abs(double{wanted[row]} - double{last}) <= 2 * kScoreError * largest);
+  }
+};
+
+std::vector<std::vector<RowRange>> forced_of(uint32_t rows) {
+  if (rows < 15) return {{}, {{0, rows}}};
+  return {{}, {{0, 4}, {rows / 2, rows / 2 + 3}, {rows - 2, rows}}, {{0, rows}}, {{rows / 3, rows}}};
+}
+
+TEST_CASE("3.4 intent rule on the device is that of the definition") {
+  double worst = 0;
+  for (const CellProblem::Shape& shape : cell_shapes()) {
+    if (shape.page > 32) continue;
+    for (const uint32_t rows : {1u, 15u, 16u, 17u, 256u, 2561u}) {
+      for (const uint32_t group : {1u, 2u, 4u, 5u, 8u, 11u}) {
+        if (rows > 300 && group > 4 && group != 8) continue;
+        const auto ranges = forced_of(rows);
+        const std::vector<RowRange>& forced = ranges[(group + rows) % ranges.size()];
+        const float temperature = group % 2 == 0 ? 1.0f : 0.1f;  // flat, and not
+        const IntentProblem p(shape, rows, group, temperature, forced, rows + group);
+        const uint32_t copies = group == 2 ? 70 : 1;
+        const Floats expected = p.expected(), got = p.got(copies, 1 << 20, kLayers);
+        CAPTURE(rows);
+        CAPTURE(group);
+        CAPTURE(shape.page);
+        for (uint32_t c = 0; c < copies; ++c) {
+          const float* const row = got.data() + size_t{c} * (rows + 3);
+          const double error = off(row, expected);
+          CHECK(error < kScoreError);
+          worst = std::max(worst, error);
+          CHECK(std::isnan(row[rows]));
+        }
+        p.check_kept(got, expected);
+      }
+    }
+  }
+  MESSAGE("largest error of a score, of the largest: " << worst);
+}
+
+TEST_CASE("3.4 intent rule: neither memory's room nor calls layer by layer change a bit") {
+  const IntentProblem p({16, 6, 128, true}, 700, 4, 1, {{0, 16}, {650, 700}}, 8);
+  const Floats all = p.got(2, 1 << 20, kLayers);
+  for (const uint64_t logits_max : {1u, 8u * 700u, 2 * 8u * 700u + 5}) {
+    for (const uint32_t at_once : {1u, 2u, 3u}) {
+      const Floats got = p.got(2, logits_max, at_once);
+      CHECK(std::memcmp(got.data(), all.data(), all.size() * sizeof(float)) == 0);
+    }
+  }
+}
+
+TEST_CASE("3.4 intent rule: a memory of zeros scores all candidates alike, and forced rows nothing") {
+  IntentProblem p({16, 6, 64}, 300, 4, 1, {{0, 10}, {290, 300}}, 9);
+  std::fill(p.memory.begin(), p.memory.end(), 0.0f);
+  p.send();
+  const Floats got = p.got(1, 1 << 20, kLayers);
+  for (uint32_t row = 0; row < 300; ++row)
+    CHECK(std::abs(got[row] - (p.is_forced(row) ? 0.0 : 1.0 / 280)) < 1e-9);
+  CHECK(off(got.data(), p.expected()) < kScoreError);
+}
+
+TEST_CASE("3.4 intent rule: a key that is no number is seen by every score") {
+  IntentProblem p({16, 6, 64}, 300, 2, 1, {{0, 10}}, 9);
+  Bf16s pool = p.cells.host_pool;
+  const CellHead& head = p.cells.heads[3];
+  pool[p.cells.at(head, head.first + 5, 7, false)] = __float2bfloat16(NAN);  // forced: nobody looks
+  p.cells.pool = DeviceArray<__nv_bfloat16>(pool);
+  CHECK(off(p.got(1, 1 << 20, kLayers).data(), p.expected()) < kScoreError);
+  pool[p.cells.at(head, head.first + 77, 7, false)] = __float2bfloat16(NAN);
+  p.cells.pool = DeviceArray<__nv_bfloat16>(pool);
+  const Floats got = p.got(1, 1 << 20, kLayers);
+  for (uint32_t row = 10; row < 300; ++row) CHECK(std::isnan(got[row]));
+}
+
+TEST_CASE("3.4 means of query rows are those of the definition, to the bit") {
+  std::mt19937_64 random(5);
+  for (const uint32_t rows : {0u, 1u, 7u, 64u, 333u}) {
+    const uint32_t heads = 6, dim = 64, width = heads * dim, room = rows + 5;
+    const Bf16s numbers = normal_bf16(&random, size_t{kLayers} * room * width, 3);
+    const Floats q = widened(numbers);
+    const DeviceArray<__nv_bfloat16> q_on(numbers);
+    const DeviceArray<float> out(Floats(kLayers * width + 1, NAN));
+    KVT_CUDA(intent_means(q_on.get(), uint64_t{room} * width, kLayers, rows, width, out.get(), nullptr));
+    const Floats got = out.read();
+    CHECK(std::isnan(got.back()));
+    for (uint32_t l = 0; l < kLayers; ++l) {
+      Floats expected(width);
+      kernels::intent_query({q.data() + size_t{l} * room * width, heads, rows, dim, dim, width, {}},
+                            expected);
+      CHECK(std::memcmp(&got[l * width], expected.data(), width * sizeof(float)) == 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvtwin::test
+
+int main(int argc, char** argv) { return kvtwin::testing::run_on_gpu(argc, argv, kvtwin::test::gpus()); }
