@@ -3,11 +3,20 @@
 namespace kvtwin {
 namespace {
 
-template <int kDim, bool kPage1>
+using device::Tables;
+
+template <int kDim, Tables kTables>
 cudaError_t launch(const DecodeShape& shape, const DecodeArgs& args, cudaStream_t stream) {
   return shape.group <= 4
-             ? device::launch_decode<device::DecodeGeometry<kDim, 4, kPage1>>(shape, args, stream)
-             : device::launch_decode<device::DecodeGeometry<kDim, 8, kPage1>>(shape, args, stream);
+             ? device::launch_decode<device::DecodeGeometry<kDim, 4, kTables>>(shape, args, stream)
+             : device::launch_decode<device::DecodeGeometry<kDim, 8, kTables>>(shape, args, stream);
+}
+
+template <int kDim>
+cudaError_t launch(const DecodeShape& shape, const DecodeArgs& args, cudaStream_t stream) {
+  if (shape.page_tokens == 1) return launch<kDim, Tables::kSingle>(shape, args, stream);
+  return shape.listed ? launch<kDim, Tables::kListed>(shape, args, stream)
+                      : launch<kDim, Tables::kPages>(shape, args, stream);
 }
 
 }  // namespace
@@ -24,12 +33,7 @@ cudaError_t attention_decode(const DecodeShape& shape, const DecodeArgs& args, c
     return cudaErrorInvalidValue;
   }
   if (shape.sequences == 0) return cudaSuccess;
-  if (shape.head_dim == 128) {
-    return shape.page_tokens == 1 ? launch<128, true>(shape, args, stream)
-                                  : launch<128, false>(shape, args, stream);
-  }
-  return shape.page_tokens == 1 ? launch<64, true>(shape, args, stream)
-                                : launch<64, false>(shape, args, stream);
+  return shape.head_dim == 128 ? launch<128>(shape, args, stream) : launch<64>(shape, args, stream);
 }
 
 }  // namespace kvtwin

@@ -8,6 +8,10 @@
 // 16-token blocks (stream-K), one per warp; what several shares found of a sequence is merged by log-sum-exp,
 // within a CTA in shared memory, between CTAs by the one that comes last.
 //
+// Where calls have holes, tables are of cells (`listed`), and a block is any 16 of them: runs of cells that
+// follow one another in a page are one copy each, a lone cell two of 2 * head_dim bytes. Sums are the same in
+// the same order, so a table of the very cells that pages hold gives the same bits.
+//
 // Page, by (page, head): `page_tokens` rows of K, then as many of V, head_dim bf16 each. Rows are swizzled:
 // the 16-byte chunk c of the row of token t is stored at chunk c ^ (t & 7). (Page size 1: not.)
 //
@@ -43,6 +47,7 @@ struct DecodeShape {
   uint32_t heads_per_page = 1;  // page p, column c is block p * heads_per_page + c of the pool
   uint32_t sequences = 0;
   uint32_t ctas = 132;  // fewer leave SMs to others
+  bool listed = false;  // tables name cells, page * page_tokens + slot each, instead of pages
 };
 
 // Device memory, all of it; `plan` and `workspace` belong to this kernel between a plan and its launches.

@@ -40,29 +40,44 @@ template <class DecodeGeometryOf>
 struct Worker {
   using Geometry = DecodeGeometryOf;
   static constexpr int kDim = Geometry::kDim, kTiles = kDim / 16;
-  static constexpr bool kPage1 = Geometry::kSingle;
+  static constexpr Tables kTables = Geometry::kTables;
+  static constexpr uint32_t kSlotBits = 4;  // of a stage, in `slots`
+  static_assert(kSlotBits * Geometry::kStages <= 32);
 
   const DecodeShape& shape;
   const DecodeArgs& args;
   const uint32_t lane, ring, barriers;  // shared addresses of this warp's stages and barriers
   Cursor reading;
   uint32_t reading_left = 0;  // blocks of the share
-  uint32_t page_base = 0,
-           page = 0;  // pages [page_base, page_base + 32) of the sequence that is read, by lane
+  // Entries [page_base, page_base + 32) of the table of the sequence that is read, by lane; of cells the next
+  // 32 too, because two blocks use them up.
+  uint32_t page_base = 0, page = 0, page_ahead = 0;
+  uint32_t slots = 0;  // of cells: slot % 8 of row lane % 16 of each stage
 
   __device__ Worker(const DecodeShape& s, const DecodeArgs& a, uint32_t ring_at, uint32_t barriers_at)
       : shape(s), args(a), lane(threadIdx.x % 32), ring(ring_at), barriers(barriers_at) {}
 
+  __device__ uint32_t entry_tokens() const { return kTables == Tables::kListed ? 1 : shape.page_tokens; }
+  __device__ uint32_t entry(uint32_t at) const {
+    const uint32_t entries = (reading.info.tokens + entry_tokens() - 1) / entry_tokens();
+    return at < entries ? __ldg(args.pages + reading.info.table + at) : 0;
+  }
   __device__ void load_pages(uint32_t first) {
     page_base = first;
-    const uint32_t pages = (reading.info.tokens + shape.page_tokens - 1) / shape.page_tokens;
-    page = first + lane < pages ? __ldg(args.pages + reading.info.table + first + lane) : 0;
+    page = entry(first + lane);
+    if constexpr (kTables == Tables::kListed) page_ahead = entry(first + 32 + lane);
+  }
+  __device__ void load_next_pages(uint32_t first) {
+    if constexpr (kTables != Tables::kListed) return load_pages(first);
+    page_base = first;
+    page = page_ahead;
+    page_ahead = entry(first + 32 + lane);
   }
   __device__ void start(const WarpShare& share) {
     reading.open(share.sequence, share.block,
                  {share.info.q_row, share.info.table, share.info.tokens, share.info.column});
     reading_left = share.blocks;
-    load_pages(share.block * kDecodeBlockTokens / shape.page_tokens);
+    load_pages(share.block * kDecodeBlockTokens / entry_tokens());
   }
   __device__ const char* block_of(uint32_t page_number) const {
     const size_t at = size_t{page_number} * shape.heads_per_page + reading.info.column;
@@ -75,9 +90,11 @@ struct Worker {
     const uint32_t token = reading.block * kDecodeBlockTokens;
     if (reading.info.tokens == 0) {
       if (lane == 0) barrier_arrive(bar);
-    } else if constexpr (kPage1) {
+    } else if constexpr (kTables == Tables::kListed) {
+      fill_listed(stage, token);
+    } else if constexpr (kTables == Tables::kSingle) {
       const uint32_t valid = min(kDecodeBlockTokens, reading.info.tokens - token);
-      if (token - page_base >= 32) load_pages(token);
+      if (token - page_base >= 32) load_next_pages(token);
       const uint32_t mine = __shfl_sync(kAllLanes, page, token - page_base + lane % 16);
       if (lane == 0) barrier_arrive_expecting(bar, valid * 4 * kDim);
       __syncwarp();
@@ -88,7 +105,7 @@ struct Worker {
       }
     } else {
       const uint32_t index = token / shape.page_tokens;
-      if (index - page_base >= 32) load_pages(index);
+      if (index - page_base >= 32) load_next_pages(index);
       const uint32_t mine = __shfl_sync(kAllLanes, page, index - page_base);
       if (lane == 0) {
         barrier_arrive_expecting(bar, Geometry::kStage);
@@ -102,6 +119,31 @@ struct Worker {
         }
       }
     }
+  }
+  // Cells that follow one another in a page come together: lane i has those from row i % 16 on, if it is the
+  // first of such a run; the lower lanes their keys, the upper ones their values.
+  __device__ void fill_listed(uint32_t stage, uint32_t token) {
+    const uint32_t bar = barriers + 8 * stage, target = ring + stage * Geometry::kStage;
+    const uint32_t valid = min(kDecodeBlockTokens, reading.info.tokens - token);
+    if (token - page_base >= 32) load_next_pages(token);
+    const uint32_t row = lane % 16, values = lane / 16;
+    const uint32_t cell = __shfl_sync(kAllLanes, page, token - page_base + row);
+    const uint32_t before = __shfl_up_sync(kAllLanes, cell, 1), at = cell % shape.page_tokens;
+    const bool first = row < valid && (row == 0 || at == 0 || cell != before + 1);
+    const uint32_t later = (__ballot_sync(kAllLanes, first) & 0xffff) >> row >> 1;
+    slots = (slots & ~(7u << kSlotBits * stage)) | (cell & 7) << kSlotBits * stage;
+    if (lane == 0) barrier_arrive_expecting(bar, valid * 4 * kDim);
+    __syncwarp();
+    if (!first) return;
+    const uint32_t rows = later != 0 ? __ffs(later) : valid - row;
+    copy_bulk_once(target + values * Geometry::kHalf + row * Geometry::kRow,
+                   block_of(cell / shape.page_tokens) + (values * shape.page_tokens + at) * 2 * kDim,
+                   rows * 2 * kDim, bar);
+  }
+  // Which slot of its page the row `row` of `stage` is of, as far as that matters.
+  __device__ uint32_t slot_of(uint32_t stage, uint32_t row) const {
+    if constexpr (kTables != Tables::kListed) return row;
+    return __shfl_sync(kAllLanes, slots, row) >> kSlotBits * stage;
   }
   __device__ void read_on() {
     if (--reading_left == 0 || ++reading.block < reading.blocks) return;
@@ -131,11 +173,11 @@ struct Worker {
   // Adds the block in `stage` to `part`. `valid`: tokens that count.
   __device__ void attend(uint32_t stage, uint32_t valid, const uint32_t (&query)[2 * kTiles],
                          Partial<kDim>* part) const {
-    const uint32_t keys = ring + stage * Geometry::kStage, row = lane % 16;
+    const uint32_t keys = ring + stage * Geometry::kStage, row = lane % 16, slot = slot_of(stage, row);
     float s[4] = {};
 #pragma unroll
     for (int kt = 0; kt < kTiles; ++kt) {
-      const Fragment4 k = load_matrices(keys + Geometry::chunk(row, 2 * kt + lane / 16));
+      const Fragment4 k = load_matrices(keys + Geometry::chunk(row, slot, 2 * kt + lane / 16));
       multiply_add(s, k, query[2 * kt], query[2 * kt + 1]);
     }
     const uint32_t token = lane / 4;
@@ -150,10 +192,11 @@ struct Worker {
     }
     const uint32_t p0 = transpose(pack_bf16(s[0], s[1])), p1 = transpose(pack_bf16(s[2], s[3]));
     const uint32_t values = keys + Geometry::kHalf, value_row = lane % 8 + lane / 16 * 8;
+    const uint32_t value_slot = slot_of(stage, value_row);
 #pragma unroll
     for (int mt = 0; mt < kTiles; ++mt) {
       const Fragment4 v =
-          load_matrices_transposed(values + Geometry::chunk(value_row, 2 * mt + lane / 8 % 2));
+          load_matrices_transposed(values + Geometry::chunk(value_row, value_slot, 2 * mt + lane / 8 % 2));
       multiply_add(part->out[mt], v, p0, p1);
     }
   }

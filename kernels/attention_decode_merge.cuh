@@ -8,17 +8,21 @@
 
 namespace kvtwin::device {
 
+// What tables name: pages of 16 tokens and more, pages of one, or cells.
+enum class Tables : uint8_t { kPages, kSingle, kListed };
+
 // Shared memory of a CTA: [ring of each warp][two parts of each warp][whose they are][barriers].
-template <int kDimension, int kHeadSlots, bool kPage1, class PlanOf = DecodePlan>
+template <int kDimension, int kHeadSlots, Tables kTablesOf, class PlanOf = DecodePlan>
 struct DecodeGeometry {
   using Plan = PlanOf;  // says which CTA has a block
-  static constexpr bool kSingle = kPage1;
+  static constexpr Tables kTables = kTablesOf;
   static constexpr int kDim = kDimension, kHeads = kHeadSlots;
   // Rows of page size 1 come one by one and may be apart; others are swizzled instead.
-  static constexpr int kRow = 2 * kDim + (kPage1 ? 16 : 0);
+  static constexpr bool kApart = kTables == Tables::kSingle;
+  static constexpr int kRow = 2 * kDim + (kApart ? 16 : 0);
   static constexpr int kHalf = 16 * kRow;
   static constexpr int kStage = 2 * kHalf;
-  static constexpr int kStages = (kDim == 128 ? 3 : 6) - (kPage1 || kHeads == 8 ? 1 : 0);
+  static constexpr int kStages = (kDim == 128 ? 3 : 6) - (kApart || kHeads == 8 ? 1 : 0);
   static constexpr int kRing = kStages * kStage;
   static constexpr int kPartFloats = kHeads * (kDim + 2);  // out[kHeads][kDim], max[kHeads], sum[kHeads]
   static constexpr int kKept = kDecodeWarps * kRing;
@@ -33,8 +37,9 @@ struct DecodeGeometry {
   // The channel of accumulator row `row` (0 to 15) of tile `tile`.
   static __device__ __forceinline__ uint32_t channel(uint32_t tile, uint32_t row) { return 16 * tile + row; }
 
-  static __device__ __forceinline__ uint32_t chunk(uint32_t row, uint32_t number) {
-    return row * kRow + (kPage1 ? number : number ^ (row & 7)) * 16;
+  // Of the row in slot `slot` of its page, which lies in row `row`, the chunk `number`.
+  static __device__ __forceinline__ uint32_t chunk(uint32_t row, uint32_t slot, uint32_t number) {
+    return row * kRow + (kApart ? number : number ^ (slot & 7)) * 16;
   }
 };
 

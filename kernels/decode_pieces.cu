@@ -42,8 +42,9 @@ __global__ void __launch_bounds__(kPlanThreads)
 
 template <int kDim>
 cudaError_t launch(const DecodeShape& shape, const DecodeArgs& args, cudaStream_t stream) {
-  return shape.group <= 4 ? launch_decode<DecodeGeometry<kDim, 4, false, PiecePlan>>(shape, args, stream)
-                          : launch_decode<DecodeGeometry<kDim, 8, false, PiecePlan>>(shape, args, stream);
+  return shape.group <= 4
+             ? launch_decode<DecodeGeometry<kDim, 4, Tables::kPages, PiecePlan>>(shape, args, stream)
+             : launch_decode<DecodeGeometry<kDim, 8, Tables::kPages, PiecePlan>>(shape, args, stream);
 }
 
 bool right(const DecodeShape& shape) {

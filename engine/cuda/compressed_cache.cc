@@ -184,6 +184,7 @@ DeviceRows CompressedCache::rows_of(uint32_t layer, const DeviceRows& rows) cons
   mine.pages = lists_.at(at_.tables);
   mine.slots = lists_.at(at_.slots) + lists.slots;
   mine.decodes = lists_.at(at_.decodes) + lists.decodes.first, mine.decodes_count = lists.decodes.count;
+  mine.listed = listed_;
   mine.chunks = lists_.at(at_.chunks) + lists.chunks.first, mine.chunks_count = lists.chunks.count;
   mine.others = lists_.at(at_.others) + lists.others.first, mine.other_rows = lists.others.count;
   return mine;
@@ -350,7 +351,10 @@ void CompressedCache::reserve_lists(uint32_t rows) {
   uint64_t each = sizeof(AppendSlot);
   if (cells_.packed()) each += sizeof(AppendSlot);
   if (shape_.tables.rings > 0) each += sizeof(QueryRow);  // rows over a ring's end are listed one by one
-  lists_.reserve(rows * heads * each + rows * heads);     // tables and the rest: an eighth of slots
+  uint64_t bytes = rows * heads * each + rows * heads;    // tables and the rest: an eighth of slots
+  const bool holes = shape_.keeping == Keeping::kHoles && memory_.page_tokens > 1;
+  if (holes) bytes += uint64_t{memory_.pages_gpu} * memory_.page_tokens * sizeof(uint32_t);  // cell by cell
+  lists_.reserve(bytes);
 }
 
 void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {

@@ -118,6 +118,7 @@ class CompressedCache final : public KvCache {
   const Read& read_of(Work* work, uint32_t head);
   Read move_read(Work* work, uint32_t head);
   Read ring_read(Work* work, uint32_t head);
+  bool has_holes(const Work& work) const;
   Read hole_read(Work* work);
   uint32_t pages_of(Work* work, uint32_t group);
   uint32_t listed(Work* work, const Read& read, uint32_t cells);
@@ -215,6 +216,7 @@ class CompressedCache final : public KvCache {
   std::vector<LookHead> looks_;
   const StepValues* given_ = nullptr;  // what is imposed on it
   bool planned_ = false;               // all layers at once
+  bool listed_ = false;                // decodes read cells: of all calls, if one of them has holes
   uint32_t rows_ = 0, kept_total_ = 0, look_rows_ = 0, look_queries_ = 0;
   DeviceLists lists_;
   struct {

@@ -16,6 +16,7 @@ void CompressedCache::clear_lists() {
   wide_slots_.clear(), packs_.clear(), unpacks_.clear(), fused_.clear();
   if (pages_ != nullptr) pages_->clear();
   kept_total_ = look_rows_ = look_queries_ = 0;
+  listed_ = false;
 }
 
 void CompressedCache::write_lists(const StepStream& on) {
@@ -23,6 +24,7 @@ void CompressedCache::write_lists(const StepStream& on) {
   // Copies of the cells of one page, or of all rows of the step.
   iota_.resize(std::max(memory_.page_tokens, rows_));
   std::iota(iota_.begin(), iota_.end(), 0);
+  for (const Work& work : work_) listed_ = listed_ || (work.rows.tokens == 1 && has_holes(work));
   for (uint32_t l = 0; l < llm_.layers; ++l) {
     LayerLists& lists = layers_[l];
     const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
@@ -85,6 +87,7 @@ bool CompressedCache::repeats(StepForm* form) const {
     return false;
   lists_.add_to(form, at_.slots);
   lists_.add_to(form, at_.decodes);
+  form->add(uint64_t{listed_});
   form->add(lists_.at(at_.tables));
   return true;
 }
@@ -192,6 +195,14 @@ CompressedCache::Read CompressedCache::ring_read(Work* work, uint32_t head) {
   return out;
 }
 
+// Whether no table of pages names what its rows read. (Pages of one token are cells; packed cells are
+// unpacked, behind one another.)
+bool CompressedCache::has_holes(const Work& work) const {
+  const cpu::CallCells& cells = work.call->cells;
+  return shape_.keeping == Keeping::kHoles && memory_.page_tokens > 1 && !cells_.packed() &&
+         (work.rows.staged || cells.cells(0) != cells.tokens());
+}
+
 // Rows that have no pages (probes) follow on what is left, cell by cell.
 CompressedCache::Read CompressedCache::hole_read(Work* work) {
   const cpu::CallCells& cells = work->call->cells;
@@ -199,7 +210,8 @@ CompressedCache::Read CompressedCache::hole_read(Work* work) {
   const bool staged = work->rows.staged;
   Read out;
   out.before = past(*work, 0);
-  out.listed = (staged || cells.cells(0) != cells.tokens()) && page > 1;
+  out.listed =
+      page > 1 && (staged || cells.cells(0) != cells.tokens() || (listed_ && work->rows.tokens == 1));
   if (!out.listed && page > 1) {
     out.table = pages_of(work, 0);
     return out;
@@ -238,7 +250,7 @@ AppendSlot CompressedCache::slot_of(const Work& work, const Read& read, uint32_t
 void CompressedCache::add_rows(uint32_t kv_head, uint32_t column, Work* work, const Read& read) {
   const cpu::StepRows& rows = work->rows;
   const uint32_t group = llm_.query_heads / llm_.kv_heads;
-  if (rows.tokens == 1 && !read.listed) {
+  if (rows.tokens == 1 && read.listed == listed_) {
     decodes_.push_back({rows.row * llm_.query_heads + kv_head * group, read.table, read.before + 1, column});
     return;
   }

@@ -192,6 +192,7 @@ void RowAttention::attend(uint32_t layer, const LayerRows& tensors, const Device
     timer->begin(Operation::kDecodeAttention, layer);
     DecodeArgs args = decode_args(rows, pool);
     args.q = tensors.q, args.out = tensors.out;
+    decode_.listed = rows.listed;
     if (by_layer_) args.plan = plan_.as<void>(layer * plan_stride_);
     must(attention_decode(decode_, args, stream), "attention_decode", 0, shape);
   }

@@ -48,6 +48,7 @@ struct DeviceRows {
   uint32_t rows = 0;         // with a position
   uint32_t padded_rows = 0;  // with a token
   uint32_t samples = 0, decodes_count = 0, chunks_count = 0, other_rows = 0;
+  bool listed = false;  // tables of `decodes` name cells (attention_decode.h)
 
   bool operator==(const DeviceRows&) const = default;
 };

@@ -25,8 +25,9 @@ void report(benchmark::State& state, const std::vector<double>& seconds, double 
   state.SetLabel(label);
 }
 
-void decode(benchmark::State& state, Lengths lengths, bool plan_only) {
-  DecodeCase c(lengths, static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)), 132);
+void decode(benchmark::State& state, Lengths lengths, bool plan_only, uint32_t of_eight = 0) {
+  DecodeCase c(lengths, static_cast<uint32_t>(state.range(0)), static_cast<uint32_t>(state.range(1)), 132,
+               of_eight);
   const DeviceArray<char> plan(decode_plan_bytes(c.shape));
   c.args.plan = plan.get();
   cudaStream_t stream = bench().stream;
@@ -52,7 +53,16 @@ void shapes(benchmark::internal::Benchmark* b) {
 void ragged(benchmark::internal::Benchmark* b) {
   b->Args({8, 32768})->Args({32, 32768})->UseManualTime()->Iterations(25)->Unit(benchmark::kMicrosecond);
 }
+// Tables of cells: all of every page, every other one, one of eight.
+void holes(benchmark::internal::Benchmark* b) {
+  b->Args({1, 1400})->Args({8, 1400})->Args({32, 8192});
+  b->UseManualTime()->Iterations(25)->Unit(benchmark::kMicrosecond);
+}
 BENCHMARK_CAPTURE(decode, uniform, uniform, false)->Apply(shapes);
+BENCHMARK_CAPTURE(decode, pages, uniform, false)->Apply(holes);  // for comparison
+BENCHMARK_CAPTURE(decode, listed_all, uniform, false, 8)->Apply(holes);
+BENCHMARK_CAPTURE(decode, listed_half, uniform, false, 4)->Apply(holes);
+BENCHMARK_CAPTURE(decode, listed_eighth, uniform, false, 1)->Apply(holes);
 BENCHMARK_CAPTURE(decode, one_hot, one_hot, false)->Apply(ragged);
 BENCHMARK_CAPTURE(decode, ten_ninety, ten_ninety, false)->Apply(ragged);
 BENCHMARK_CAPTURE(decode, plan, uniform, true)

@@ -56,28 +56,50 @@ struct DecodeCase {
   DeviceArray<char> workspace;
   DecodeArgs args;
 
-  // ctas_max: of the launches to come.
-  DecodeCase(Lengths lengths, uint32_t calls, uint32_t tokens, uint32_t ctas_max)
+  // ctas_max: of the launches to come. of_eight: tables of cells, and so many of eight are left of a page;
+  // 0: tables of pages.
+  DecodeCase(Lengths lengths, uint32_t calls, uint32_t tokens, uint32_t ctas_max, uint32_t of_eight = 0)
       : each(lengths(calls, tokens)),
         bytes(std::accumulate(each.begin(), each.end(), 0.0) * 4 * kDim),
         sets(static_cast<uint32_t>(std::clamp<double>(std::ceil(384e6 / bytes), 1, 48))),
-        shape{kDim, kGroup, kPage, 1, static_cast<uint32_t>(each.size()), ctas_max},
+        shape{kDim, kGroup, kPage, 1, static_cast<uint32_t>(each.size()), ctas_max, of_eight > 0},
         q(std::vector<__nv_bfloat16>(each.size() * kGroup * kDim, __float2bfloat16(0.5f))),
         out(each.size() * kGroup * kDim) {
     std::vector<DecodeSequence> rows;
     for (uint32_t i = 0; i < each.size(); ++i) {
       rows.push_back({i * kGroup, pages, each[i], 0});
-      pages += (each[i] + kPage - 1) / kPage;
+      pages += of_eight > 0 ? each[i] : (each[i] + kPage - 1) / kPage;
     }
     std::vector<uint32_t> numbers(kPoolBlocks);
     std::iota(numbers.begin(), numbers.end(), 0);
     std::shuffle(numbers.begin(), numbers.end(), std::mt19937(1));
+    if (of_eight > 0) numbers = cells_left(numbers, of_eight);
     if (size_t{pages} * sets > numbers.size()) check_cuda(cudaErrorInvalidValue, "the pool is too small");
     table_pages = DeviceArray<uint32_t>(numbers);
     table = DeviceArray<DecodeSequence>(rows);
     workspace = DeviceArray<char>(std::vector<char>(decode_workspace_bytes(shape), 0));
     args = {bench().pool.get(), table_pages.get(), table.get(), q.get(),
             out.get(),          0.0883883f,        nullptr,     workspace.get()};
+  }
+  // Of pages in this order, those that drew well; of sequences and sets, their cells behind one another.
+  // Every sequence begins on a page of its own.
+  std::vector<uint32_t> cells_left(const std::vector<uint32_t>& numbers, uint32_t of_eight) const {
+    std::vector<uint32_t> out;
+    std::mt19937 random(2);
+    size_t page = 0;
+    for (uint32_t set = 0; set < sets; ++set) {
+      for (const uint32_t tokens : each) {
+        for (uint32_t left = tokens; left > 0; ++page) {
+          if (page == numbers.size()) check_cuda(cudaErrorInvalidValue, "the pool is too small");
+          for (uint32_t slot = 0; slot < kPage && left > 0; ++slot) {
+            if (random() % 8 >= of_eight) continue;
+            out.push_back(numbers[page] * kPage + slot);
+            --left;
+          }
+        }
+      }
+    }
+    return out;
   }
   // The inputs of a graph's launches differ by where pages lie.
   const DecodeArgs& turn(uint32_t launch) {

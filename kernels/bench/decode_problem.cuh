@@ -7,6 +7,7 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -85,7 +86,8 @@ struct DecodeProblem {
   DeviceArray<DecodeSequence> table;
   DeviceArray<char> plan, workspace;
 
-  // tokens[i]: of sequence i. heads_per_page sequences share a page table: they must be equally long.
+  // tokens[i]: of sequence i. heads_per_page sequences share a page table: they must be equally long. Tables
+  // of cells leave out some of the cells of their pages.
   DecodeProblem(DecodeShape wanted, const std::vector<uint32_t>& tokens, uint64_t seed) : shape(wanted) {
     std::mt19937_64 random(seed);
     shape.sequences = static_cast<uint32_t>(tokens.size());
@@ -94,16 +96,16 @@ struct DecodeProblem {
     std::vector<DecodeSequence> rows;
     std::vector<uint32_t> numbers;
     for (uint32_t i = 0; i < tokens.size(); ++i) {
-      if (i % heads == 0) {
-        for (uint32_t p = 0; p * page < tokens[i]; ++p) numbers.push_back(0);
-      }
-      const uint32_t own = (tokens[i] + page - 1) / page;
+      const uint32_t own = cells_listed() ? tokens[i] : (tokens[i] + page - 1) / page;
+      if (i % heads == 0) add_table(own, random, &numbers);
       rows.push_back({i * shape.group, static_cast<uint32_t>(numbers.size()) - own, tokens[i], i % heads});
     }
-    std::vector<uint32_t> shuffled(numbers.size() + 3);  // some pages are nobody's
+    std::vector<uint32_t> shuffled(pages_used + 3);  // some pages are nobody's
     for (uint32_t p = 0; p < shuffled.size(); ++p) shuffled[p] = p;
     std::shuffle(shuffled.begin(), shuffled.end(), random);
-    std::copy_n(shuffled.begin(), numbers.size(), numbers.begin());
+    for (uint32_t& entry : numbers) {
+      entry = cells_listed() ? shuffled[entry / page] * page + entry % page : shuffled[entry];
+    }
     std::vector<__nv_bfloat16> cells(shuffled.size() * heads * block, __float2bfloat16(NAN));
     std::vector<__nv_bfloat16> queries(tokens.size() * shape.group * d);
     std::normal_distribution<float> normal;
@@ -132,9 +134,33 @@ struct DecodeProblem {
   double error() const { return largest_error(out, expected, shape.head_dim); }
 
  private:
+  uint32_t pages_used = 0;
+
+  bool cells_listed() const { return shape.listed && shape.page_tokens > 1; }
+  // Entries of pages that nobody else has. Of cells, now most are left of a page, now every other, now few.
+  void add_table(uint32_t entries, std::mt19937_64& random, std::vector<uint32_t>* numbers) {
+    if (!cells_listed()) {
+      for (uint32_t p = 0; p < entries; ++p) numbers->push_back(pages_used++);
+      return;
+    }
+    uint32_t of_eight = 0;
+    for (uint32_t cell = pages_used * shape.page_tokens; entries > 0; ++cell) {
+      if (cell % shape.page_tokens == 0) {
+        of_eight = std::array<uint32_t, 4>{8, 7, 4, 1}[random() % 4];
+        pages_used = cell / shape.page_tokens + 1;
+      }
+      if (random() % 8 >= of_eight) continue;
+      numbers->push_back(cell);
+      --entries;
+    }
+  }
+  uint32_t slot_of(const DecodeSequence& row, const std::vector<uint32_t>& numbers, uint32_t token) const {
+    return (cells_listed() ? numbers[row.table + token] : token) % shape.page_tokens;
+  }
   size_t block_of(const DecodeSequence& row, const std::vector<uint32_t>& numbers, uint32_t token,
                   size_t block) const {
-    const uint32_t page = numbers[row.table + token / shape.page_tokens];
+    const uint32_t page = cells_listed() ? numbers[row.table + token] / shape.page_tokens
+                                         : numbers[row.table + token / shape.page_tokens];
     return (size_t{page} * shape.heads_per_page + row.column) * block;
   }
   template <typename Draw>
@@ -144,7 +170,7 @@ struct DecodeProblem {
       for (uint32_t t = 0; t < row.tokens; ++t) {
         const size_t base = block_of(row, numbers, t, block);
         for (uint32_t c = 0; c < 2 * shape.head_dim; ++c) {
-          (*cells)[base + at(t % shape.page_tokens, c % shape.head_dim, c >= shape.head_dim)] = draw();
+          (*cells)[base + at(slot_of(row, numbers, t), c % shape.head_dim, c >= shape.head_dim)] = draw();
         }
       }
     }
@@ -163,7 +189,7 @@ struct DecodeProblem {
           for (uint32_t c = 0; c < d; ++c) {
             weight[t] +=
                 static_cast<double>(__bfloat162float(queries[query + c])) *
-                static_cast<double>(__bfloat162float(cells[base + at(t % shape.page_tokens, c, false)]));
+                static_cast<double>(__bfloat162float(cells[base + at(slot_of(row, numbers, t), c, false)]));
           }
           weight[t] /= std::sqrt(static_cast<double>(d));
         }
@@ -175,7 +201,7 @@ struct DecodeProblem {
           for (uint32_t c = 0; c < d; ++c) {
             expected[query + c] +=
                 weight[t] / sum *
-                static_cast<double>(__bfloat162float(cells[base + at(t % shape.page_tokens, c, true)]));
+                static_cast<double>(__bfloat162float(cells[base + at(slot_of(row, numbers, t), c, true)]));
           }
         }
       }

@@ -72,6 +72,66 @@ TEST_CASE("decode: pages of several heads, each in its column") {
   }
 }
 
+TEST_CASE(
+    "G-3 decode over lists of cells equals softmax in double precision: holes in pages, dead cells NaN") {
+  const std::vector<uint32_t> edges = {1, 15, 16, 17, 0, 31, 33, 64, 127, 129, 1000, 4097};
+  for (const uint32_t page : {1u, 16u, 32u, 128u}) {
+    for (const uint32_t dim : {64u, 128u}) {
+      for (const uint32_t group : {1u, 4u, 8u}) {
+        CAPTURE(page);
+        CAPTURE(dim);
+        CAPTURE(group);
+        DecodeProblem p({dim, group, page, 1, 0, 132, true}, edges, page * 1000 + dim + group);
+        run(&p);
+        CHECK(p.error() < kTolerance);
+      }
+    }
+  }
+  for (const uint32_t heads : {2u, 8u}) {
+    DecodeProblem p({128, 4, 16, heads, 0, 7, true}, repeated({100, 1, 640, 17, 3000}, heads), heads);
+    run(&p);
+    CHECK(p.error() < kTolerance);
+  }
+}
+
+TEST_CASE("decode: a list of the very cells that pages hold gives the same bits") {
+  const std::vector<uint32_t> tokens = {2000, 3, 0, 16, 777, 48, 5001, 1, 31, 33};
+  for (const uint32_t page : {16u, 32u, 64u}) {
+    for (const uint32_t dim : {64u, 128u}) {
+      for (const uint32_t group : {1u, 4u, 8u}) {
+        for (const uint32_t heads : {1u, 8u}) {
+          CAPTURE(page);
+          CAPTURE(dim);
+          CAPTURE(group);
+          CAPTURE(heads);
+          DecodeProblem p({dim, group, page, heads, 0, heads == 1 ? 132u : 7u}, repeated(tokens, heads),
+                          page + dim + group);
+          run(&p);
+          const std::vector<__nv_bfloat16> by_pages = p.out.read();
+          std::vector<DecodeSequence> rows = p.table.read();
+          const std::vector<uint32_t> pages = p.pages.read();
+          std::vector<uint32_t> cells;
+          for (uint32_t i = 0; i < rows.size(); ++i) {
+            const uint32_t of_pages = rows[i].table;
+            rows[i].table = static_cast<uint32_t>(cells.size());
+            for (uint32_t t = 0; t < rows[i].tokens; ++t)
+              cells.push_back(pages[of_pages + t / page] * page + t % page);
+          }
+          const DeviceArray<uint32_t> lists(cells);
+          const DeviceArray<DecodeSequence> table(rows);
+          p.args.pages = lists.get(), p.args.table = table.get();
+          p.shape.listed = true;
+          KVT_CUDA(cudaMemset(p.out.get(), 0xff, p.out.bytes()));
+          run(&p);
+          const std::vector<__nv_bfloat16> by_cells = p.out.read();
+          CHECK(std::memcmp(by_pages.data(), by_cells.data(), by_pages.size() * 2) == 0);
+          CHECK(p.error() < kTolerance);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("decode: one token in all; nothing at all; more sequences than blocks of threads") {
   for (const std::vector<uint32_t>& tokens :
        {std::vector<uint32_t>{1}, std::vector<uint32_t>{0}, std::vector<uint32_t>(3000, 5),
