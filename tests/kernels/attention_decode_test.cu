@@ -95,11 +95,11 @@ TEST_CASE(
 }
 
 TEST_CASE("decode: a list of the very cells that pages hold gives the same bits") {
-  const std::vector<uint32_t> tokens = {2000, 3, 0, 16, 777, 48, 5001, 1, 31, 33};
+  const std::vector<uint32_t> tokens = {2000, 3, 0, 16, 777, 48, 1, 31, 33};
   for (const uint32_t page : {16u, 32u, 64u}) {
     for (const uint32_t dim : {64u, 128u}) {
       for (const uint32_t group : {1u, 4u, 8u}) {
-        for (const uint32_t heads : {1u, 8u}) {
+        for (const uint32_t heads : {1u, 2u}) {
           CAPTURE(page);
           CAPTURE(dim);
           CAPTURE(group);
