@@ -53,6 +53,7 @@ enum class MethodTerm : uint8_t {
   kFilled,         // pages that the step completes, where methods store them elsewhere; as pages of 16 tokens
   kRecalling,      // layers that recall any page before their attention; of RetrievalCost
   kRecallingHead,  // likewise, its KV heads that do, over all calls
+  kRecallingNext,  // layers that recall any page for the next step, beside the layers behind them
   kPageNow,        // page of 16 tokens of one head, recalled before its layer's attention; of RetrievalCost
   kPageMixed,      // likewise, where prompts are computed: its copy runs beside their rows
   kPageNext,       // likewise, for the next step, where a step waits for nothing else
@@ -71,7 +72,7 @@ enum class MethodTerm : uint8_t {
   kListedPairs,    // millions of (row of such a chunk, cell before the row)
   kFirstStep,  // the first step of a run, which uses kernels and memory for the first time; of the step clock
 };
-constexpr size_t kMethodTerms = 40;
+constexpr size_t kMethodTerms = 41;
 constexpr double kMethodPageTokens = 16;  // pages of other sizes count by their tokens
 const char* name_of(MethodTerm term);
 // 0: the method has no such price.

@@ -108,8 +108,9 @@ RetrievalPrice RetrievalCost::recall(bool now, bool chunks, uint32_t heads) cons
 }
 
 Ticks RetrievalCost::beside(uint32_t pages, bool launched) const {
-  if (!measured_) return 0;
-  return ticks_from_us((measured_->page_beside_us + (launched ? measured_->page_launched_us : 0)) * pages);
+  if (!measured_ || pages == 0) return 0;
+  return ticks_from_us(measured_->recall_beside_us +
+                       (measured_->page_beside_us + (launched ? measured_->page_launched_us : 0)) * pages);
 }
 
 RetrievalPrice RetrievalCost::convert(uint32_t tasks) const {

@@ -62,6 +62,7 @@ class RetrievalCost {
     double head_us = 0;    // and for each KV head of a call that recalls there
     double page_now_us = 0, page_next_us = 0;
     double page_mixed_us = 0;     // page_now_us of steps that compute prompts
+    double recall_beside_us = 0;  // a layer's recall for the next step slows its own down by so much,
     double page_beside_us = 0;    // and slows a step down by so much that it does not hold up,
     double page_launched_us = 0;  // by so much more where operations are started one by one
   };

@@ -66,6 +66,7 @@ Retrieving make_retrieving(const Scenario& scenario, const Composed& composed) {
                               .page_now_us = us(MethodTerm::kPageNow),
                               .page_next_us = us(MethodTerm::kPageNext),
                               .page_mixed_us = us(MethodTerm::kPageMixed),
+                              .recall_beside_us = price_of(*composed.method, MethodTerm::kRecallingNext),
                               .page_beside_us = price_of(*composed.method, MethodTerm::kPageBeside),
                               .page_launched_us = price_of(*composed.method, MethodTerm::kPageLaunched)});
   }

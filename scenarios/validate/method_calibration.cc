@@ -141,12 +141,10 @@ Result<void> settle_dense(const MethodCalibrationRequest& request, ByMethod* ste
 constexpr double kChosenFromMost = 400;
 constexpr auto kChosenFrom = static_cast<size_t>(MethodTerm::kChosenFrom);
 
-MethodCounts known_of(const std::vector<MethodSample>& samples) {
+// The first steps were left out of the samples.
+MethodCounts known_before() {
   MethodCounts known = learn_all();
   known[static_cast<size_t>(MethodTerm::kFirstStep)] = 0;
-  // Where pages are recalled behind attention too, the recalls' stream runs in every layer of every step:
-  // what that takes is part of choosing.
-  if (has(samples, MethodTerm::kPageNext)) known[static_cast<size_t>(MethodTerm::kRecalling)] = 0;
   return known;
 }
 
@@ -161,7 +159,7 @@ double chosen_from_price(const ByMethod& by_method, const std::string& model) {
       double error = 0;
       for (const auto& [key, steps] : by_method) {
         if (key.second != model || !has(steps.samples, MethodTerm::kChoosing)) continue;
-        MethodCounts known = known_of(steps.samples);
+        MethodCounts known = known_before();
         known[kChosenFrom] = low + i * step;
         error += choosing_error(steps.samples, fit_method(key.first, model, steps.samples, known));
       }
@@ -184,7 +182,7 @@ Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request
     return tl::unexpected<Mistake>(ok.error());
   std::map<std::string, double> chosen_from;  // by model
   for (const auto& [key, steps] : by_method) {
-    MethodCounts known = known_of(steps.samples);
+    MethodCounts known = known_before();
     if (has(steps.samples, MethodTerm::kChoosing)) {
       const auto shared = chosen_from.find(key.second);
       known[kChosenFrom] =

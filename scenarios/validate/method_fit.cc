@@ -83,8 +83,8 @@ double predicted(const MethodSample& one, const MethodCounts& prices) {
 // waited for (graph_pricer.h has the exact rule).
 double beside(const MethodSample& one, MethodCounts prices) {
   for (const MethodTerm pages :
-       {MethodTerm::kRecalling, MethodTerm::kRecallingHead, MethodTerm::kPageNow, MethodTerm::kPageMixed,
-        MethodTerm::kPageBeside, MethodTerm::kPageLaunched, MethodTerm::kPageNext})
+       {MethodTerm::kRecalling, MethodTerm::kRecallingHead, MethodTerm::kRecallingNext, MethodTerm::kPageNow,
+        MethodTerm::kPageMixed, MethodTerm::kPageBeside, MethodTerm::kPageLaunched, MethodTerm::kPageNext})
     prices[index(pages)] = 0;
   return predicted(one, prices) - one.attention;
 }

@@ -62,6 +62,7 @@ Ticks OpenLoop::graph_ticks(size_t engine, uint64_t step, const Launched& launch
     out->counts[static_cast<size_t>(before)] += size * recall.blocking;
     out->counts[static_cast<size_t>(MethodTerm::kRecalling)] += recall.blocking > 0 ? 1 : 0;
     out->counts[static_cast<size_t>(MethodTerm::kRecallingHead)] += recall.heads_waiting();
+    out->counts[static_cast<size_t>(MethodTerm::kRecallingNext)] += recall.background > 0 ? 1 : 0;
     out->counts[static_cast<size_t>(MethodTerm::kPageNext)] += size * recall.background;
     out->counts[static_cast<size_t>(MethodTerm::kPageBeside)] += recall.background;
     if (launched.chunks.empty() && pricer.reads().launched())

@@ -83,11 +83,16 @@ TEST_CASE(
   CHECK(us(measured.recall(true, true).unit) == doctest::Approx(1));
   CHECK(us(measured.recall(false).fixed) == doctest::Approx(0));
   CHECK(us(measured.recall(false).unit) == doctest::Approx(3));
-  measured.set_measured({.recall_us = 5, .head_us = 0.5, .page_beside_us = 0.25, .page_launched_us = 0.125});
+  measured.set_measured({.recall_us = 5,
+                         .head_us = 0.5,
+                         .recall_beside_us = 2,
+                         .page_beside_us = 0.25,
+                         .page_launched_us = 0.125});
   CHECK(us(measured.recall(true, false, 8).fixed) == doctest::Approx(9));
   CHECK(us(measured.recall(false, false, 8).fixed) == doctest::Approx(0));
-  CHECK(us(measured.beside(80, false)) == doctest::Approx(20));
-  CHECK(us(measured.beside(80, true)) == doctest::Approx(30));
+  CHECK(us(measured.beside(80, false)) == doctest::Approx(22));
+  CHECK(us(measured.beside(80, true)) == doctest::Approx(32));
+  CHECK(measured.beside(0, true) == 0);
 }
 
 TEST_CASE("retrieval cost: the slower of PCIe and host memory decides") {

@@ -81,7 +81,7 @@ TEST_CASE(
   RecordedOutcomes outcomes;
   auto& steps = outcomes.engines.emplace_back().steps;
   steps[0].recalls = {{.blocking = 30, .background = 0, .corrected = 0, .heads = 1, .chosen = 30}};
-  steps[1].recalls = {{.blocking = 0, .background = 0, .corrected = 0, .heads = 1, .chosen = 30}};
+  steps[1].recalls = {{.blocking = 0, .background = 5, .corrected = 0, .heads = 1, .chosen = 30}};
   LlmSpec llm;
   llm.name = "tiny", llm.layers = 1, llm.query_heads = 2, llm.kv_heads = 1, llm.head_dim = 16;
   llm.hidden = 32, llm.intermediate = 64, llm.vocab = 100, llm.context_window = 4096;
@@ -111,6 +111,9 @@ TEST_CASE(
   CHECK(count(1, MethodTerm::kPageNow) == 0);
   CHECK(count(0, MethodTerm::kRecalling) == 1);  // layer
   CHECK(count(1, MethodTerm::kRecalling) == 0);
+  CHECK(count(0, MethodTerm::kRecallingNext) == 0);
+  CHECK(count(1, MethodTerm::kRecallingNext) == 1);
+  CHECK(count(1, MethodTerm::kPageNext) == 10);
   CHECK(count(0, MethodTerm::kChoosingStep) == 1);
   CHECK(count(0, MethodTerm::kDecodeCells) == doctest::Approx(0.255).epsilon(0.2));  // what it reads of 2,000
 }
