@@ -1,9 +1,9 @@
 #include "engine/cpu/intent_memory.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "engine/base/check.h"
+#include "engine/cpu/side_by_side.h"
 
 namespace kvtwin::cpu {
 
@@ -86,29 +86,21 @@ void IntentMemory::score(SessionId session, std::span<RankedHead> heads, const C
   }
 }
 
-// Each layer on a thread of its own, as many as there are processors. Layers are added in their order, so
-// neither threads nor their number change a bit.
+// Layers are added in their order, whichever is done first.
 void IntentMemory::add_layers(const std::vector<std::vector<float>>& memory,
                               std::span<const RankedHead> heads, std::span<const uint32_t> candidates,
                               const CellStore& store, std::vector<float>* scores) const {
   const auto rows = static_cast<uint32_t>(candidates.size());
-  const uint32_t at_once = std::clamp(std::thread::hardware_concurrency(), 1u, llm_.layers);
-  std::vector<std::vector<float>> parts(at_once);
-  for (uint32_t first = 0; first < llm_.layers; first += at_once) {
-    std::vector<std::thread> threads;
-    for (uint32_t i = 0; i < at_once && first + i < llm_.layers; ++i) {
-      threads.emplace_back([&, i, layer = first + i] {
-        const std::vector<float> keys =
-            keys_of(heads.subspan(size_t{layer} * llm_.kv_heads, llm_.kv_heads), candidates, store);
-        parts[i].assign(rows, 0.0f);
-        kernels::intent_add_layer(spec_.intent, llm_.layers, memory[layer], llm_.query_heads,
-                                  kernels::packed_heads(keys, llm_.kv_heads, rows, llm_.head_dim), parts[i]);
-      });
-    }
-    for (size_t i = 0; i < threads.size(); ++i) {
-      threads[i].join();
-      for (uint32_t row = 0; row < rows; ++row) (*scores)[row] += parts[i][row];
-    }
+  std::vector<std::vector<float>> parts(llm_.layers);
+  side_by_side(llm_.layers, [&](uint32_t l) {
+    const std::vector<float> keys =
+        keys_of(heads.subspan(size_t{l} * llm_.kv_heads, llm_.kv_heads), candidates, store);
+    parts[l].assign(rows, 0.0f);
+    kernels::intent_add_layer(spec_.intent, llm_.layers, memory[l], llm_.query_heads,
+                              kernels::packed_heads(keys, llm_.kv_heads, rows, llm_.head_dim), parts[l]);
+  });
+  for (const std::vector<float>& part : parts) {
+    for (uint32_t row = 0; row < rows; ++row) (*scores)[row] += part[row];
   }
 }
 
