@@ -93,6 +93,10 @@ bool scores_tokens(ScorerKind kind) {
   return kind == ScorerKind::kIntentRule || kind == ScorerKind::kIntentResidual;
 }
 
+bool watches_decodes(ScorerKind kind) {
+  return kind == ScorerKind::kH2o || kind == ScorerKind::kRaas || kind == ScorerKind::kTova;
+}
+
 ScoreSpec score_spec(ScorerKind kind) {
   ScoreSpec spec;
   spec.kind = kind;

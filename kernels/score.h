@@ -74,6 +74,8 @@ uint32_t captures(ScorerKind kind);
 // IntentKV has one score per token for all layers and heads: score_cells() adds a layer's part to out, which
 // has one row and starts at zero; finish_scores() completes it after the last layer.
 bool scores_tokens(ScorerKind kind);
+// H2O's sums, RaaS's stamps, TOVA's last row: every decoded token changes what the scorer goes by.
+bool watches_decodes(ScorerKind kind);
 
 enum class IntentMode : uint8_t { kQuery, kMemory, kLearnable };
 

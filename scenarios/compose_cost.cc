@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/policy/retention.h"
+#include "kernels/score.h"
 #include "models/cost_factory.h"
 #include "models/measured_device.h"
 #include "models/method_cost.h"
@@ -78,13 +79,13 @@ bool has_format(const Scenario& scenario, const CoreConfig& config, const Measur
                "give it these; or ");
 }
 
-// Decode steps of our CUDA engine are graphs (engine/cuda/step_graphs.h), but for those of methods that look
-// at every row, and that choose on the host.
+// Decode steps of our CUDA engine are graphs (engine/cuda/step_graphs.h), but for those of methods that
+// watch every row, and that choose on the host.
 bool replays_steps(const CoreConfig& config) {
   const RetrievalMethod method = retrieval_method(config.policies.retrieval);
   if (method == RetrievalMethod::kShadowkv || method == RetrievalMethod::kInfinigen) return false;
-  const std::string& scorer = config.policies.scorer;
-  return !drops(config) || (scorer != "h2o" && scorer != "raas" && scorer != "tova");
+  const std::optional<kernels::ScorerKind> scorer = kernels::scorer_kind(config.policies.scorer);
+  return !drops(config) || !scorer || !kernels::watches_decodes(*scorer);
 }
 
 // `model` with what calibration says of these policies. Null: nothing, and `model` is as it was; said in a

@@ -195,6 +195,15 @@ TEST_CASE("score: IntentKV adds layer by layer and is finished once") {
   for (uint32_t p = 0; p < kTokens; ++p) CHECK(twice[p] == out[p] * kTokens + 0.5f);
 }
 
+TEST_CASE("score: what goes by every decoded token, of all scorers") {
+  std::set<std::string> watching;
+  for (const PolicyInfo& info : all_policies()) {
+    if (info.axis == "scorer" && watches_decodes(*scorer_kind(info.name)))
+      watching.insert(std::string(info.name));
+  }
+  CHECK(watching == std::set<std::string>{"h2o", "raas", "tova"});
+}
+
 TEST_CASE("score: what each scorer needs captured") {
   using namespace capture;
   CHECK(captures(ScorerKind::kStreaming) == 0);
