@@ -28,7 +28,8 @@ inline MethodFacts method_facts(const CoreConfig& config, const LlmSpec& llm) {
           set.retrieval == "all" && set.scorer == "h2o" ? llm.kv_heads : 0};
 }
 
-// Whether our engine reads decodes of calls with holes cell by cell: as they lie, and all of them.
+// Whether our engine reads calls with holes from lists of cells: bf16 in pages of several tokens, and all of
+// them.
 bool lists_cells(const CoreConfig& config);
 
 // Of the engines of kind `of`. Null: a mistake was added. What the policies add to steps is noted in *out.

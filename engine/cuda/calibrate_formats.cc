@@ -23,8 +23,8 @@ constexpr uint32_t kPage = 32, kGroup = 32;  // keys of int2 share scales over 3
 constexpr uint32_t kRowsMax = 2048, kCallsMax = 128;
 constexpr uint32_t kWarm = 3, kSteps = 8;
 constexpr uint32_t kMixedCalls = 16, kMixedLong = 8;
-// Chunks of few rows, and of many: those run at the GPU's limit of power, and pay less for what packs between
-// their products than it takes alone. Multiples of two pages, as MixedBench wants.
+// Chunks of few rows, and of many, which were measured to pay less for what packs between their products than
+// it takes alone. Multiples of two pages, as MixedBench wants.
 constexpr uint32_t kFewTokens = 64, kManyTokens = 1024, kFewPairs = 3, kManyPairs = 4, kMixedRounds = 2;
 
 const std::vector<uint32_t> kRowSizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};

@@ -23,13 +23,13 @@ struct MethodSample {
 // are.
 constexpr size_t kHeldOut = 5;
 
-// REQUIRES: samples are steps in order, measured > 0. `name`, `model`: as in MeasuredMethod.
-// `known`: prices that are taken as given, by term; below zero: to be learnt.
+// Prices that are taken as given, by term; below zero, as here: to be learnt.
 MethodCounts learn_all();
-// Mean size of the error of steps that choose pages, but for those that are held out.
-double choosing_error(const std::vector<MethodSample>& samples, const MeasuredMethod& method);
+// REQUIRES: samples are steps in order, measured > 0. `name`, `model`: as in MeasuredMethod.
 MeasuredMethod fit_method(const std::string& name, const std::string& model,
                           const std::vector<MethodSample>& samples, const MethodCounts& known = learn_all());
+// Mean size of the error of steps that choose pages, but for those that are held out.
+double choosing_error(const std::vector<MethodSample>& samples, const MeasuredMethod& method);
 
 }  // namespace kvtwin
 

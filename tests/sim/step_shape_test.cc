@@ -67,13 +67,15 @@ TEST_CASE("step shape: decodes whose cells lie in pages of others unpack all tha
 TEST_CASE("step shape: decodes of calls with holes read lists of cells, where layouts leave holes") {
   const PlanEntry entries[] = {{.kind = EntryKind::kDecode, .tokens = 1, .context = 700, .gone = 1},
                                {.kind = EntryKind::kDecode, .tokens = 1, .context = 500},
-                               kChunk};
-  const LaunchStep launch{.tokens = 102, .entries = entries, .grants = {}, .adoptions = {}};
+                               kChunk,
+                               {.kind = EntryKind::kChunk, .tokens = 8, .context = 500}};
+  const LaunchStep launch{.tokens = 110, .entries = entries, .grants = {}, .adoptions = {}};
   std::vector<ChunkShape> chunks;
   StepShape shape = sim::shape_of(launch, true, &chunks);
   CHECK(shape.decodes == 2);
   CHECK(shape.listed_decodes == 1);
   CHECK(chunks[0].listed);
+  CHECK_FALSE(chunks[1].listed);
   CHECK(shape.decode_context_sum == 1199);
   shape.chunks = {};
   const GraphShapes::Key holes = GraphShapes::key(shape);
