@@ -241,8 +241,8 @@ void Metrics::saw_gauges(Instant now, EngineId engine, const CoreGauges& gauges)
     disk_pages_.add(here.gauges_at, now, here.gauges.pages_disk_total - here.gauges.pages_disk_free);
   here.gauges = gauges;
   here.gauges_at = now;
-  if (gauges.calls_running == 0) {
-    // A launch that was interrupted and left nobody to run is never answered in full.
+  if (!gauges.step_in_flight) {
+    // What is left of a launch that was interrupted never runs.
     here.step_running = false;
     for (Launch& launch : here.launches) here.spare.push_back(std::move(launch));
     here.launches.clear();

@@ -337,6 +337,7 @@ CoreGauges Core::gauges() const {
   CoreGauges g;
   g.calls_running = static_cast<uint32_t>(s.running.size());
   g.calls_waiting = s.calls_live - g.calls_running;
+  g.step_in_flight = !s.launches.empty();
   g.pages_gpu_total = s.gpu.pages_total();
   g.pages_gpu_free = s.gpu.pages_free() + static_cast<uint32_t>(pages_ahead);
   g.pages_gpu_cached = s.pages_loose();

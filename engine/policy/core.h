@@ -21,6 +21,7 @@ namespace kvtwin {
 struct CoreGauges {
   uint32_t calls_running = 0;
   uint32_t calls_waiting = 0;
+  bool step_in_flight = false;  // of calls that run, or that were preempted since it was launched
   uint32_t pages_gpu_total = 0;
   uint32_t pages_gpu_free = 0;    // nobody's
   uint32_t pages_gpu_cached = 0;  // only the prefix index holds them: can be had by evicting

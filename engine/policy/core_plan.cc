@@ -54,9 +54,9 @@ void Core::State::plan_running(bool decodes, bool prefills) {
     const size_t granted_before = granted.size();
     bool grown = grow(&call, tokens);
     while (!grown) {
-      // Alone, and what it lacks is being copied: those pages come back by themselves, and none of its own
-      // would bring them sooner.
-      if (running.size() == 1 && transfers_live > 0) return;
+      // Alone, and others still hold the pages that it lacks: they return without its help, and preempting
+      // itself would only repeat what it has computed.
+      if (running.size() == 1 && pages_return()) return;
       if (demotes() && waits_for_pages(call, tokens)) break;
       const bool itself = running.back() == slot;
       if ((dual || snapshots) && running.size() == 1) call.reuse_barred = true;

@@ -203,6 +203,9 @@ struct Core::State {
     if (dual) dual->release(page);
     gpu.release(page, index.tick());
   }
+  // Pages outside all requests become available without any preemption: copies end, and other engines read
+  // what was handed over to them.
+  bool pages_return() const { return transfers_live > 0 || !handed_over.empty(); }
   void preempt_last();
   void add_entry(Slot slot, uint32_t tokens, size_t granted_before);
   void remove_entry(Slot slot);

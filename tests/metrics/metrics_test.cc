@@ -56,6 +56,7 @@ struct Feed {
   void gauges(int64_t at, uint32_t running, uint32_t held = 0) {
     CoreGauges now;
     now.calls_running = running;
+    now.step_in_flight = running > 0;
     now.pages_gpu_held = held;
     metrics.saw_gauges(Instant{at}, kE0, now);
   }
@@ -237,6 +238,19 @@ TEST_CASE("metrics: a call that waits for a recall waits for a transfer, not in 
   CHECK(total(feed.metrics.rate_out()) == 0);
 }
 
+TEST_CASE("metrics: a step outlives the only call in it, which was preempted when it was launched already") {
+  Feed feed;
+  feed.ready(0, 0, 48, 1);
+  feed.launch(0, 0, {chunk(0, 0, 32, false, true)});
+  feed.preempt(0, 0);
+  CoreGauges gauges;
+  gauges.step_in_flight = true;  // and no call runs
+  feed.metrics.saw_gauges(Instant{0}, kE0, gauges);
+  feed.done(0, {100});
+  CHECK(feed.metrics.totals(kE0).steps == 1);
+  CHECK(feed.metrics.totals(kE0).busy.ns == 100);
+}
+
 TEST_CASE("metrics: what a copy and a step did at once is hidden, and every series adds up to its total") {
   Feed feed;
   const auto ms = [](int64_t n) { return n * 1'000'000; };
@@ -244,6 +258,7 @@ TEST_CASE("metrics: what a copy and a step did at once is hidden, and every seri
   feed.launch(ms(1), 0, {chunk(0, 16, 24, true, true)});
   CoreGauges gauges;
   gauges.calls_running = 1;
+  gauges.step_in_flight = true;
   gauges.pages_gpu_cached = 4;
   gauges.pages_host_total = 10;
   gauges.pages_host_free = 7;
@@ -253,6 +268,7 @@ TEST_CASE("metrics: what a copy and a step did at once is hidden, and every seri
                                                          Tier::kGpu, Tier::kHost, gpu, host});
   feed.done(0, {ms(3)});
   gauges.calls_running = 0;
+  gauges.step_in_flight = false;
   feed.metrics.saw_gauges(Instant{ms(3)}, kE0, gauges);
   feed.metrics.saw_event(Instant{ms(4)}, kE0, TransferDone{kE0, TransferId{0}});
   feed.metrics.saw_gauges(Instant{ms(4)}, kE0, gauges);

@@ -20,7 +20,7 @@ namespace {
 
 const std::set<std::string> kCommandWords = {"launch", "preempt", "finish", "cancelled", "told",
                                              "reject", "recall",  "demote", "send",      "return",
-                                             "forget", "-",       "held",   "spill"};
+                                             "forget", "-",       "held",   "spill",     "over"};
 
 uint32_t number(const std::string& text, size_t from = 0) {
   uint32_t value = 0;
@@ -88,6 +88,7 @@ class Runner {
     if (what == "arrive") return arrive(words[1], options);
     if (what == "done") return done(words[1], options);
     if (what == "cancel") return CallCancelled{CallId{number(words[1], 1)}};
+    if (what == "taken") return PagesTaken{config_.engine, CallId{number(words[1], 1)}};
     if (what == "arrived") return TransferDone{config_.engine, TransferId{number(words[1], 1) - 1}};
     if (what == "failed") return TransferFailed{config_.engine, TransferId{number(words[1], 1) - 1}};
     if (what == "expect") {

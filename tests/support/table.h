@@ -9,13 +9,14 @@
 //            is: the first 32 tokens are units 0.. of space a, the next 16 units 0.. of space b; further
 //            tokens have no identity. A capital letter is a space that belongs to this call alone.
 //          done sN | done sN..sM [eos=rN] [kept=5,9 | live=0-4,8-9] | cancel rN | arrived tN | failed tN |
-//          end S | expect S s=SECONDS
+//          taken rN (its handed-over pages were read) | end S | expect S s=SECONDS
 // Commands: launch sN rA:tokens ... | launch sN..sM ... (folded)   rA:8+32 reuses 32 tokens
 //             and cut rN:begin-end:keep,... for a compression (? where the world counts)
 //             and pad=T where dense kernels run on more tokens
 //          preempt rN | finish rN:tokens | cancelled rN:tokens | told rN:tokens
 //          reject rN window|pool|empty needed>limit | recall tN pages | demote tN pages | forget S
-//             | send tN pages (of a preempted call, to the host) | return tN pages
+//             | send tN pages (of a preempted call, to the host) | return tN pages | over rN pages (handed
+//             over)
 // kept: cells left in each head group; live: positions left; of the step's only compression.
 // `told` is compared only in tables that mention it, and so is `held N`: gpu pages that are
 // needed. Each line happens 10 ns after the one before.

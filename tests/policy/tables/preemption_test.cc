@@ -66,6 +66,42 @@ TEST_CASE("preempt: two steps in flight: the step under way still counts for the
   )");
 }
 
+namespace {
+
+// An engine that only prefills: five pages, chunks of two.
+CoreConfig prefilling() {
+  CoreConfig config = table_config();
+  config.pages_gpu = 5;
+  config.step_tokens_max = 32;
+  config.prefill_only = true;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("preempt: a call that is alone waits for pages that it handed over; its own would not bring them") {
+  check_table(prefilling(), R"(
+    arrive r1 prompt=32 output=9      launch s1 r1:32
+    done s1                           over r1 2
+    arrive r2 prompt=78 output=2      launch s2 r2:32
+    done s2                           -                  # one page is free, two are needed
+    taken r1                          launch s3 r2:32
+    done s3                           launch s4 r2:14
+    done s4                           over r2 5
+  )");
+  CoreConfig config = prefilling();
+  config.steps_in_flight_max = 2;
+  check_table(config, R"(
+    arrive r1 prompt=32 output=9      launch s1 r1:32
+    done s1                           over r1 2
+    arrive r2 prompt=78 output=2      launch s2 r2:32    # its step is in flight
+    done s2                           -
+    taken r1                          launch s3 r2:32  launch s4 r2:14
+    done s3                           -
+    done s4                           over r2 5
+  )");
+}
+
 // --- by demotion
 
 namespace {
