@@ -19,6 +19,8 @@ namespace kvtwin {
 struct Distribution {
   uint64_t count = 0;
   double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;
+
+  friend bool operator==(const Distribution&, const Distribution&) = default;
 };
 
 // Sorts *values.
@@ -54,6 +56,8 @@ struct Summary {
   Duration transfer_exposed{}, transfer_hidden{};
   std::array<Integral, kTimeShares> time_ns{};  // summed over finished calls
   Integral latency_ns = 0;                      // their E2E; equals the sum of time_ns exactly
+
+  friend bool operator==(const Summary&, const Summary&) = default;
 };
 
 Summary summarise(const Metrics& metrics);

@@ -60,7 +60,7 @@ struct Log {
 
   std::string scenario;
   uint64_t seed = 0;
-  RunOptions options;
+  RunOptions options;  // make_axes is null: a log has policies' names
   std::vector<ClientStep> client;
   std::vector<Engine> engines;
   uint64_t digest = 0;

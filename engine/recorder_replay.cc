@@ -72,11 +72,18 @@ void compare_checkpoints(size_t id, const Log::Engine& was, const Log::Engine& i
                            &longer == &was ? "recorded" : "replayed"));
 }
 
+// With policies of the caller's own there are no names to look up.
+std::optional<std::string> wrong_config(const RunOptions& options, const CoreConfig& config) {
+  if (!options.make_axes) return validate_core_config(config);
+  if (auto wrong = validate_limits(config)) return wrong;
+  return validate_axes(options.make_axes(config), config.policies, config);
+}
+
 }  // namespace
 
 Result<Replayed> replay(const std::string& name, const Log& log, const std::vector<Observer*>& observers) {
   for (const CoreConfig& config : log.options.engines) {
-    if (const std::optional<std::string> wrong = validate_core_config(config)) {
+    if (const std::optional<std::string> wrong = wrong_config(log.options, config)) {
       return mistake(fmt::format("{}: engine {}", name, raw(config.engine)), *wrong);
     }
   }

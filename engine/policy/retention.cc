@@ -61,7 +61,7 @@ uint32_t Retention::decode_limit(uint32_t tokens) const {
 uint32_t Retention::steps_until_full(uint32_t tokens) const {
   const uint32_t full = shape_.ring_pages * shape_.page_tokens;
   if (shape_.rings == 0 || ring_full(tokens)) return UINT32_MAX;
-  return tokens < full ? full - tokens + 1 : 1;  // rings among groups that grow: the mean grows unevenly
+  return tokens < full ? full - tokens : 1;  // rings among groups that grow: the mean grows unevenly
 }
 
 bool Retention::can_drop(uint32_t tokens, uint64_t live) const {

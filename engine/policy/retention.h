@@ -73,7 +73,7 @@ class Retention {
   bool ring_full(uint32_t tokens) const {
     return shape_.rings == shape_.groups && tokens >= shape_.ring_pages * shape_.page_tokens;
   }
-  // Decode steps from `tokens` on in which the cells of a head grow evenly: by one, or not at all.
+  // Decode steps from `tokens` tokens on that each add as many cells to a head: one, or none.
   uint32_t steps_until_full(uint32_t tokens) const;
 
   uint32_t sinks() const { return sinks_; }

@@ -8,8 +8,11 @@
 
 #include "engine/base/check.h"
 #include "engine/driver.h"
+#include "engine/metrics_summary.h"
 #include "engine/policy/registry.h"
 #include "engine/prefix_bound.h"
+#include "engine/recorder.h"
+#include "engine/recorder_replay.h"
 #include "tests/support/describe.h"
 #include "tests/support/script_backend.h"
 #include "tests/support/script_client.h"
@@ -75,10 +78,24 @@ class Narrator final : public Observer {
 
 struct Run {
   RunEnd end;
+  Summary summary;
+  std::string log;
   bool content = false;
   uint64_t above_bound = 0;  // tokens found that no cache of this size can have found
   std::vector<ScriptClient::Answer> answers;
 };
+
+std::vector<EngineFacts> facts_of(const std::vector<CoreConfig>& engines) {
+  std::vector<EngineFacts> facts;
+  for (const CoreConfig& config : engines) {
+    facts.push_back({.page_tokens = config.page_tokens,
+                     .page_bytes = 1,
+                     .pages_gpu = config.pages_gpu,
+                     .steps_in_flight_max = config.steps_in_flight_max,
+                     .pages_int2 = config.pages_int2});
+  }
+  return facts;
+}
 
 Run run_once(const Setting& setting, Probes* probes, bool aloud = false) {
   ScriptClient client(setting.client);
@@ -86,10 +103,14 @@ Run run_once(const Setting& setting, Probes* probes, bool aloud = false) {
   ProbeObserver observer(setting.run.engines, probes);
   Narrator narrator;
   ReuseObserver reuse(setting.run);
-  std::vector<Observer*> observers{&observer, &reuse};
+  Metrics metrics(facts_of(setting.run.engines));
+  Recorder recorder(setting.run, {"swarm", setting.client.seed});
+  std::vector<Observer*> observers{&observer, &reuse, &metrics, &recorder};
   if (aloud) observers.insert(observers.begin(), &narrator);
   Run result;
-  result.end = run(setting.run, &client, &world, observers);
+  result.end = run(setting.run, recorder.watch(&client), &world, observers);
+  result.summary = summarise(metrics);
+  result.log = recorder.finish(result.end);
   result.content = client.content();
   if (reuse.bounded() && reuse.found() > reuse.bound()) result.above_bound = reuse.found() - reuse.bound();
   result.answers = client.answers();
@@ -106,6 +127,24 @@ void compare(const std::string& name, const Run& expected, const Run& run, Swarm
     break;
   }
   if (run.end.digest != expected.end.digest) result->differences.push_back(name + ": other decisions");
+  if (run.log != expected.log) result->differences.push_back(name + ": another log");
+  if (run.summary != expected.summary) result->differences.push_back(name + ": other metrics");
+}
+
+// The policy alone, on what it was told: it decides the same, and metrics see the same.
+void compare_replay(const Setting& setting, const Run& expected, SwarmResult* result) {
+  Result<Log> log = read_log("log", expected.log);
+  if (!log) return result->differences.push_back("the log: " + log.error().what);
+  log->options.make_axes = setting.run.make_axes;
+  log->options.check_invariants = true;
+  Metrics metrics(facts_of(log->options.engines));
+  const Result<Replayed> again = replay("log", *log, {&metrics});
+  if (!again) return result->differences.push_back("replayed: " + again.error().what);
+  if (!again->same) result->differences.push_back("replayed: " + again->difference);
+  // A log sums outcomes over consecutive steps, so shares of a call's time may differ; their sum may not.
+  Summary summary = summarise(metrics);
+  summary.time_ns = expected.summary.time_ns;
+  if (summary != expected.summary) result->differences.push_back("replayed: other metrics");
 }
 
 }  // namespace
@@ -121,6 +160,7 @@ SwarmResult run_swarm(uint64_t seed, Probes* probes) {
   if (!folded.content) result.differences.push_back("the Client still waits");
   if (folded.above_bound > 0)
     result.differences.push_back(fmt::format("{} tokens found beyond the bound", folded.above_bound));
+  compare_replay(setting, folded, &result);
   compare("run again", folded, run_once(setting, probes), &result);
   setting.world.pieces = true;
   compare("answered in pieces", folded, run_once(setting, probes), &result);

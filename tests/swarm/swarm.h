@@ -2,7 +2,8 @@
 // one page, budgets of one token, steps that take no time, a host tier of three pages.
 //
 // One seed is run four times: folded, folded again, with every step on its own, and with stretches
-// answered in pieces. All four must decide the same and answer every call at the same instant.
+// answered in pieces. All four must decide the same, answer every call at the same instant, leave equal logs
+// behind and come to the same metrics; and so must a replay of the log.
 
 #ifndef KVTWIN_TESTS_SWARM_SWARM_H_
 #define KVTWIN_TESTS_SWARM_SWARM_H_

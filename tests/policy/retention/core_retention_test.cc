@@ -266,9 +266,9 @@ TEST_CASE("arena: a call never has more pages than its ring") {
     done s1                           launch s2..s20 r1:1             held 2
     done s2..s20                      finish r1:20                    held 0
     arrive r2 prompt=3 output=20      launch s21 r2:3                 held 1
-    done s21                          launch s22..s27 r2:1            held 1   # until the ring is full
-    done s22..s27                     launch s28..s40 r2:1            held 2
-    done s28..s40                     finish r2:20                    held 0
+    done s21                          launch s22..s26 r2:1            held 1   # until the ring is full
+    done s22..s26                     launch s27..s40 r2:1            held 2
+    done s27..s40                     finish r2:20                    held 0
   )");
 }
 
