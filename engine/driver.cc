@@ -141,9 +141,9 @@ class Loop {
     if (decoders_) hint(event, &*decoders_);
   }
 
+  // No engine: the session has sent no call there.
   void hint(const SessionHint& event, Router* router) {
-    if (!router->knows(event.session)) return;  // it never sent a call
-    from_outside(router->engine_of_session(event.session), event);
+    for (const EngineId engine : router->engines_of_session(event.session)) from_outside(engine, event);
     if (event.kind == SessionHint::Kind::kSessionEnds) {
       router->session_ended(event.session);
     } else {

@@ -44,6 +44,8 @@ EngineId Router::place(const CallReady& call, const TokensCached& cached) {
   placed = {engine, true, home.context};
   tokens_[engine] += placed.tokens;
   const EngineId id{static_cast<uint16_t>(raw(first_) + engine)};
+  const auto place = std::lower_bound(home.engines.begin(), home.engines.end(), id);
+  if (place == home.engines.end() || *place != id) home.engines.insert(place, id);
   digest_ += draw({placed_++, raw(call.call), raw(id)});
   return id;
 }
@@ -88,9 +90,9 @@ EngineId Router::engine_of(CallId call) const {
   return EngineId{static_cast<uint16_t>(raw(first_) + calls_[raw(call)].engine)};
 }
 
-EngineId Router::engine_of_session(SessionId session) const {
-  KVT_CHECK(knows(session));
-  return EngineId{static_cast<uint16_t>(raw(first_) + homes_[raw(session)].engine)};
+std::span<const EngineId> Router::engines_of_session(SessionId session) const {
+  if (!knows(session)) return {};
+  return homes_[raw(session)].engines;
 }
 
 void Router::ended(CallId call) {
@@ -106,6 +108,7 @@ void Router::session_ended(SessionId session) {
   SessionHome& home = homes_[raw(session)];
   stop_waiting_for(&home);
   home.live = false;
+  home.engines.clear();
   --sessions_[home.engine];
 }
 

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "engine/base/units.h"
@@ -47,8 +48,9 @@ class Router {
   bool is_live(CallId call) const { return raw(call) < calls_.size() && calls_[raw(call)].live; }
   // REQUIRES: is_live(call).
   EngineId engine_of(CallId call) const;
-  // REQUIRES: knows(session).
-  EngineId engine_of_session(SessionId session) const;
+  // Those that were given calls of the session since it ended last, and so may hold something of it;
+  // ascending. Valid until the next place() or session_ended().
+  std::span<const EngineId> engines_of_session(SessionId session) const;
   bool knows(SessionId session) const { return raw(session) < homes_.size() && homes_[raw(session)].known; }
   // The call has finished or was rejected, or goes on elsewhere.
   void ended(CallId call);
@@ -73,6 +75,7 @@ class Router {
     bool live = false;
     bool returns = false;  // soon, and its context counts in tokens_
     uint64_t context = 0;  // of its last call
+    std::vector<EngineId> engines;
   };
 
   uint32_t choose(const CallReady& call, SessionHome* home, const TokensCached& cached);

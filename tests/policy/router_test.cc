@@ -23,6 +23,12 @@ uint32_t placed(Router& router, uint32_t id, uint32_t session = 0, uint32_t prom
   return raw(engine);
 }
 
+std::vector<uint32_t> engines_of(const Router& router, uint32_t session) {
+  std::vector<uint32_t> engines;
+  for (const EngineId engine : router.engines_of_session(SessionId{session})) engines.push_back(raw(engine));
+  return engines;
+}
+
 }  // namespace
 
 TEST_CASE("router: round robin goes around, whatever the load") {
@@ -57,7 +63,7 @@ TEST_CASE("router: a session stays where it is; a new one goes where the fewest 
   router.session_ended(SessionId{9});  // none against two
   CHECK(placed(router, 5, 11) == 0);
   CHECK(placed(router, 6, 12) == 0);
-  CHECK(router.engine_of_session(SessionId{8}) == EngineId{1});
+  CHECK(engines_of(router, 8) == std::vector<uint32_t>{1});
 }
 
 TEST_CASE("router: a session that ended and comes back finds its engine again, and counts once") {
@@ -125,5 +131,17 @@ TEST_CASE("router: engines may be numbered from another on") {
   CHECK(placed(router, 0) == 3);
   CHECK(placed(router, 1) == 4);
   CHECK(placed(router, 2) == 3);
-  CHECK(router.engine_of_session(SessionId{0}) == EngineId{3});
+  CHECK(engines_of(router, 0) == std::vector<uint32_t>{3, 4});
+}
+
+TEST_CASE(
+    "router: all engines that were given calls of a session are known, in ascending order, until it ends") {
+  Router router(RoutingKind::kRoundRobin, 3, EngineId{2});
+  for (uint32_t id = 0; id < 8; ++id) placed(router, id, id == 2 || id == 4 || id == 7 ? 5 : 6);
+  CHECK(engines_of(router, 5) == std::vector<uint32_t>{3, 4});
+  CHECK(engines_of(router, 6) == std::vector<uint32_t>{2, 3, 4});
+  CHECK(engines_of(router, 7).empty());
+  router.session_ended(SessionId{6});
+  CHECK(engines_of(router, 6).empty());
+  CHECK(engines_of(router, 5) == std::vector<uint32_t>{3, 4});
 }
