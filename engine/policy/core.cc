@@ -53,6 +53,10 @@ uint32_t Core::tokens_cached(const CallReady& call) const {
   const State& s = *state_;
   const auto name_space = s.axes.identity->name_space(call.session);
   if (!s.config.prefix_cache || !name_space.has_value()) return 0;
+  if (s.snapshots) {
+    const uint32_t chunk = s.retention.chunk_tokens();
+    return s.snapshots->find(*name_space, call.identity, call.prompt_tokens / chunk) * chunk;
+  }
   const uint32_t page = s.config.page_tokens;
   return s.index.find_on_gpu(*name_space, call.identity, call.prompt_tokens / page) * page;
 }

@@ -61,8 +61,9 @@ class Core {
   // REQUIRES: `now` is not before the `now` of the previous call.
   void apply(Instant now, const Event& event, std::vector<Command>* commands);
 
-  // Tokens of the prompt whose KV is on the gpu now, in whole pages (placement arena: at home on the host);
-  // asked by routers. Changes nothing, and is the same whether steps were folded or not.
+  // Leading tokens of the prompt whose KV need not be computed nor copied from a lower tier: in whole pages
+  // on the gpu (placement arena: on the host), in whole chunks where prefixes are compressed. Asked by
+  // routers. Changes nothing, and is the same whether steps were folded or not.
   uint32_t tokens_cached(const CallReady& call) const;
 
   // No call is known and nothing is in flight.

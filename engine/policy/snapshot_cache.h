@@ -50,6 +50,10 @@ class SnapshotCache final : public HoldWatch {
   Lease acquire(uint64_t name_space, std::span<const UnitRun> identity, uint32_t chunks_max) {
     return index_.acquire(name_space, identity, chunks_max).lease;
   }
+  // How many chunks that would be; changes nothing.
+  uint32_t find(uint64_t name_space, std::span<const UnitRun> identity, uint32_t chunks_max) const {
+    return index_.find_on_gpu(name_space, identity, chunks_max);
+  }
   void release(const Lease& lease, bool used) { index_.release(lease, used); }
   // The call would begin behind the last chunk of the lease, `tokens` tokens. Returns that chunk's snapshot.
   // O(groups), however long the prefix: a call may ask in every step until there is room.
