@@ -11,6 +11,7 @@
 #include "engine/base/check.h"
 #include "engine/policy/core.h"
 #include "engine/policy/registry.h"
+#include "engine/policy/request_fit.h"
 #include "engine/policy/retention.h"
 #include "models/catalog.h"
 #include "scenarios/compose_parts.h"
@@ -320,47 +321,72 @@ void load_trace(const Scenario& scenario, const std::function<void()>& on_sessio
   }
 }
 
-// Calls that can never run: longer than the window, or than the whole pool.
+// Calls that can never run, and the most that any call needs.
+struct Oversized {
+  uint64_t calls = 0;
+  uint64_t tokens = 0;
+  PagesNeeded pages;
+};
+
+Oversized find_oversized(const ReplayTable& table, const RequestFit& fit) {
+  Oversized out;
+  for (const TableNode& node : table.nodes) {
+    if (node.kind != NodeKind::kCall) continue;
+    CallReady call;
+    call.prompt_tokens = node.prompt_tokens;
+    call.output_tokens = node.output_tokens;
+    call.roles = {table.roles.data() + node.role_first, node.role_count};
+    call.turn = node.turn;
+    const PagesNeeded pages = fit.needed(call);
+    out.calls += fit.misfit(call).has_value();
+    out.tokens = std::max(out.tokens, uint64_t{node.prompt_tokens} + node.output_tokens);
+    out.pages.gpu = std::max(out.pages.gpu, pages.gpu);
+    out.pages.host = std::max(out.pages.host, pages.host);
+  }
+  return out;
+}
+
+// The fewest gpu pages of which calls may hold `held`.
+uint64_t gpu_pages_for(uint64_t held, const Scenario& scenario, const CoreConfig& config) {
+  const uint64_t free = uint64_t{scenario.values.memory().reserved_pages()} + config.watermark_pages;
+  if (config.pages_int2 == 0) return held + free;
+  uint64_t pages = 0, int4 = 0;
+  while (pages < UINT32_MAX && int4 < held + free) {
+    pages += held + free - int4;  // a page adds one of them at most, so this never goes too far
+    int4 = pages - pages_int2(static_cast<uint32_t>(pages), config.policies.precision_spec);
+  }
+  return pages;
+}
+
 void check_fit(const Scenario& scenario, size_t engine, Composed* out, Mistakes* mistakes) {
   const CoreConfig& config = out->options.engines[engine];
   const PolicyAxes axes = make_axes(config.policies);
   const Retention retention(config, axes);
-  const bool arena = axes.placement->uses_arena();
-  uint64_t longest = 0, count = 0, gpu_pages = 0, host_pages = 0;
-  for (const TableNode& node : out->client->table().nodes) {
-    if (node.kind != NodeKind::kCall) continue;
-    const uint64_t tokens = uint64_t{node.prompt_tokens} + node.output_tokens;
-    longest = std::max(longest, tokens);
-    PagesNeeded pages = pages_needed(config, node.prompt_tokens, node.output_tokens);
-    if (!arena && tokens <= UINT32_MAX)
-      pages.gpu = retention.pages_needed(node.prompt_tokens, node.output_tokens);
-    const bool fits = (config.context_tokens_max == 0 || tokens <= config.context_tokens_max) &&
-                      pages.gpu <= config.pages_gpu && (pages.host == 0 || pages.host <= config.pages_host);
-    gpu_pages = std::max(gpu_pages, pages.gpu);
-    host_pages = std::max(host_pages, pages.host);
-    count += !fits;
-  }
-  if (count == 0) return;
-  out->oversized_calls = std::max(out->oversized_calls, static_cast<uint32_t>(count));
+  const RequestFit fit(config, axes, retention);
+  const Oversized found = find_oversized(out->client->table(), fit);
+  if (found.calls == 0) return;
+  out->oversized_calls = std::max(out->oversized_calls, static_cast<uint32_t>(found.calls));
   if (scenario.values.replay().oversized() == "reject") return;
-  const bool window = config.context_tokens_max > 0 && longest > config.context_tokens_max;
-  const uint64_t pages = gpu_pages + scenario.values.memory().reserved_pages();
-  std::string what = fmt::format("{} calls can never run: the longest has {} tokens", count, longest);
+  const bool window = config.context_tokens_max > 0 && found.tokens > config.context_tokens_max;
+  std::string what =
+      fmt::format("{} calls can never run: the longest has {} tokens", found.calls, found.tokens);
   std::string change;
   if (window) {
     what += fmt::format(", the model's window is {}", config.context_tokens_max);
-    change = fmt::format("--set=model.context_window={}", longest);
+    change = fmt::format("--set=model.context_window={}", found.tokens);
   }
-  if (pages > config.pages_gpu) {
+  const bool pool = found.pages.gpu > fit.room().gpu;
+  if (pool) {
     what += fmt::format("{} an engine's pool holds {}", window ? " and" : ",",
-                        uint64_t{config.pages_gpu} * config.page_tokens);
-    change += fmt::format("{}--set=memory.gpu_pages={}", change.empty() ? "" : " ", pages);
+                        fit.room().gpu * config.page_tokens);
+    change += fmt::format("{}--set=memory.gpu_pages={}", change.empty() ? "" : " ",
+                          gpu_pages_for(found.pages.gpu, scenario, config));
   }
-  if (host_pages > 0 && host_pages > config.pages_host) {
-    what += fmt::format("{} its host tier holds {}", window || pages > config.pages_gpu ? " and" : ",",
-                        uint64_t{config.pages_host} * config.page_tokens);
+  if (found.pages.host > fit.room().host) {
+    what += fmt::format("{} its host tier holds {}", window || pool ? " and" : ",",
+                        fit.room().host * config.page_tokens);
     change += fmt::format("{}--set=memory.host_bytes={}", change.empty() ? "" : " ",
-                          host_pages * out->facts[engine].page_bytes);
+                          found.pages.host * out->facts[engine].page_bytes);
   }
   mistakes->push_back({scenario.where(window ? "model.context_window" : "memory.gpu_pages"), what,
                        fmt::format("smallest change that fits: {}; or reject and list these calls: "

@@ -66,7 +66,8 @@ uint64_t Core::digest() const { return draw({state_->digest, state_->done}); }
 Core::State::State(const CoreConfig& c, PolicyAxes policies)
     : config(c),
       axes(std::move(policies)),
-      retention(c, axes),
+      retention(config, axes),
+      fit(config, axes, retention),
       arena(axes.placement->uses_arena()),
       exact_tail(axes.precision->by_tag() ? 0 : axes.precision->exact_tokens_max()),
       dual(make_dual_pool(c, axes)),
@@ -156,33 +157,12 @@ void Core::State::drop_surplus_sessions() {
 }
 
 bool Core::State::reject(const CallReady& event) {
-  const uint64_t tokens = uint64_t{event.prompt_tokens} + event.output_tokens;
-  using Reason = RejectCall::Reason;
-  const auto refuse = [&](Reason reason, uint64_t needed, uint64_t limit) {
-    note({kRejected, raw(event.call), static_cast<uint64_t>(reason)});
-    out->push_back(RejectCall{config.engine, event.call, reason, needed, limit});
-    if (event.emitted > 0) out->push_back(SourceRead{config.engine, event.call, event.from});
-    return true;
-  };
-  if (event.prompt_tokens == 0) return refuse(Reason::kPromptEmpty, 1, 0);
-  if (config.context_tokens_max != 0 && tokens > config.context_tokens_max) {
-    return refuse(Reason::kLongerThanWindow, tokens, config.context_tokens_max);
-  }
-  if (dual && (tokens > UINT32_MAX || larger_than_pools(event))) {
-    return refuse(Reason::kLargerThanPool, div_ceil(tokens, uint64_t{config.page_tokens}), config.pages_gpu);
-  }
-  if (dual) return false;
-  // What the call can come to need, the worst of all the moments at which it might be preempted. Where it
-  // will be handed over, the output counts too: decoding engines are alike as a rule, and nothing is computed
-  // in vain.
-  PagesNeeded pages = pages_needed(config, event.prompt_tokens, event.output_tokens);
-  if (tokens <= UINT32_MAX && !arena) {
-    pages.gpu = retention.pages_needed(event.prompt_tokens, event.output_tokens);
-  }
-  const uint64_t room = config.pages_gpu - config.watermark_pages;
-  if (tokens > UINT32_MAX || pages.gpu > room) return refuse(Reason::kLargerThanPool, pages.gpu, room);
-  if (pages.host > config.pages_host) return refuse(Reason::kLargerThanPool, pages.host, config.pages_host);
-  return false;
+  const std::optional<Misfit> misfit = fit.misfit(event);
+  if (!misfit.has_value()) return false;
+  note({kRejected, raw(event.call), static_cast<uint64_t>(misfit->reason)});
+  out->push_back(RejectCall{config.engine, event.call, misfit->reason, misfit->needed, misfit->limit});
+  if (event.emitted > 0) out->push_back(SourceRead{config.engine, event.call, event.from});
+  return true;
 }
 
 void Core::State::on(const CallCancelled& event) {

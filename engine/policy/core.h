@@ -40,13 +40,6 @@ struct CoreGauges {
   uint64_t slots_held = 0;
 };
 
-// The most pages that a call ever holds in each tier, if nothing of it is shared.
-struct PagesNeeded {
-  uint64_t gpu = 0;
-  uint64_t host = 0;
-};
-PagesNeeded pages_needed(const CoreConfig& config, uint64_t prompt_tokens, uint64_t output_tokens);
-
 class Core {
  public:
   // REQUIRES: validate_core_config(config) found nothing wrong.

@@ -15,17 +15,6 @@
 
 namespace kvtwin {
 
-PagesNeeded pages_needed(const CoreConfig& config, uint64_t prompt_tokens, uint64_t output_tokens) {
-  const uint64_t page = config.page_tokens;
-  const uint64_t pages = div_ceil(prompt_tokens + output_tokens, page);
-  if (config.policies.placement != "arena") return {pages, 0};
-  // A call that was preempted is computed again as a prompt, with what it had said. Reserved ones never are.
-  if (config.admission != AdmissionKind::kFullReservation || pages > UINT32_MAX) return {pages, pages};
-  const uint64_t held =
-      gpu_pages_held(config.policies.retrieval_spec, config.page_tokens, static_cast<uint32_t>(pages));
-  return {std::max(div_ceil(prompt_tokens, page), held), pages};
-}
-
 // What the call would hold with `tokens` tokens of KV.
 Core::State::PageDemand Core::State::arena_demand(const CallState& call, uint32_t tokens) const {
   const uint32_t pages = div_ceil(tokens - call.dead, config.page_tokens);
@@ -35,7 +24,7 @@ Core::State::PageDemand Core::State::arena_demand(const CallState& call, uint32_
 
 // All it will ever hold at once.
 Core::State::PageDemand Core::State::arena_reservation(const CallState& call) const {
-  const PagesNeeded needed = pages_needed(config, call.prompt, call.output);
+  const PagesNeeded needed = fit.needed_in_arena(call.prompt, call.output);
   return {static_cast<uint32_t>(needed.gpu), static_cast<uint32_t>(needed.host)};
 }
 

@@ -12,16 +12,6 @@
 
 namespace kvtwin {
 
-// Even alone, with all cached prefixes gone, it would not fit.
-bool Core::State::larger_than_pools(const CallReady& event) {
-  DualPool::Call probe;
-  probe.prompt = event.prompt_tokens;
-  bits_of(event.roles, event.turn, event.prompt_tokens, config.policies.precision_spec, &probe.bits);
-  const DualDemand all =
-      dual->demand(probe, event.prompt_tokens + event.output_tokens, dual->pages_total(false));
-  return uint64_t{all.pages_4} + config.watermark_pages > dual->pages_total(true);
-}
-
 // Pages of one format that the call may take: what others have set aside is theirs.
 uint32_t Core::State::cells_available(const CallState& call, bool four) const {
   const uint64_t had = uint64_t{dual->pages_free(four)} + dual->pages_loose(four);
@@ -54,7 +44,7 @@ Core::State::Admitted Core::State::admit_to_pools(Slot slot) {
       uint64_t{demand.pages_4} + config.watermark_pages > cells_available(call, true)) {
     DualPool::reset(&call.cells);
     index.release(match.lease, false);
-    // Pages that hold its prefix hold cells of others too: alone, it fits without them (larger_than_pools).
+    // Pages that hold its prefix hold cells of others too: alone, it fits without them (RequestFit).
     if (!running.empty() || match.lease.pages == 0 || tokens == 0) return Admitted::kBlocked;
     call.reuse_barred = true;
     return admit_to_pools(slot);

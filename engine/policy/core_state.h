@@ -20,6 +20,7 @@
 #include "engine/policy/group_tables.h"
 #include "engine/policy/page_pool.h"
 #include "engine/policy/prefix_index.h"
+#include "engine/policy/request_fit.h"
 #include "engine/policy/retention.h"
 #include "engine/policy/session_store.h"
 #include "engine/policy/snapshot_cache.h"
@@ -257,7 +258,6 @@ struct Core::State {
   bool tiered() const { return host != nullptr && !arena; }  // cached prefixes move to the host
 
   // core_formats.cc
-  bool larger_than_pools(const CallReady& event);
   Admitted admit_to_pools(Slot slot);
   void age_prefix(const CallState& call, const Lease& prefix, uint32_t pages_2_wanted);
   bool grow_cells(CallState* call, uint32_t tokens);
@@ -365,6 +365,7 @@ struct Core::State {
   const CoreConfig config;
   const PolicyAxes axes;
   const Retention retention;
+  const RequestFit fit;
   const bool arena;                // placement arena
   const uint32_t exact_tail;       // newest tokens of a call that are not in its pages yet
   std::unique_ptr<DualPool> dual;  // formats by tag: then `gpu` and `index` hold frames

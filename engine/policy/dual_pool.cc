@@ -217,7 +217,7 @@ void DualPool::reset(Call* call) {
 
 // The next `tokens` cells as runs of equal bits, and the end of the prompt where they pass it.
 template <typename Cells, typename Flush>
-void DualPool::walk(const Call& call, uint32_t tokens, Cells cells, Flush flush) const {
+void DualPool::walk(const Call& call, uint32_t tokens, Cells cells, Flush flush) {
   const uint32_t end = call.at + tokens;
   uint32_t at = call.at, used = call.used;
   size_t run = call.run;
@@ -236,15 +236,15 @@ void DualPool::walk(const Call& call, uint32_t tokens, Cells cells, Flush flush)
   if (at < end) cells(at, end - at, true);
 }
 
-DualDemand DualPool::demand(const Call& call, uint32_t tokens, uint32_t pages_2) const {
+DualDemand DualPool::demand_of(const Call& call, uint32_t tokens, uint32_t pages_2, uint32_t page_tokens) {
   uint64_t cells_2 = call.waiting.size(), cells_4 = 0;
   bool flushes = false;
   walk(
       call, tokens, [&](uint32_t, uint32_t count, bool four) { (four ? cells_4 : cells_2) += count; },
       [&] { flushes = true; });
-  const uint64_t groups = cells_2 / page_tokens_, taken = std::min<uint64_t>(groups, pages_2);
-  cells_4 += call.cells_4 + (groups - taken) * page_tokens_ + (flushes ? cells_2 % page_tokens_ : 0);
-  const uint64_t needed = div_ceil(cells_4, uint64_t{page_tokens_});
+  const uint64_t groups = cells_2 / page_tokens, taken = std::min<uint64_t>(groups, pages_2);
+  cells_4 += call.cells_4 + (groups - taken) * page_tokens + (flushes ? cells_2 % page_tokens : 0);
+  const uint64_t needed = div_ceil(cells_4, uint64_t{page_tokens});
   const uint64_t more = needed - std::min<uint64_t>(needed, call.pages_4.size());
   return {static_cast<uint32_t>(taken), static_cast<uint32_t>(std::min<uint64_t>(more, UINT32_MAX))};
 }

@@ -100,7 +100,10 @@ class DualPool final : public HoldWatch {
   static void reset(Call* call);
 
   // Pages that the call's next `tokens` cells take, where pages_2 int2 pages are to be had.
-  DualDemand demand(const Call& call, uint32_t tokens, uint32_t pages_2) const;
+  DualDemand demand(const Call& call, uint32_t tokens, uint32_t pages_2) const {
+    return demand_of(call, tokens, pages_2, page_tokens_);
+  }
+  static DualDemand demand_of(const Call& call, uint32_t tokens, uint32_t pages_2, uint32_t page_tokens);
   // Gives them their places: the first pages_2 groups in int2 pages, others spill. Appends pages in the order
   // in which cells need them, and what the cells are. REQUIRES: demand() is free.
   void append(uint32_t tokens, uint32_t pages_2, const Frames& frames, Call* call, std::vector<PageId>* taken,
@@ -164,7 +167,7 @@ class DualPool final : public HoldWatch {
   void put_4(uint32_t position, uint32_t count, const Frames& frames, Call* call, std::vector<PageId>* taken);
   PageId frame_of(uint32_t position, const Frames& frames) const;
   template <typename Cells, typename Flush>
-  void walk(const Call& call, uint32_t tokens, Cells cells, Flush flush) const;
+  static void walk(const Call& call, uint32_t tokens, Cells cells, Flush flush);
 
   const DualPoolSize size_;
   const uint32_t page_tokens_;

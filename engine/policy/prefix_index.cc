@@ -240,9 +240,7 @@ PageId PrefixIndex::evict_gpu_page() {
   KVT_CHECK(!clean_.empty() || !dirty_.empty());
   for (;;) {
     const PageId page = evict_tail(clean_.empty() ? dirty_.top() : clean_.top());
-    if (page == kNoPage) continue;
-    ++evicted_;
-    return page;
+    if (page != kNoPage) return page;
   }
 }
 
@@ -257,6 +255,7 @@ PageId PrefixIndex::evict_tail(uint32_t id) {
   } else {
     --evictable_;
     --pages_gpu_;
+    ++evicted_;
   }
   if (keeps_copy) {
     --node.clean_count;

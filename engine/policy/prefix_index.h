@@ -176,7 +176,7 @@ class PrefixIndex {
 
   uint64_t tick() { return ++clock_; }  // a fresh stamp
   uint32_t pages_evictable() const { return evictable_; }
-  uint64_t pages_evicted() const { return evicted_; }  // by evict_gpu_page(), so far
+  uint64_t pages_evicted() const { return evicted_; }  // from the gpu, so far
   uint32_t pages_evictable_clean() const { return evictable_clean_; }
   uint32_t pages_gpu() const { return pages_gpu_; }
   uint32_t pages_host() const { return pages_host_; }

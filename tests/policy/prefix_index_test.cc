@@ -122,3 +122,21 @@ TEST_CASE("prefix index: cleaning makes room on the host by dropping the oldest 
   CHECK(bench.find(1, 2).lease.pages == 0);
   bench.index.check_invariants();
 }
+
+TEST_CASE("prefix index: pages that go instead of being copied count as evicted too") {
+  Bench bench(4, 1);
+  bench.cache(1, 1);  // page 0
+  CHECK(bench.clean(1) == 1);
+  bench.cache(2, 1);  // page 1
+  bench.cache(1, 1);  // its copy, the only one that the host has room for, is newer now
+  Lease lease;
+  uint32_t first = 0;
+  std::vector<PageId> source, target;
+  CHECK(bench.index.start_cleaning(1, &lease, &first, &source, &target) ==
+        PrefixIndex::Cleaning::kHostHoldsNewer);
+  CHECK(bench.index.evict_uncleaned_page() == PageId{1});
+  CHECK(bench.index.pages_evicted() == 1);
+  bench.evict();
+  CHECK(bench.index.pages_evicted() == 2);
+  bench.index.check_invariants();
+}

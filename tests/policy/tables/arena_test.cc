@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "engine/policy/core.h"
+#include "engine/policy/registry.h"
+#include "engine/policy/request_fit.h"
 #include "tests/support/policy_configs.h"
 #include "tests/support/table.h"
 
@@ -116,11 +118,16 @@ TEST_CASE("X-4 arena: a reservation is the prompt's pages, then the arena's") {
   CoreConfig config = arena_config();
   config.admission = AdmissionKind::kFullReservation;
   // Alone each would need 4 + 9 pages of GPU without an arena, and is refused by none.
-  CHECK(pages_needed(config, 64, 80).gpu == 4);
-  CHECK(pages_needed(config, 64, 80).host == 9);
-  CHECK(pages_needed(config, 16, 128).gpu == 3);
+  const auto needed = [&config](uint32_t prompt, uint32_t output) {
+    const PolicyAxes axes = make_axes(config.policies);
+    const Retention retention(config, axes);
+    return RequestFit(config, axes, retention).needed_in_arena(prompt, output);
+  };
+  CHECK(needed(64, 80).gpu == 4);
+  CHECK(needed(64, 80).host == 9);
+  CHECK(needed(16, 128).gpu == 3);
   config.admission = AdmissionKind::kWatermark;
-  CHECK(pages_needed(config, 64, 80).gpu == 9);  // preempted, all of it would be a prompt
+  CHECK(needed(64, 80).gpu == 9);  // preempted, all of it would be a prompt
   config.admission = AdmissionKind::kFullReservation;
   check_table(config, R"(
     arrive r1 prompt=64 output=80     launch s1 r1:64
