@@ -32,7 +32,7 @@ void Series::add(Instant from, Instant to, uint64_t value) {
   for (auto i = static_cast<size_t>(from.ns / width_.ns); i <= last; ++i) {
     const int64_t begin = std::max(from.ns, static_cast<int64_t>(i) * width_.ns);
     const int64_t end = std::min(to.ns, (static_cast<int64_t>(i) + 1) * width_.ns);
-    sums_[i] += static_cast<uint64_t>(end - begin) * value;
+    sums_[i] += Integral{value} * static_cast<uint64_t>(end - begin);
   }
 }
 
@@ -57,7 +57,7 @@ void Series::widen(Instant to) {
   while (to.ns > width_.ns * static_cast<int64_t>(kBuckets)) {
     width_.ns *= 2;
     for (size_t i = 0; 2 * i < sums_.size(); ++i) {
-      sums_[i] = sums_[2 * i] + (2 * i + 1 < sums_.size() ? sums_[2 * i + 1] : 0);
+      sums_[i] = sums_[2 * i] + (2 * i + 1 < sums_.size() ? sums_[2 * i + 1] : Integral{0});
     }
     sums_.resize(div_ceil<size_t>(sums_.size(), 2));
   }

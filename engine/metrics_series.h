@@ -63,13 +63,13 @@ class Series {
   void spread(Instant from, Instant to, uint64_t integral);
 
   Duration width() const { return width_; }
-  const std::vector<uint64_t>& integrals() const { return sums_; }  // value times ns, per bucket
+  const std::vector<Integral>& integrals() const { return sums_; }  // value times ns, per bucket
 
  private:
   void widen(Instant to);  // until it is inside
 
   Duration width_{1'000'000};
-  std::vector<uint64_t> sums_;
+  std::vector<Integral> sums_;
 };
 
 }  // namespace kvtwin

@@ -70,7 +70,7 @@ void fill_series(const char* name, const char* unit, const Series& in, v1::RunRe
   series.set_name(name);
   series.set_unit(unit);
   series.set_width_ns(in.width().ns);
-  for (const uint64_t sum : in.integrals()) {
+  for (const Integral sum : in.integrals()) {
     series.add_mean(static_cast<double>(sum) / static_cast<double>(in.width().ns));
   }
 }
@@ -88,8 +88,8 @@ void fill_moved(const Metrics& metrics, v1::RunResult* out) {
       {"rate_in", "GB/s", metrics.rate_in()},
       {"rate_out", "GB/s", metrics.rate_out()}};
   for (const auto& [name, unit, series] : all) {
-    const std::vector<uint64_t>& sums = series.integrals();
-    if (std::any_of(sums.begin(), sums.end(), [](uint64_t one) { return one > 0; }))
+    const std::vector<Integral>& sums = series.integrals();
+    if (std::any_of(sums.begin(), sums.end(), [](Integral one) { return one > 0; }))
       fill_series(name, unit, series, out);
   }
 }

@@ -213,7 +213,7 @@ void ReplayClient::call_rejected(Instant now, CallId call, ClientEvents* events)
     complete(sent.instance, sent.node, now.ns, events);
   } else if (options_.on_reject == RejectPolicy::kRetry && state.attempts < options_.retries_max) {
     ++report_.calls_retried;
-    const int64_t most = options_.retry_backoff.ns << state.attempts;
+    const int64_t most = options_.retry_backoff.ns << state.attempts;  // below 2^57 ns: see validate()
     ++state.attempts;
     const uint64_t word = draw({options_.seed, kBackoffField, sent.instance, sent.node, state.attempts});
     const auto wait = most - static_cast<int64_t>(word % static_cast<uint64_t>(most / 2 + 1));

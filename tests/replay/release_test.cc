@@ -221,6 +221,31 @@ TEST_CASE("a retry comes after a backoff that doubles, under a new id, until the
   CHECK(world.ended.size() == 1);
 }
 
+// 16 tries with an hour before the first: the longest wait is below 2^57 ns, so doubling never overflows.
+TEST_CASE("a retry's backoff doubles without overflow up to the most that options allow") {
+  v1::Session session;
+  add_call(&session, 999, 10);
+  ReplayOptions options;
+  options.on_reject = RejectPolicy::kRetry;
+  options.retries_max = 16;
+  options.retry_backoff = Duration{3'600 * kSecond};
+  ReplayReport report;
+  const FakeWorld world = replay(
+      {session}, options, [](FakeWorld* w) { w->rejects = [](const ReplayCallInfo&) { return true; }; },
+      &report);
+  REQUIRE(world.sent.size() == 17);
+  for (uint32_t i = 1; i < 17; ++i) {
+    const int64_t wait = times(world)[i] - times(world)[i - 1];
+    CHECK(wait >= 3'600 * kSecond / 2 * (int64_t{1} << (i - 1)));
+    CHECK(wait <= 3'600 * kSecond * (int64_t{1} << (i - 1)));
+  }
+  options.retries_max = 17;
+  CHECK(!validate(options));
+  options.retries_max = 16;
+  options.retry_backoff.ns += 1;
+  CHECK(!validate(options));
+}
+
 TEST_CASE("open loop sends at recorded times whatever has completed, and counts what came too early") {
   v1::Session session;
   session.set_arrival_at_ns(10 * kSecond);
