@@ -119,12 +119,11 @@ Share RetentionSource::share_of(uint32_t head, CallId id, const Call& call, uint
 
 uint32_t RetentionSource::kept_of_group(uint32_t group, CallId id, const Call& call, uint32_t end,
                                         uint32_t candidates) const {
-  const uint32_t forced = spec_.sinks + spec_.window;
   // The window counts as kept: the rest keeps less than the ratio (METHODS 2.4, r_adj).
   const uint64_t ranked = end > spec_.sinks ? end - spec_.sinks : 0;
   Share fixed = 0;
   if (absolute_) {
-    const uint64_t room = spec_.cells > forced ? spec_.cells - forced : 0;
+    const uint64_t room = ranked_cells(spec_);
     fixed = candidates == 0 ? kWhole : std::min<Share>(kWhole, (room << 32) / candidates);
   } else if (ranked <= spec_.window || spec_.ratio == kWhole) {
     fixed = kWhole;

@@ -60,10 +60,7 @@ uint64_t CellBudget::share(uint32_t end) const {
 }
 
 uint32_t CellBudget::expected(uint32_t candidates, uint32_t end) const {
-  if (kind_ == Kind::kAda) {
-    const uint32_t forced = spec_.window + (spec_.sinks_free ? 0 : spec_.sinks);
-    return std::min(candidates, spec_.cells > forced ? spec_.cells - forced : 0);
-  }
+  if (kind_ == Kind::kAda) return std::min(candidates, ranked_cells(spec_));
   return static_cast<uint32_t>(part_up_of(share(end), candidates));
 }
 

@@ -52,8 +52,6 @@ std::unique_ptr<Budget> make_budget(const PolicySet& set) {
   constexpr uint32_t kNoLimit = UINT32_MAX;
   const BudgetSpec& spec = set.budget_spec;
   const GroupMap map = make_groups(set);
-  const uint32_t forced = spec.window + (spec.sinks_free ? 0 : spec.sinks);
-  const uint32_t ranked_cells = spec.cells > forced ? spec.cells - forced : 0;
   std::vector<Share> shares(map.groups(), kWhole);
   std::vector<uint32_t> limits(map.groups(), kNoLimit);
   if (set.budget == "all") return std::make_unique<All>();
@@ -62,7 +60,7 @@ std::unique_ptr<Budget> make_budget(const PolicySet& set) {
     return std::make_unique<Known>(std::move(shares), std::move(limits), false, false);
   }
   if (set.budget == "uniform") {
-    limits.assign(map.groups(), ranked_cells);
+    limits.assign(map.groups(), ranked_cells(spec));
     return std::make_unique<Known>(std::move(shares), std::move(limits), false, false);
   }
   if (set.budget == "pyramid") {

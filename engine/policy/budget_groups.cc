@@ -15,10 +15,8 @@ std::vector<Share> clustering_budgets(const PolicySet& set) {
     for (const bool all : spec.keeps_all) out.push_back(all ? kWhole : 0);
   }
   if (set.budget == "pyramid") {
-    const uint32_t forced = spec.window + (spec.sinks_free ? 0 : spec.sinks);
-    const uint32_t base = spec.cells > forced ? spec.cells - forced : 0;
     const std::vector<uint32_t> cells =
-        pyramid_exact({layout.layers, base, 0, spec.pyramid_beta}, UINT32_MAX);
+        pyramid_exact({layout.layers, ranked_cells(spec), 0, spec.pyramid_beta}, UINT32_MAX);
     for (const uint32_t of_layer : cells) out.insert(out.end(), layout.kv_heads, of_layer);
   }
   return out;

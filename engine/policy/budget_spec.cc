@@ -62,8 +62,8 @@ std::optional<std::string> validate_budget_spec(const std::string& budget, const
   if (spec.interval == 0) return "the interval of budget " + budget + " is 0 decode steps; 1 is the least";
   if (spec.chunk_tokens == 0) return "the chunk of budget " + budget + " has 0 tokens; 1 is the least";
   const bool absolute = budget == "uniform" || budget == "pyramid" || budget == "ada";
-  const uint64_t forced = uint64_t{spec.window} + (spec.sinks_free ? 0 : spec.sinks);
-  if (absolute && spec.cells < std::max<uint64_t>(forced, 1)) {
+  const uint32_t forced = forced_cells(spec);
+  if (absolute && spec.cells < std::max(forced, 1u)) {
     return "budget " + budget + " keeps " + number(spec.cells) + " cells, but sinks and window alone are " +
            number(forced) + "; raise cells, or shrink them";
   }

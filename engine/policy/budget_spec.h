@@ -24,7 +24,7 @@ struct BudgetSpec {
   uint32_t interval = 1;          // scorers that work at decode steps: steps between two compressions
 
   Share ratio = kWhole;     // ratio, reserved by shares, and the dynamic budgets
-  uint32_t cells = 0;       // uniform, pyramid, arena: cells of one head, sinks and window included
+  uint32_t cells = 0;       // uniform, pyramid, ada, arena: cells of one head, sinks and window included
   bool sinks_free = false;  // cells does not count the sinks (IntentKV's budget_counts_prefix = false)
   uint32_t pyramid_beta = 20;
 
@@ -43,6 +43,15 @@ struct BudgetSpec {
   uint32_t kept_min = 512;     // a group is never cut below this, or the tokens there are
   bool uniform_depth = false;  // tops every group up to the deepest one, as the release does
 };
+
+// Cells of one head that `cells` counts and no ranking decides about.
+constexpr uint32_t forced_cells(const BudgetSpec& spec) {
+  return spec.window + (spec.sinks_free ? 0 : spec.sinks);
+}
+// What is left of `cells` for those that are ranked.
+constexpr uint32_t ranked_cells(const BudgetSpec& spec) {
+  return spec.cells > forced_cells(spec) ? spec.cells - forced_cells(spec) : 0;
+}
 
 // B of each head (METHODS 2.2): both calibrations, clipped to kWhole, renormalised if `inflation` is set.
 // REQUIRES: mu and sigma have equal size.

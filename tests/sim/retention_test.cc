@@ -67,6 +67,16 @@ TEST_CASE("retention behaviour: fixed keeps the ratio, the window counted in") {
   CHECK(counts(&source, CallId{2}, 12) == std::vector<uint32_t>(4, 10));  // a quarter is less than the window
 }
 
+TEST_CASE("retention behaviour: an absolute budget counts the sinks, or leaves them out") {
+  CoreConfig absolute = config("ragged", "ada");
+  absolute.policies.budget_spec.cells = 40;
+  RetentionSource counted(absolute, KeptModel::kFixed, 1);
+  CHECK(counts(&counted, CallId{1}, 110) == std::vector<uint32_t>(4, 40));
+  absolute.policies.budget_spec.sinks_free = true;
+  RetentionSource free(absolute, KeptModel::kFixed, 1);
+  CHECK(counts(&free, CallId{1}, 110) == std::vector<uint32_t>(4, 42));
+}
+
 TEST_CASE("retention behaviour: the released rule rounds up to pages and keeps a minimum") {
   CoreConfig released = config("ragged", "released");
   released.policies.budget_spec.kept_min = 40;
