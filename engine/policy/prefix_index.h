@@ -23,7 +23,7 @@
 //   (5) siblings differ in their first page;
 //   (6) unlocked nodes stand in a heap of a tier below if they have copies there and no child has: those
 //       that have some on the host alone, in the spill heap too;
-//   (7) a session that a node names is named by the node above too, and lists both.
+//   (7) each node counts the marks of awaited sessions on it and below it.
 
 #ifndef KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
 #define KVTWIN_ENGINE_POLICY_PREFIX_INDEX_H_
@@ -202,10 +202,11 @@ class PrefixIndex {
     uint64_t name_space = 0;
     uint64_t hash = 0;  // of (parent, name space, first page)
     std::vector<UnitRun> runs;
-    std::vector<PageId> gpu;         // of the first gpu.size() pages; kNoPage: a hole
-    std::vector<PageId> host;        // copies below, on host or disk; kNoPage: none; empty: none at all
-    std::vector<uint16_t> dead;      // cells per page; empty: none
-    std::vector<uint32_t> sessions;  // that used it, or something below it
+    std::vector<PageId> gpu;     // of the first gpu.size() pages; kNoPage: a hole
+    std::vector<PageId> host;    // copies below, on host or disk; kNoPage: none; empty: none at all
+    std::vector<uint16_t> dead;  // cells per page; empty: none
+    uint32_t first_mark = 0;     // of those on it
+    uint32_t marks_expected = 0, marks_here = 0;  // on it or below it, of sessions that are awaited so
 
     uint32_t gpu_pages() const { return static_cast<uint32_t>(gpu.size()) - holes; }
   };
@@ -213,7 +214,13 @@ class PrefixIndex {
     Awaited awaited = Awaited::kNo;
     uint32_t calls = 0;      // here
     bool announced = false;  // expect() has spoken of it
-    std::vector<uint32_t> nodes;
+    std::vector<uint32_t> marks;
+  };
+  // A call of the session ended on the node: the session uses it and all nodes above.
+  struct Mark {
+    uint32_t session = 0;
+    uint32_t node = 0;
+    uint32_t next = 0, previous = 0;  // on the same node
   };
   // A place in an identity.
   struct Cursor {
@@ -250,10 +257,14 @@ class PrefixIndex {
   void release_copy(uint32_t id, uint32_t index);
   void check_tiers(uint32_t id) const;
   Owner& owner(SessionId session);
-  Awaited awaited(const Node& node) const;
+  static Awaited awaited(const Node& node);
   void await(uint32_t session, Awaited awaited);
-  void split_sessions(uint32_t id, uint32_t upper);
-  void check_sessions(uint32_t id) const;
+  void recount(uint32_t id, Awaited from, Awaited to);
+  void put_mark(uint32_t mark, uint32_t id);
+  void take_mark(uint32_t mark);
+  void drop_mark(uint32_t mark);
+  void lift_marks(uint32_t id);
+  void check_marks() const;
   template <typename Visit>
   void visit_pages(const Lease& lease, uint32_t first, uint32_t last, Visit visit) const;
 
@@ -274,7 +285,9 @@ class PrefixIndex {
   std::vector<uint32_t> table_;  // open addressing by Node::hash; 0: empty
   IndexedHeap dirty_, clean_, host_, spill_, disk_;
   std::vector<Owner> owners_;  // by SessionId
-  IndexedHeap waited_for_;     // sessions, by until when
+  std::vector<Mark> marks_;    // [0] is none
+  std::vector<uint32_t> unused_marks_;
+  IndexedHeap waited_for_;  // sessions, by until when
   mutable std::vector<uint32_t> path_;
   uint64_t clock_ = 0;
   uint64_t evicted_ = 0;

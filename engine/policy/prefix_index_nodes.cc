@@ -115,6 +115,7 @@ void PrefixIndex::drop_node(uint32_t id) {
   Node& node = nodes_[id];
   KVT_CHECK(node.first_child == 0);
   KVT_CHECK(node.locks == 0);
+  lift_marks(id);
   table_erase(node.hash, id);
   if (node.previous_sibling != 0) {
     nodes_[node.previous_sibling].next_sibling = node.next_sibling;
@@ -161,7 +162,8 @@ void PrefixIndex::split(uint32_t id, uint32_t pages) {
   upper.uses = lower.uses;
   upper.stamp = lower.stamp;
   upper.floor = lower.floor;
-  split_sessions(id, upper_id);
+  upper.marks_expected = lower.marks_expected;
+  upper.marks_here = lower.marks_here;
   upper.name_space = lower.name_space;
   upper.hash = lower.hash;
 
@@ -319,8 +321,8 @@ void PrefixIndex::check_invariants() const {
     KVT_CHECK(host_.contains(id) == (node.locks == 0 && node.host_count > 0 && node.children_host == 0));
     check_tiers(id);
     KVT_CHECK(find_child(node.parent, node.name_space, node.hash, Cursor{node.runs}) == id);
-    check_sessions(id);
   }
+  check_marks();
   KVT_CHECK(live == nodes_live_);
   KVT_CHECK(evictable == evictable_);
   KVT_CHECK(evictable_clean == evictable_clean_);

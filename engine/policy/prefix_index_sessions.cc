@@ -1,27 +1,64 @@
 // Whose prefixes they are: only where the PrefixEviction asks for it.
 //
-// A node names the sessions whose calls ended on it or below it; so its parent names them too. A session
-// lists the nodes that name it; the list may hold nodes that have gone since, and is put right when it is
-// read.
+// A *mark* stands on a node on which a call of a session ended. The session uses that node and all nodes
+// above it. Each node counts the marks on it and below it whose sessions are awaited, so how much it is
+// awaited itself is known without looking at sessions. When a node goes, its marks move to the node above; so
+// a mark climbs its own path once at most, and no operation looks at the sessions that share a node.
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/policy/prefix_index.h"
 
 namespace kvtwin {
-namespace {
 
-bool contains(const std::vector<uint32_t>& items, uint32_t item) {
-  return std::find(items.begin(), items.end(), item) != items.end();
+Awaited PrefixIndex::awaited(const Node& node) {
+  if (node.marks_here > 0) return Awaited::kHere;
+  return node.marks_expected > 0 ? Awaited::kExpected : Awaited::kNo;
 }
 
-}  // namespace
+// A mark on `id` counts as `to` from now on; kNo: not at all.
+void PrefixIndex::recount(uint32_t id, Awaited from, Awaited to) {
+  if (from == to) return;
+  for (; id != 0; id = nodes_[id].parent) {
+    Node& node = nodes_[id];
+    const Awaited before = awaited(node);
+    node.marks_expected += (to == Awaited::kExpected ? 1 : 0) - (from == Awaited::kExpected ? 1 : 0);
+    node.marks_here += (to == Awaited::kHere ? 1 : 0) - (from == Awaited::kHere ? 1 : 0);
+    if (awaited(node) != before) file(id);
+  }
+}
 
-Awaited PrefixIndex::awaited(const Node& node) const {
-  Awaited most = Awaited::kNo;
-  for (const uint32_t session : node.sessions) most = std::max(most, owners_[session].awaited);
-  return most;
+void PrefixIndex::put_mark(uint32_t mark, uint32_t id) {
+  const uint32_t next = nodes_[id].first_mark;
+  marks_[mark].node = id;
+  marks_[mark].previous = 0;
+  marks_[mark].next = next;
+  if (next != 0) marks_[next].previous = mark;
+  nodes_[id].first_mark = mark;
+}
+
+void PrefixIndex::take_mark(uint32_t mark) {
+  const auto [session, node, next, previous] = marks_[mark];
+  (previous != 0 ? marks_[previous].next : nodes_[node].first_mark) = next;
+  if (next != 0) marks_[next].previous = previous;
+}
+
+// REQUIRES: it is on no node.
+void PrefixIndex::drop_mark(uint32_t mark) {
+  std::erase(owners_[marks_[mark].session].marks, mark);
+  unused_marks_.push_back(mark);
+}
+
+// The node goes, the nodes above stay used.
+void PrefixIndex::lift_marks(uint32_t id) {
+  const uint32_t parent = nodes_[id].parent;
+  while (nodes_[id].first_mark != 0) {
+    const uint32_t mark = nodes_[id].first_mark;
+    take_mark(mark);
+    parent != 0 ? put_mark(mark, parent) : drop_mark(mark);
+  }
 }
 
 PrefixIndex::Owner& PrefixIndex::owner(SessionId session) {
@@ -30,14 +67,33 @@ PrefixIndex::Owner& PrefixIndex::owner(SessionId session) {
 }
 
 void PrefixIndex::mark(const Lease& lease, SessionId session) {
-  if (!asks_sessions_) return;
+  const uint32_t at = raw(lease.node);
+  if (!asks_sessions_ || at == 0) return;
   Owner& who = owner(session);
-  for (uint32_t id = raw(lease.node); id != 0; id = nodes_[id].parent) {
+  path_.clear();
+  for (uint32_t id = at; id != 0; id = nodes_[id].parent) {
     KVT_CHECK(nodes_[id].locks > 0);  // so it stands in no heap, by its rank so far
-    if (contains(nodes_[id].sessions, raw(session))) break;
-    nodes_[id].sessions.push_back(raw(session));
-    who.nodes.push_back(id);
+    path_.push_back(id);
   }
+  // What stands above says nothing that the new one does not say.
+  for (size_t i = who.marks.size(); i > 0; --i) {
+    const uint32_t old = who.marks[i - 1];
+    if (std::find(path_.begin(), path_.end(), marks_[old].node) == path_.end()) continue;
+    recount(marks_[old].node, who.awaited, Awaited::kNo);
+    take_mark(old);
+    drop_mark(old);
+  }
+  if (unused_marks_.empty()) {
+    if (marks_.empty()) marks_.emplace_back();
+    unused_marks_.push_back(static_cast<uint32_t>(marks_.size()));
+    marks_.emplace_back();
+  }
+  const uint32_t mark = unused_marks_.back();
+  unused_marks_.pop_back();
+  marks_[mark].session = raw(session);
+  who.marks.push_back(mark);
+  put_mark(mark, at);
+  recount(at, Awaited::kNo, who.awaited);
 }
 
 void PrefixIndex::begin_call(SessionId session) {
@@ -70,12 +126,11 @@ void PrefixIndex::forget(SessionId session) {
   if (!asks_sessions_ || owner(session).calls > 0) return;
   waited_for_.remove(raw(session));
   Owner& who = owner(session);
+  await(raw(session), Awaited::kNo);
   who.announced = false;
-  who.awaited = Awaited::kNo;
-  for (const uint32_t id : who.nodes) {
-    if (std::erase(nodes_[id].sessions, raw(session)) > 0) file(id);
-  }
-  who.nodes = {};
+  for (const uint32_t mark : who.marks) take_mark(mark);
+  unused_marks_.insert(unused_marks_.end(), who.marks.begin(), who.marks.end());
+  who.marks = {};
 }
 
 void PrefixIndex::forget_overdue(Instant now) {
@@ -88,27 +143,34 @@ void PrefixIndex::forget_overdue(Instant now) {
 
 void PrefixIndex::await(uint32_t session, Awaited awaited) {
   Owner& who = owners_[session];
-  if (who.awaited == awaited) return;
-  who.awaited = awaited;
-  std::sort(who.nodes.begin(), who.nodes.end());
-  who.nodes.erase(std::unique(who.nodes.begin(), who.nodes.end()), who.nodes.end());
-  std::erase_if(who.nodes, [&](uint32_t id) { return !contains(nodes_[id].sessions, session); });
-  for (const uint32_t id : who.nodes) file(id);
+  const Awaited before = std::exchange(who.awaited, awaited);
+  for (const uint32_t mark : who.marks) recount(marks_[mark].node, before, awaited);
 }
 
-// The node `upper` came to stand above `id`, out of it.
-void PrefixIndex::split_sessions(uint32_t id, uint32_t upper) {
-  nodes_[upper].sessions = nodes_[id].sessions;
-  for (const uint32_t session : nodes_[id].sessions) owners_[session].nodes.push_back(upper);
-}
-
-void PrefixIndex::check_sessions(uint32_t id) const {
-  const Node& node = nodes_[id];
-  for (const uint32_t session : node.sessions) {
-    KVT_CHECK(asks_sessions_);
-    KVT_CHECK(contains(owners_[session].nodes, id));
-    KVT_CHECK(node.parent == 0 || contains(nodes_[node.parent].sessions, session));
+// Invariant (7), and that marks hang where they should.
+void PrefixIndex::check_marks() const {
+  std::vector<uint32_t> expected(nodes_.size(), 0), here(nodes_.size(), 0);
+  size_t marks = 0;
+  for (size_t session = 0; session < owners_.size(); ++session) {
+    const Owner& who = owners_[session];
+    marks += who.marks.size();
+    for (const uint32_t mark : who.marks) {
+      KVT_CHECK(asks_sessions_ && marks_[mark].session == session);
+      for (uint32_t id = marks_[mark].node; id != 0; id = nodes_[id].parent) {
+        expected[id] += who.awaited == Awaited::kExpected ? 1 : 0;
+        here[id] += who.awaited == Awaited::kHere ? 1 : 0;
+      }
+    }
   }
+  size_t on_nodes = 0;
+  for (uint32_t id = 1; id < nodes_.size(); ++id) {
+    KVT_CHECK(nodes_[id].marks_expected == expected[id] && nodes_[id].marks_here == here[id]);
+    for (uint32_t mark = nodes_[id].first_mark; mark != 0; mark = marks_[mark].next) {
+      KVT_CHECK(marks_[mark].node == id);
+      ++on_nodes;
+    }
+  }
+  KVT_CHECK(on_nodes == marks);
 }
 
 }  // namespace kvtwin

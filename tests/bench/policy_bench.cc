@@ -72,6 +72,34 @@ void prefix_index(benchmark::State& state) {
 }
 BENCHMARK(prefix_index)->Arg(40'000)->Arg(200'000);
 
+// As many live sessions share a system prompt. One iteration is one call of one of them, by the session-aware
+// order: its time must not grow with the sessions.
+void shared_prefix(benchmark::State& state) {
+  constexpr uint32_t kShared = 200, kOwn = 4;
+  const auto sessions = static_cast<uint32_t>(state.range(0));
+  PagePool gpu(PageId{0}, kShared + (sessions + 1) * kOwn, PageOrder::kLowestFirst);
+  PrefixIndex index(1, &gpu, nullptr, make_session_aware_eviction());
+  std::vector<PageId> pages;
+  Instant now{};
+  const auto call = [&](uint32_t session) {
+    now = now + Duration{1};
+    index.begin_call(SessionId{session});
+    const UnitRun identity[] = {{1, 0, kShared}, {uint64_t{session} + 2, 0, kOwn}};
+    Match match = index.acquire(0, identity, kShared + kOwn);
+    pages.clear();
+    while (match.lease.pages + pages.size() < kShared + kOwn) pages.push_back(gpu.acquire());
+    index.insert(0, identity, pages, &match.lease);
+    index.mark(match.lease, SessionId{session});
+    index.release(match.lease, true);
+    index.end_call(SessionId{session}, now + Duration{1'000'000'000});
+    index.expect(SessionId{session}, now + Duration{1'000'000'000});
+  };
+  for (uint32_t session = 0; session < sessions; ++session) call(session);
+  Prng prng(1);
+  for (auto _ : state) call(static_cast<uint32_t>(prng.next() % sessions));
+}
+BENCHMARK(shared_prefix)->Arg(100)->Arg(1'000)->Arg(10'000);
+
 void router_place(benchmark::State& state, RoutingKind kind) {
   Router router(kind, 8);
   Prng prng(1);
