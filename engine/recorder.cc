@@ -1,8 +1,5 @@
 #include "engine/recorder.h"
 
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <google/protobuf/util/delimited_message_util.h>
-
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -12,15 +9,11 @@
 #include "engine/base/prng.h"
 #include "engine/recorder_formats.h"
 #include "engine/recorder_log.h"
+#include "engine/recorder_records.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {
 namespace {
-
-void append(const v1::LogRecord& record, std::string* bytes) {
-  google::protobuf::io::StringOutputStream out(bytes);
-  KVT_CHECK(google::protobuf::util::SerializeDelimitedToZeroCopyStream(record, &out));
-}
 
 // The plan of the first step of a launch. Later steps of it follow by rule.
 uint32_t fingerprint(const LaunchStep& step) {
@@ -53,7 +46,7 @@ struct Recorder::Engine {
   std::vector<std::pair<uint64_t, std::string>> transfers;
 
   void flush() {
-    if (collecting) append(stretch, &stretches);
+    if (collecting) append_record(stretch, &stretches);
     collecting = false;
     stretch.Clear();
   }
@@ -117,7 +110,7 @@ class Recorder::Watch : public Client {
         out.mutable_hint()->set_expected_gap_ns(hint->expected_gap.ns);
       }
       KVT_CHECK(out.kind_case() != v1::ClientEvent::KIND_NOT_SET);
-      append(record, &state_->client_events);
+      append_record(record, &state_->client_events);
       state_->last_client_event = now;
     }
   }
@@ -171,7 +164,7 @@ void Recorder::saw_event(Instant now, EngineId engine, const Event& event) {
       out.set_at_ns(now.ns);
       out.set_failed(failed);
       std::string bytes;
-      append(record, &bytes);
+      append_record(record, &bytes);
       here.transfers.emplace_back(raw(transfer), std::move(bytes));
     };
     if (const auto* ok = std::get_if<TransferDone>(&event)) note(ok->transfer, false);
@@ -246,12 +239,12 @@ void Recorder::saw_state(Instant now, EngineId engine, const Core& core) {
   out.set_outside(here.outside);
   out.set_at_ns(now.ns);
   out.set_digest(core.digest());
-  append(record, &here.checkpoints);
+  append_record(record, &here.checkpoints);
 }
 
 std::string Recorder::finish(const RunEnd& end) {
   std::string bytes;
-  append(state_->header, &bytes);
+  append_record(state_->header, &bytes);
   bytes += state_->client_events;
   v1::LogRecord last;
   for (Engine& engine : state_->engines) {
@@ -264,7 +257,7 @@ std::string Recorder::finish(const RunEnd& end) {
   }
   last.mutable_end()->set_digest(end.digest);
   last.mutable_end()->set_ended_at_ns(end.ended_at.ns);
-  append(last, &bytes);
+  append_record(last, &bytes);
   return bytes;
 }
 

@@ -1,15 +1,14 @@
 #include "engine/recorder_log.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/stubs/logging.h>
-#include <google/protobuf/util/delimited_message_util.h>
 
 #include <array>
 #include <unordered_set>
 
 #include "engine/recorder.h"
 #include "engine/recorder_formats.h"
+#include "engine/recorder_records.h"
 #include "engine/recorder_retention.h"
 
 namespace kvtwin {
@@ -426,19 +425,17 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
 Result<Log> read_log(const std::string& name, std::string_view bytes) {
   Log log;
   Reader reader(name, &log);
-  if (bytes.size() > INT32_MAX) {
-    return mistake(name, fmt::format("the log is {} bytes long", bytes.size()), "at most 2 GiB are read");
-  }
   google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
-  google::protobuf::io::ArrayInputStream in(bytes.data(), static_cast<int>(bytes.size()));
+  RecordReader in(bytes);
+  std::string_view part;
   v1::LogRecord record;
-  bool clean_end = false;
-  while (google::protobuf::util::ParseDelimitedFromZeroCopyStream(&record, &in, &clean_end)) {
+  size_t begin = 0;
+  while (begin = in.at(), in.next(&part)) {
+    if (!record.ParseFromArray(part.data(), static_cast<int>(part.size()))) break;
     if (Result<void> ok = reader.take(record); !ok) return tl::unexpected(ok.error());
-    record.Clear();
   }
-  if (!clean_end)
-    return mistake(name, fmt::format("no log record at byte {}", in.ByteCount()), "is this a whole log?");
+  if (begin < bytes.size())
+    return mistake(name, fmt::format("no log record at byte {}", begin), "is this a whole log?");
   if (Result<void> ok = reader.done(); !ok) return tl::unexpected(ok.error());
   return log;
 }

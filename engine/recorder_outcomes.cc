@@ -1,14 +1,13 @@
 #include "engine/recorder_outcomes.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/stubs/logging.h>
-#include <google/protobuf/util/delimited_message_util.h>
 
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
+#include "engine/recorder_records.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {
@@ -16,11 +15,6 @@ namespace {
 
 constexpr uint32_t kSchema = 1;
 constexpr uint32_t kEnginesMax = 4096;
-
-void append(const v1::OutcomeRecord& record, std::string* bytes) {
-  google::protobuf::io::StringOutputStream out(bytes);
-  KVT_CHECK(google::protobuf::util::SerializeDelimitedToZeroCopyStream(record, &out));
-}
 
 void record_recalls(const std::vector<LayerRecall>& recalls, v1::StepOutcomes* out) {
   for (const LayerRecall& recall : recalls) {
@@ -91,7 +85,7 @@ class OutcomeLog::Watch final : public OutcomeSource {
       one.mutable_live()->Add(kept.live.begin(), kept.live.end());
     }
     for (const CallId call : values->eos) out.add_eos(raw(call));
-    append(record, &state_.engines.at(raw(launch.engine)));
+    append_record(record, &state_.engines.at(raw(launch.engine)));
     ++state_.records;
   }
 
@@ -124,10 +118,10 @@ std::string OutcomeLog::finish() {
   record.mutable_header()->set_schema_version(kSchema);
   record.mutable_header()->set_kvtwin_version(KVTWIN_VERSION);
   record.mutable_header()->set_engines(static_cast<uint32_t>(state_->engines.size()));
-  append(record, &bytes);
+  append_record(record, &bytes);
   for (std::string& engine : state_->engines) bytes += std::exchange(engine, {});
   record.mutable_end()->set_steps(state_->records);
-  append(record, &bytes);
+  append_record(record, &bytes);
   return bytes;
 }
 
@@ -230,19 +224,17 @@ class Reader {
 Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view bytes) {
   RecordedOutcomes out;
   Reader reader(name, &out);
-  if (bytes.size() > INT32_MAX) {
-    return mistake(name, fmt::format("is {} bytes long", bytes.size()), "at most 2 GiB are read");
-  }
   google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
-  google::protobuf::io::ArrayInputStream in(bytes.data(), static_cast<int>(bytes.size()));
+  RecordReader in(bytes);
+  std::string_view part;
   v1::OutcomeRecord record;
-  bool clean_end = false;
-  while (google::protobuf::util::ParseDelimitedFromZeroCopyStream(&record, &in, &clean_end)) {
+  size_t begin = 0;
+  while (begin = in.at(), in.next(&part)) {
+    if (!record.ParseFromArray(part.data(), static_cast<int>(part.size()))) break;
     if (Result<void> ok = reader.take(record); !ok) return tl::unexpected(ok.error());
-    record.Clear();
   }
-  if (!clean_end) {
-    return mistake(name, fmt::format("no record of outcomes at byte {}", in.ByteCount()),
+  if (begin < bytes.size()) {
+    return mistake(name, fmt::format("no record of outcomes at byte {}", begin),
                    "is this outcomes.binpb of a run with --record?");
   }
   if (Result<void> ok = reader.done(); !ok) return tl::unexpected(ok.error());

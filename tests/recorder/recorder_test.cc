@@ -1,13 +1,16 @@
 #include "engine/recorder.h"
 
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/prng.h"
 #include "engine/metrics_summary.h"
 #include "engine/policy/registry.h"
+#include "engine/recorder_records.h"
 #include "engine/recorder_replay.h"
 #include "tests/support/script_backend.h"
 #include "tests/support/script_client.h"
@@ -206,6 +209,41 @@ TEST_CASE("recorder: damaged logs are refused or replayed, never a crash") {
   }
   CHECK(refused > 0);
   CHECK(other > 0);
+}
+
+// In memory that is never touched but for what stands between the records.
+TEST_CASE("recorder: records are cut far beyond 2 GiB") {
+  constexpr size_t kRecord = (size_t{1} << 31) - 9;  // the longest that protobuf takes, nearly
+  constexpr size_t kBytes = 3 * (kRecord + 5) + 2;
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  auto* const bytes = static_cast<unsigned char*>(memory);
+  size_t at = 0;
+  for (int i = 0; i < 3; ++i) {
+    for (size_t length = kRecord; length > 0; length >>= 7) {
+      bytes[at++] = static_cast<unsigned char>((length & 0x7f) | (length > 0x7f ? 0x80 : 0));
+    }
+    at += kRecord;
+  }
+  bytes[at++] = 1;
+  bytes[at++] = 77;
+  REQUIRE(at == kBytes);
+  RecordReader reader({static_cast<const char*>(memory), kBytes});
+  std::string_view record;
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(reader.next(&record));
+    CHECK(record.size() == kRecord);
+  }
+  REQUIRE(reader.next(&record));
+  CHECK(record == "M");
+  CHECK(reader.whole());
+  CHECK(!reader.next(&record));
+  RecordReader cut({static_cast<const char*>(memory), kBytes - 1});
+  for (int i = 0; i < 3; ++i) REQUIRE(cut.next(&record));
+  CHECK(!cut.next(&record));
+  CHECK(!cut.whole());
+  munmap(memory, kBytes);
 }
 
 TEST_CASE("recorder: bytes that are no log are refused") {
