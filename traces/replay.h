@@ -4,8 +4,11 @@
 // existed here; `x scale` are ratios.
 //
 // *Closed loop.* A node without dependencies is released at session start + start_offset. Any other at
-//     release(n) = max over deps d of [ (d.at_output_token ? E(d, k) : C(d)) + d.delay x delay_scale ] +
-//     think(n) think(n)   = min(LlmCall.think_ns x think_scale, think_cap)
+//
+//     release(n) = think(n) + max over deps d of [ end(d) + d.delay x delay_scale ]
+//     end(d)     = d.at_output_token ? E(d, k) : C(d)
+//     think(n)   = min(LlmCall.think_ns x think_scale, think_cap)
+//
 // and never before the last thing it waited for (delays may be negative, from rounded recordings). A
 // token that never comes counts as emitted when the call ends. Tools and opaque agents complete at
 // release + duration x tool_scale, in background or not: a background tool gates only who lists it.

@@ -343,7 +343,6 @@ void CompressedCache::copy(PageId, PageId, cudaStream_t) {
   KVT_CHECK(!"layouts that drop cells have no host tier");
 }
 
-// One decode and, where there is room for it, a chunk, on page 0 and scratch.
 // Room for the lists of a step of so many rows, before anybody waits for one: more memory is taken within
 // some 25 ms, and graphs of the lists' old place are of no use in the new one.
 void CompressedCache::reserve_lists(uint32_t rows) {
@@ -357,6 +356,7 @@ void CompressedCache::reserve_lists(uint32_t rows) {
   lists_.reserve(bytes);
 }
 
+// One decode and, where there is room for it, a chunk, on page 0 and scratch.
 void CompressedCache::warm_up(uint32_t size, const StepStream& on, StepRows* rows) {
   rows->positions.assign(size, 0);
   work_.clear();
