@@ -9,13 +9,13 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
+#include "engine/recorder_log.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {
 namespace {
 
-constexpr uint32_t kSchema = 1;
-constexpr uint32_t kEnginesMax = 4096;
+constexpr uint32_t kOutcomeSchema = 1;
 
 void append(const v1::OutcomeRecord& record, std::string* bytes) {
   google::protobuf::io::StringOutputStream out(bytes);
@@ -121,7 +121,7 @@ bool OutcomeLog::used() const { return !state_->watches.empty(); }
 std::string OutcomeLog::finish() {
   std::string bytes;
   v1::OutcomeRecord record;
-  record.mutable_header()->set_schema_version(kSchema);
+  record.mutable_header()->set_schema_version(kOutcomeSchema);
   record.mutable_header()->set_kvtwin_version(KVTWIN_VERSION);
   record.mutable_header()->set_engines(static_cast<uint32_t>(state_->engines.size()));
   append(record, &bytes);
@@ -133,9 +133,9 @@ std::string OutcomeLog::finish() {
 
 namespace {
 
-class Reader {
+class OutcomeReader {
  public:
-  Reader(const std::string& name, RecordedOutcomes* out) : name_(name), out_(*out) {}
+  OutcomeReader(const std::string& name, RecordedOutcomes* out) : name_(name), out_(*out) {}
 
   Result<void> take(const v1::OutcomeRecord& record) {
     ++records_;
@@ -163,11 +163,11 @@ class Reader {
   }
 
   Result<void> header(const v1::OutcomeHeader& header) {
-    if (header.schema_version() != kSchema) {
+    if (header.schema_version() != kOutcomeSchema) {
       return wrong(fmt::format("schema version is {}", header.schema_version()),
-                   fmt::format("this version reads {}", kSchema));
+                   fmt::format("this version reads {}", kOutcomeSchema));
     }
-    if (header.engines() == 0 || header.engines() > kEnginesMax) {
+    if (header.engines() == 0 || header.engines() > kRecordedEnginesMax) {
       return wrong(fmt::format("{} engines", header.engines()), "1 to 4,096");
     }
     out_.engines.resize(header.engines());
@@ -229,7 +229,7 @@ class Reader {
 
 Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view bytes) {
   RecordedOutcomes out;
-  Reader reader(name, &out);
+  OutcomeReader reader(name, &out);
   if (bytes.size() > INT32_MAX) {
     return mistake(name, fmt::format("is {} bytes long", bytes.size()), "at most 2 GiB are read");
   }
