@@ -50,7 +50,7 @@ if(NOT KVTWIN_WEB STREQUAL "OFF")
   endif()
 endif()
 kvtwin_optional(WEB "${web_found}"
-  "there is no Node.js or no reports/web/node_modules, so kvtwin report makes Markdown only: run npm ci in reports/web")
+  "there is no Node.js or no reports/web/node_modules, so the report page is not built again and compared: run npm ci in reports/web")
 
 if(NOT KVTWIN_CUDA STREQUAL "OFF")
   include(CheckLanguage)

@@ -36,13 +36,12 @@ void write_scorer(const ScorerSpec& in, v1::EngineConfig::ScorerNumbers* out) {
   out->set_repeat_instruction(in.repeat_instruction);
 }
 
-constexpr uint32_t kSchema = 1;
-constexpr uint32_t kEnginesMax = 4096;
+constexpr uint32_t kLogSchema = 1;
 
 // Takes records one by one; the first wrong one is the message.
-class Reader {
+class LogReader {
  public:
-  Reader(const std::string& name, Log* log) : name_(name), log_(log) {}
+  LogReader(const std::string& name, Log* log) : name_(name), log_(log) {}
 
   Result<void> take(const v1::LogRecord& record) {
     ++records_;
@@ -102,12 +101,13 @@ class Reader {
   }
 
   Result<void> header(const v1::LogHeader& header) {
-    if (header.schema_version() != kSchema) {
+    if (header.schema_version() != kLogSchema) {
       return wrong(fmt::format("schema version is {}", header.schema_version()),
-                   fmt::format("this version reads {}", kSchema));
+                   fmt::format("this version reads {}", kLogSchema));
     }
     const auto count = static_cast<uint32_t>(header.engines_size());
-    if (count == 0 || count > kEnginesMax) return wrong(fmt::format("{} engines", count), "1 to 4,096");
+    if (count == 0 || count > kRecordedEnginesMax)
+      return wrong(fmt::format("{} engines", count), "1 to 4,096");
     if (header.routing() > static_cast<uint32_t>(kRoutingLast)) {
       return wrong(fmt::format("routing is {}", header.routing()));
     }
@@ -374,7 +374,7 @@ void write_retrieval(const RetrievalSpec& in, v1::RetrievalConfig* out) {
 
 v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) {
   v1::LogHeader out;
-  out.set_schema_version(kSchema);
+  out.set_schema_version(kLogSchema);
   out.set_kvtwin_version(KVTWIN_VERSION);
   out.set_scenario(about.scenario);
   out.set_seed(about.seed);
@@ -424,7 +424,7 @@ v1::LogHeader log_header(const RunOptions& options, const RecordedAbout& about) 
 
 Result<Log> read_log(const std::string& name, std::string_view bytes) {
   Log log;
-  Reader reader(name, &log);
+  LogReader reader(name, &log);
   google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
   RecordReader in(bytes);
   std::string_view part;

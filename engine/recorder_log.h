@@ -17,6 +17,9 @@ namespace kvtwin {
 
 struct RecordedAbout;
 
+// A log with more engines is taken for a damaged one.
+constexpr uint32_t kRecordedEnginesMax = 4096;
+
 struct Log {
   struct ClientStep {
     Instant at{};

@@ -7,14 +7,14 @@
 
 #include "engine/base/check.h"
 #include "engine/base/prng.h"
+#include "engine/recorder_log.h"
 #include "engine/recorder_records.h"
 #include "traces/proto/run.pb.h"
 
 namespace kvtwin {
 namespace {
 
-constexpr uint32_t kSchema = 1;
-constexpr uint32_t kEnginesMax = 4096;
+constexpr uint32_t kOutcomeSchema = 1;
 
 void record_recalls(const std::vector<LayerRecall>& recalls, v1::StepOutcomes* out) {
   for (const LayerRecall& recall : recalls) {
@@ -115,7 +115,7 @@ bool OutcomeLog::used() const { return !state_->watches.empty(); }
 std::string OutcomeLog::finish() {
   std::string bytes;
   v1::OutcomeRecord record;
-  record.mutable_header()->set_schema_version(kSchema);
+  record.mutable_header()->set_schema_version(kOutcomeSchema);
   record.mutable_header()->set_kvtwin_version(KVTWIN_VERSION);
   record.mutable_header()->set_engines(static_cast<uint32_t>(state_->engines.size()));
   append_record(record, &bytes);
@@ -127,9 +127,9 @@ std::string OutcomeLog::finish() {
 
 namespace {
 
-class Reader {
+class OutcomeReader {
  public:
-  Reader(const std::string& name, RecordedOutcomes* out) : name_(name), out_(*out) {}
+  OutcomeReader(const std::string& name, RecordedOutcomes* out) : name_(name), out_(*out) {}
 
   Result<void> take(const v1::OutcomeRecord& record) {
     ++records_;
@@ -157,11 +157,11 @@ class Reader {
   }
 
   Result<void> header(const v1::OutcomeHeader& header) {
-    if (header.schema_version() != kSchema) {
+    if (header.schema_version() != kOutcomeSchema) {
       return wrong(fmt::format("schema version is {}", header.schema_version()),
-                   fmt::format("this version reads {}", kSchema));
+                   fmt::format("this version reads {}", kOutcomeSchema));
     }
-    if (header.engines() == 0 || header.engines() > kEnginesMax) {
+    if (header.engines() == 0 || header.engines() > kRecordedEnginesMax) {
       return wrong(fmt::format("{} engines", header.engines()), "1 to 4,096");
     }
     out_.engines.resize(header.engines());
@@ -223,7 +223,7 @@ class Reader {
 
 Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view bytes) {
   RecordedOutcomes out;
-  Reader reader(name, &out);
+  OutcomeReader reader(name, &out);
   google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
   RecordReader in(bytes);
   std::string_view part;

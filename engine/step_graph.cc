@@ -18,10 +18,7 @@ constexpr std::array<std::string_view, kOpKinds> kNames = {
     "reconstruct", "re-project",  "offload",   "requantise", "all-reduce", "sample",  "host",
     "probe",       "capture"};
 
-constexpr OpId kNone{UINT32_MAX};
 constexpr Ticks kLongAgo = std::numeric_limits<Ticks>::min() / 2;
-
-uint32_t index(OpId id) { return static_cast<uint32_t>(id); }
 
 }  // namespace
 
@@ -30,7 +27,7 @@ std::string_view name_of(OpKind kind) { return kNames[static_cast<size_t>(kind)]
 StreamId StepGraph::add_stream(std::string name) {
   KVT_CHECK(!sealed_ && ops_.empty());
   streams_.push_back(std::move(name));
-  last_on_stream_.push_back(kNone);
+  last_on_stream_.push_back(kNoOp);
   return StreamId{static_cast<uint16_t>(streams_.size() - 1)};
 }
 
@@ -47,7 +44,7 @@ OpId StepGraph::add(const Op& op) {
   OpState state;
   state.op = op;
   OpId& last = last_on_stream_[static_cast<size_t>(op.stream)];
-  if (last != kNone) {
+  if (last != kNoOp) {
     state.causes.push_back(last);
     state.behind.push_back(last);
   }
@@ -176,7 +173,7 @@ void StepGraph::seal() {
   }
   link_causes();
   for (uint32_t i = 0; i < streams_.size(); ++i) {
-    if (last_on_stream_[i] != kNone) feeds_.push_back({i, last_on_stream_[i], 0});
+    if (last_on_stream_[i] != kNoOp) feeds_.push_back({i, last_on_stream_[i], 0});
   }
   feeds_.insert(feeds_.end(), port_feeds_.begin(), port_feeds_.end());
   for (Feed& feed : feeds_) {
@@ -301,7 +298,7 @@ OpId StepGraph::fed_by(PortId port) const {
   for (const Feed& feed : port_feeds_) {
     if (feed.carry == carry) return feed.op;
   }
-  return kNone;
+  return kNoOp;
 }
 
 void StepGraph::times(std::vector<OpTime>* times) const {

@@ -59,6 +59,8 @@ std::string_view name_of(OpKind kind);
 constexpr bool is_transfer(OpKind kind) { return kind == OpKind::kRecall || kind == OpKind::kOffload; }
 
 enum class OpId : uint32_t {};
+constexpr OpId kNoOp{UINT32_MAX};
+constexpr uint32_t index(OpId id) { return static_cast<uint32_t>(id); }
 enum class StreamId : uint16_t {};
 enum class PortId : uint16_t {};
 

@@ -7,9 +7,9 @@
 namespace kvtwin {
 namespace {
 
-class Builder {
+class RetrievalBuilder {
  public:
-  explicit Builder(const RetrievalStepSpec& spec) : spec_(spec) {
+  explicit RetrievalBuilder(const RetrievalStepSpec& spec) : spec_(spec) {
     KVT_CHECK(spec.layers >= 1 && spec.layers < kNoLayer && spec.layers_dense <= spec.layers);
     KVT_CHECK(spec.staging_buffers == 1 || spec.staging_buffers == 2);
     KVT_CHECK(spec.method != RetrievalMethod::kInfinigen || spec.layers_dense >= 1);
@@ -229,6 +229,6 @@ class Builder {
 
 }  // namespace
 
-RetrievalStep make_retrieval_step(const RetrievalStepSpec& spec) { return Builder(spec).build(); }
+RetrievalStep make_retrieval_step(const RetrievalStepSpec& spec) { return RetrievalBuilder(spec).build(); }
 
 }  // namespace kvtwin

@@ -39,7 +39,6 @@ struct RetrievalStepSpec {
   CompressionPlace compresses = CompressionPlace::kNone;
 };
 
-constexpr OpId kNoOp{UINT32_MAX};
 constexpr PortId kNoPort{UINT16_MAX};
 
 // Operations of one layer; kNoOp where the method has none. "now" is for this step's attention.

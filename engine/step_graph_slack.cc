@@ -6,9 +6,6 @@
 namespace kvtwin {
 namespace {
 
-constexpr OpId kNone{UINT32_MAX};
-
-uint32_t index(OpId id) { return static_cast<uint32_t>(id); }
 bool contains(std::span<const OpId> all, OpId one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
@@ -41,11 +38,11 @@ class Waits {
  private:
   // The last present operation of `op`'s stream at or before it.
   OpId present_before(OpId op) const {
-    while (op != kNone && graph_.absent(op)) {
-      OpId before = kNone;
+    while (op != kNoOp && graph_.absent(op)) {
+      OpId before = kNoOp;
       for (const OpId cause : graph_.causes(op)) {
         const bool same = graph_.op(cause).stream == graph_.op(op).stream;
-        if (same && (before == kNone || index(cause) > index(before))) before = cause;
+        if (same && (before == kNoOp || index(cause) > index(before))) before = cause;
       }
       op = before;
     }
@@ -58,8 +55,8 @@ class Waits {
     for (const OpId cause : graph_.causes(op)) {
       OpId held_by = cause;
       if (graph_.absent(cause))
-        held_by = contains(graph_.in_order(op), cause) ? present_before(cause) : kNone;
-      if (held_by != kNone && !contains(out, held_by)) out.push_back(held_by);
+        held_by = contains(graph_.in_order(op), cause) ? present_before(cause) : kNoOp;
+      if (held_by != kNoOp && !contains(out, held_by)) out.push_back(held_by);
     }
     return out;
   }
@@ -115,7 +112,7 @@ class Waits {
   void find_stall(OpId op) {
     const Ticks begins = times_[index(op)].start;
     Ticks before = start_;
-    OpId last = kNone;
+    OpId last = kNoOp;
     Ticks last_end = start_;
     for (const OpId cause : present_causes(op)) {
       const Ticks end = times_[index(cause)].end;
@@ -130,7 +127,7 @@ class Waits {
     for (const PortId port : graph_.ports(op)) {
       const size_t carry = streams + static_cast<size_t>(port);
       if (carry < carried_.size() && carried_[carry] > last_end) {
-        last_end = carried_[carry], last = kNone, wait.stalled_port = port;
+        last_end = carried_[carry], last = kNoOp, wait.stalled_port = port;
       }
     }
     wait.stalled = std::max<Ticks>(0, begins - before);

@@ -5,9 +5,9 @@
 namespace kvtwin {
 namespace {
 
-class Builder {
+class DecodeBuilder {
  public:
-  explicit Builder(const DecodeStepSpec& spec) : spec_(spec) {
+  explicit DecodeBuilder(const DecodeStepSpec& spec) : spec_(spec) {
     KVT_CHECK(spec.layers >= 1 && spec.layers < kNoLayer && spec.staging_buffers >= 1);
     compute_ = graph().add_stream("compute");
     host_ = graph().add_stream("host");
@@ -86,6 +86,6 @@ void DecodeStep::set_costs(const DecodeStepCosts& costs) {
   set(sample, costs.sample);
 }
 
-DecodeStep make_decode_step(const DecodeStepSpec& spec) { return Builder(spec).build(); }
+DecodeStep make_decode_step(const DecodeStepSpec& spec) { return DecodeBuilder(spec).build(); }
 
 }  // namespace kvtwin

@@ -6,7 +6,7 @@
 namespace kvtwin::kernels {
 namespace {
 
-constexpr uint32_t kTile = 16, kLanes = 32, kVectorWords = 4;
+constexpr uint32_t kTile = 16, kWarpLanes = 32, kVectorWords = 4;
 
 uint64_t bytes_of(Side side, uint32_t bits, uint32_t head_dim) {
   return side == Side::kKey ? record_bytes(bits, head_dim) : value_record_bytes(bits, head_dim);
@@ -34,7 +34,7 @@ FastPlace fast_place(Side side, uint32_t bits, uint32_t head_dim, uint32_t token
   const uint32_t tiles_per_word = bits == 4 ? 1 : 2;
   const uint32_t field = tile % tiles_per_word * 4 + reg;
   const uint32_t slot = tile / tiles_per_word;  // a lane's words, in order of tiles
-  return {(slot / kVectorWords * kLanes + lane) * kVectorWords + slot % kVectorWords,
+  return {(slot / kVectorWords * kWarpLanes + lane) * kVectorWords + slot % kVectorWords,
           16 * half + field * bits};
 }
 

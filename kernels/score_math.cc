@@ -9,7 +9,7 @@
 namespace kvtwin::kernels {
 namespace {
 
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 // out[p] = q . row p * scale; rows are `stride` apart, or those that `list` names.
 KVTWIN_WIDE void logit_rows(const float* q, const float* rows, size_t stride, const uint32_t* list,
@@ -31,7 +31,7 @@ void head_logits(const float* q, const HeadsView& view, uint32_t head, uint32_t 
 KVTWIN_WIDE void exponentials(float largest, size_t count, float* x) {
   for (size_t i = 0; i < count; ++i) {
     const float e = exact_exp(x[i] - largest);
-    x[i] = x[i] == kHidden ? 0.0f : x[i] != x[i] ? x[i] : e;
+    x[i] = x[i] == kMasked ? 0.0f : x[i] != x[i] ? x[i] : e;
   }
 }
 
@@ -59,9 +59,9 @@ uint32_t rows_visible(const Look& look, uint32_t head, uint32_t i) {
 float norm2(const float* a, uint32_t dim) { return std::sqrt(dot(a, a, dim)); }
 
 void softmax(std::span<float> logits) {
-  float largest = kHidden;
+  float largest = kMasked;
   for (const float logit : logits) largest = std::max(largest, logit);
-  if (largest == kHidden) return std::fill(logits.begin(), logits.end(), 0.0f);
+  if (largest == kMasked) return std::fill(logits.begin(), logits.end(), 0.0f);
   exponentials(largest, logits.size(), logits.data());
   double sum = 0;
   for (const float e : logits) sum += e;
@@ -92,7 +92,7 @@ void look_logits(const Look& look, uint32_t j, uint32_t i, std::vector<float>* l
   const float* query = look.q.row(j, i);
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   logits->resize(size_t{rows} + look.own_k.rows);
-  std::fill(logits->begin(), logits->end(), kHidden);
+  std::fill(logits->begin(), logits->end(), kMasked);
   head_logits(query, look.k, head, rows_visible(look, head, i), scale, logits->data());
   if (look.own_k.rows > 0) {
     const uint32_t own = std::min(i + 1, look.own_k.rows);

@@ -3,17 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
+#include "models/data_folder.h"
 #include "models/textproto.h"
 
 namespace kvtwin {
 
-std::string default_models_dir() {
-  const char* dir = std::getenv("KVTWIN_MODELS");
-  return dir != nullptr && *dir != '\0' ? dir : KVTWIN_MODELS_DIR;
-}
+std::string default_models_dir() { return data_folder("models"); }
 
 std::vector<std::string> Catalog::names(const char* kind) const {
   std::vector<std::string> out;

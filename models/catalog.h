@@ -17,7 +17,7 @@
 
 namespace kvtwin {
 
-// $KVTWIN_MODELS, or the folder that this build came with.
+// data_folder("models"): $KVTWIN_MODELS, or what this build came with.
 std::string default_models_dir();
 
 class Catalog {

@@ -5,13 +5,12 @@
 
 #include "engine/base/check.h"
 #include "models/partwise_cost.h"
+#include "models/roofline_figures.h"
 
 namespace kvtwin {
 namespace {
 
-constexpr double kFp32Bytes = 4;
-constexpr double kVectorShare = 1.0 / 16;  // of the bf16 rate
-constexpr double kMoveShare = 0.80;        // of the read rate: gather_cells, kernels/README.md
+constexpr double kMoveShare = 0.80;  // of the read rate: gather_cells, kernels/README.md
 // Radix selection: four passes that read every score, then one that reads again and writes indices.
 constexpr uint32_t kSelectKernels = 5;
 constexpr double kSelectBytes = 5 * kFp32Bytes;

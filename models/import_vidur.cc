@@ -61,7 +61,7 @@ Result<void> each_row(CsvFile* file, Read read) {
 double us(CsvRow* row, size_t column) { return 1e3 * row->real(column, 0, kMsMax); }
 
 // Ours, Vidur's.
-constexpr std::pair<const char*, const char*> kDenseNames[] = {
+constexpr std::pair<const char*, const char*> kVidurDenseNames[] = {
     {"embedding", "emb"},
     {"layernorm", "input_layernorm"},
     {"qkv_proj", "attn_pre_proj"},
@@ -116,7 +116,7 @@ Result<DenseRows> read_mlp(const NamedText& in, const LlmSpec& llm) {
   // Our layer, and the operations whose times it is the sum of.
   std::vector<std::pair<const char*, std::vector<size_t>>> layers;
   const size_t add = columns.need(median("add"));
-  for (const auto& [ours, theirs] : kDenseNames) {
+  for (const auto& [ours, theirs] : kVidurDenseNames) {
     layers.push_back({ours, {columns.need(median(theirs))}});
     if (std::string_view(theirs).ends_with("layernorm")) layers.back().second.push_back(add);
   }

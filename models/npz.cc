@@ -14,7 +14,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr size_t kHeaderBytesMax = 1 << 16;
+constexpr size_t kNpyHeaderBytesMax = 1 << 16;
 constexpr size_t kDimensionsMax = 8;
 
 // The header is a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape': (1, 32, 8), }.
@@ -144,7 +144,7 @@ Result<Preamble> split(std::string_view bytes, const std::string& where) {
     return mistake(where, fmt::format("has .npy version {}", version), "1, 2 and 3 are known");
   size_t length = byte(8) | byte(9) << 8;
   if (version > 1) length |= byte(10) << 16 | byte(11) << 24;
-  if (length > kHeaderBytesMax || length > bytes.size() - start)
+  if (length > kNpyHeaderBytesMax || length > bytes.size() - start)
     return mistake(where, fmt::format("has a header of {} bytes in a file of {}", length, bytes.size()));
   return Preamble{bytes.substr(start, length), bytes.substr(start + length)};
 }

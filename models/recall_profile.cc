@@ -12,7 +12,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint64_t kSizeMax = 1 << 16;
+constexpr uint64_t kDimensionMax = 1 << 16;
 
 Result<void> check_table(const std::string& where, const char* name, const std::vector<double>& table,
                          uint64_t size, double low, double high) {
@@ -28,9 +28,9 @@ Result<void> check_table(const std::string& where, const char* name, const std::
 }
 
 Result<void> check(const RecallProfile& p, const std::string& where) {
-  if (p.layers < 1 || p.layers > kSizeMax || p.kv_heads < 1 || p.kv_heads > kSizeMax)
+  if (p.layers < 1 || p.layers > kDimensionMax || p.kv_heads < 1 || p.kv_heads > kDimensionMax)
     return mistake(where, fmt::format("has {} layers of {} heads", p.layers, p.kv_heads),
-                   fmt::format("1 to {} are right", kSizeMax));
+                   fmt::format("1 to {} are right", kDimensionMax));
   if (p.tau.empty() || !std::is_sorted(p.tau.begin(), p.tau.end()))
     return mistake(where, "tau does not ascend", "at least one value, in ascending order");
   const uint64_t heads = uint64_t{p.layers} * p.kv_heads;

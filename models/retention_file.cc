@@ -16,7 +16,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint64_t kSizeMax = 1 << 16;  // of layers, heads and samples
+constexpr uint64_t kSampledMax = 1 << 16;  // of layers, heads and samples
 
 Result<NpyArray> array(const NpzMembers& members, const std::string& name, const std::string& where,
                        size_t dimensions) {
@@ -91,9 +91,9 @@ Result<void> read_samples(const NpzMembers& members, const std::string& where, R
   const std::string at = where + ":raw_ratio";
   if (shape[0] != 1) return mistake(at, fmt::format("holds {} target ratios", shape[0]), "one is right");
   for (size_t i = 1; i < 4; ++i) {
-    if (shape[i] < 1 || shape[i] > kSizeMax)
+    if (shape[i] < 1 || shape[i] > kSampledMax)
       return mistake(at, fmt::format("has the shape {} x {} x {}", shape[1], shape[2], shape[3]),
-                     fmt::format("samples, layers and heads are 1 to {}", kSizeMax));
+                     fmt::format("samples, layers and heads are 1 to {}", kSampledMax));
   }
   if (auto good = check_fractions(ratio->values, at); !good) return good;
   profile->layers = static_cast<uint32_t>(shape[2]), profile->kv_heads = static_cast<uint32_t>(shape[3]);
@@ -112,9 +112,9 @@ Result<void> read_samples(const NpzMembers& members, const std::string& where, R
 }
 
 Result<void> check_profile(const RetentionProfile& p, const std::string& where) {
-  if (p.layers < 1 || p.layers > kSizeMax || p.kv_heads < 1 || p.kv_heads > kSizeMax)
+  if (p.layers < 1 || p.layers > kSampledMax || p.kv_heads < 1 || p.kv_heads > kSampledMax)
     return mistake(where, fmt::format("has {} layers of {} heads", p.layers, p.kv_heads),
-                   fmt::format("1 to {} are right", kSizeMax));
+                   fmt::format("1 to {} are right", kSampledMax));
   if (!(p.base_ratio > 0 && p.base_ratio <= 1))
     return mistake(where, fmt::format("base_ratio is {}", p.base_ratio), "more than 0, at most 1");
   if (p.layer_ids.size() != p.layers)

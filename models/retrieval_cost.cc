@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "models/partwise_cost.h"
+#include "models/roofline_figures.h"
 
 namespace kvtwin {
 namespace {
 
-constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
-constexpr double kVectorShare = 1.0 / 16;
 constexpr double kStreamHopNs = 3600;
 
 // Of a page of one layer that retrieves.

@@ -4,11 +4,10 @@
 #include <cmath>
 
 #include "models/kv_price.h"
+#include "models/roofline_figures.h"
 
 namespace kvtwin {
 namespace {
-
-constexpr double kBf16Bytes = 2, kFp32Bytes = 4;
 
 // Loads and products of a matrix kernel overlap, but not perfectly: at 128 tokens, where a layer of
 // Llama-3.1-8B on an H200 needs 96 us for bytes and 70 us for arithmetic, cuBLAS takes 11 % more than the

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 // The format's own limit: a header is read whole.
-constexpr uint64_t kHeaderBytesMax = 100'000'000;
+constexpr uint64_t kTensorsHeaderBytesMax = 100'000'000;
 
 TensorType type_named(const std::string& name) {
   if (name == "F32") return TensorType::kF32;
@@ -177,10 +177,10 @@ Result<std::vector<NamedTensor>> parse_safetensors(std::span<const std::byte> by
   }
   for (int i = 7; i >= 0; --i)
     header_bytes = header_bytes << 8 | static_cast<uint8_t>(bytes[static_cast<size_t>(i)]);
-  if (header_bytes > std::min<uint64_t>(kHeaderBytesMax, bytes.size() - 8)) {
+  if (header_bytes > std::min<uint64_t>(kTensorsHeaderBytesMax, bytes.size() - 8)) {
     return mistake(
         where, fmt::format("has a header of {} bytes", header_bytes),
-        fmt::format("the file has {} bytes, and a header at most {}", bytes.size(), kHeaderBytesMax));
+        fmt::format("the file has {} bytes, and a header at most {}", bytes.size(), kTensorsHeaderBytesMax));
   }
   const char* const text = reinterpret_cast<const char*>(bytes.data()) + 8;
   // A tensor's fields are three levels deep: nothing that is right comes deeper.

@@ -15,7 +15,18 @@ namespace {
 constexpr std::array<std::string_view, 10> kColumns = {
     "session",       "replica",  "end",         "prompt_tokens",  "output_tokens",
     "reused_tokens", "ready_ns", "admitted_ns", "first_token_ns", "finished_ns"};
-enum Column { kSession, kReplica, kEnd, kPrompt, kOutput, kReused, kReady, kAdmitted, kFirst, kFinished };
+enum CallsColumn {
+  kSession,
+  kReplica,
+  kEnd,
+  kPrompt,
+  kOutput,
+  kReused,
+  kReady,
+  kAdmitted,
+  kFirst,
+  kFinished
+};
 
 float seconds(int64_t from_ns, int64_t to_ns) {
   return static_cast<float>(static_cast<double>(to_ns - from_ns) / 1e9);

@@ -114,8 +114,6 @@ void tell_apart(Json* runs) {
 
 }  // namespace
 
-bool has_report_page() { return !report_page().empty(); }
-
 std::string report_html(const Report& report) {
   Json data;
   data["command"] = report.command;

@@ -1,6 +1,5 @@
 #include "reports/page.h"
 
-#ifdef KVTWIN_REPORT_PAGE
 // The file's bytes, put into the program by the assembler: a string literal of this size takes a compiler
 // seconds.
 asm(R"(
@@ -18,8 +17,3 @@ extern "C" const char kvtwin_report_page_end[];
 namespace kvtwin {
 std::string_view report_page() { return {kvtwin_report_page, kvtwin_report_page_end}; }
 }  // namespace kvtwin
-#else
-namespace kvtwin {
-std::string_view report_page() { return {}; }
-}  // namespace kvtwin
-#endif

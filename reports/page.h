@@ -1,4 +1,4 @@
-// The page that reports/web is bundled into, as it was when this was built.
+// reports/web/report_page.html, which is part of the program.
 
 #ifndef KVTWIN_REPORTS_PAGE_H_
 #define KVTWIN_REPORTS_PAGE_H_
@@ -7,7 +7,6 @@
 
 namespace kvtwin {
 
-// Empty: this build has none.
 std::string_view report_page();
 
 }  // namespace kvtwin

@@ -56,9 +56,6 @@ struct Report {
 // More calls than this of one run are thinned out evenly, and the page says so: it stays below 5 MB.
 constexpr uint64_t kReportCallsMax = 60'000;
 
-// Whether this build has the page (Node.js was there).
-bool has_report_page();
-// REQUIRES: has_report_page().
 std::string report_html(const Report& report);
 std::string report_markdown(const Report& report);
 

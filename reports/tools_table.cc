@@ -11,7 +11,16 @@ namespace kvtwin {
 namespace {
 
 constexpr std::string_view kHead = "session,replica,node,agent,kind,released_ns,finished_ns";
-enum Column { kSession, kReplica, kNode, kAgent, kKind, kReleased, kFinished, kColumns };
+enum ToolsColumn {
+  kToolSession,
+  kToolReplica,
+  kToolNode,
+  kToolAgent,
+  kToolKind,
+  kToolReleased,
+  kToolFinished,
+  kToolColumns
+};
 
 }  // namespace
 
@@ -26,20 +35,20 @@ Result<ToolsTable> read_tools(std::string_view csv, const std::string& where, co
     sessions.emplace(name, static_cast<uint32_t>(sessions.size()));
   ToolsTable out;
   for (uint64_t line = 2; out.count() < most && take_record(&csv, &cells); ++line) {
-    std::array<int64_t, kColumns> values{};
-    bool good = cells.size() == kColumns && (cells[kKind] == "tool" || cells[kKind] == "agent");
-    for (const Column c : {kAgent, kReleased, kFinished})
+    std::array<int64_t, kToolColumns> values{};
+    bool good = cells.size() == kToolColumns && (cells[kToolKind] == "tool" || cells[kToolKind] == "agent");
+    for (const ToolsColumn c : {kToolAgent, kToolReleased, kToolFinished})
       good = good && whole(cells[c], &values[c]) && values[c] >= 0;
-    if (!good || values[kFinished] < values[kReleased] || values[kAgent] > UINT16_MAX)
+    if (!good || values[kToolFinished] < values[kToolReleased] || values[kToolAgent] > UINT16_MAX)
       return mistake(fmt::format("{}:{}", where, line), "is no tool with a session, an agent and two times",
                      "run the scenario again");
-    const auto session = sessions.find(session_name(cells[kSession], cells[kReplica]));
+    const auto session = sessions.find(session_name(cells[kToolSession], cells[kToolReplica]));
     if (session == sessions.end()) continue;  // none of its calls finished
-    out.released_s.push_back(static_cast<double>(values[kReleased]) / 1e9);
+    out.released_s.push_back(static_cast<double>(values[kToolReleased]) / 1e9);
     out.taken_s.push_back(
-        static_cast<float>(static_cast<double>(values[kFinished] - values[kReleased]) / 1e9));
-    out.agent.push_back(static_cast<uint16_t>(values[kAgent]));
-    out.inner.push_back(cells[kKind] == "agent");
+        static_cast<float>(static_cast<double>(values[kToolFinished] - values[kToolReleased]) / 1e9));
+    out.agent.push_back(static_cast<uint16_t>(values[kToolAgent]));
+    out.inner.push_back(cells[kToolKind] == "agent");
     out.session.push_back(session->second);
   }
   return out;

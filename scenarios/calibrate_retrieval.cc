@@ -33,9 +33,9 @@ struct Moments {
   }
 };
 
-class Retrieving {
+class RetrievalPass {
  public:
-  Retrieving(const RetrievalSpec& spec, uint32_t page_tokens, const LlmSpec& llm)
+  RetrievalPass(const RetrievalSpec& spec, uint32_t page_tokens, const LlmSpec& llm)
       : spec_(spec),
         page_(page_tokens),
         llm_(llm),
@@ -175,7 +175,7 @@ Result<RecallProfile> calibrate_retrieval(const Scenario& scenario, const Retrie
   const uint32_t page_tokens = scenario.values.memory().page_tokens();
   if (const auto wrong = check_retrieval_spec(spec, method, page_tokens))
     return mistake(scenario.where("policies.retrieval_options"), *wrong, {});
-  Retrieving retrieving(spec, page_tokens, llm);
+  RetrievalPass retrieving(spec, page_tokens, llm);
   model->each({request.steps, false}, [&](size_t index, cpu::CapturedPass* pass) {
     const TraceContext& context = model->contexts()[index];
     const auto rows = static_cast<uint32_t>(std::min<size_t>(context.output.size(), request.steps));

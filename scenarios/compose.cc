@@ -36,12 +36,6 @@ TensorFormat format_named(const std::string& name) {
   return {NumberFormat::kBf16};
 }
 
-// Joins the place in the scenario with what a catalog or model said.
-void add(Mistakes* mistakes, const std::string& where, const Mistake& inner) {
-  mistakes->push_back(
-      {where, inner.where.empty() ? inner.what : inner.where + ": " + inner.what, inner.hint});
-}
-
 void load_models(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const Catalog catalog;
   const auto named = [&](const std::string& name) {
@@ -52,17 +46,17 @@ void load_models(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   if (Result<LlmSpec> llm = catalog.llm(named(scenario.values.model().name()))) {
     out->llm = std::move(*llm);
   } else {
-    add(mistakes, scenario.where("model.name"), llm.error());
+    add_mistake(mistakes, scenario.where("model.name"), llm.error());
   }
   if (Result<NodeSpec> node = catalog.node(named(scenario.values.hardware().node()))) {
     out->node = std::move(*node);
     if (Result<DeviceSpec> device = catalog.device(out->node.device)) {
       out->device = std::move(*device);
     } else {
-      add(mistakes, scenario.where("hardware.node"), device.error());
+      add_mistake(mistakes, scenario.where("hardware.node"), device.error());
     }
   } else {
-    add(mistakes, scenario.where("hardware.node"), node.error());
+    add_mistake(mistakes, scenario.where("hardware.node"), node.error());
   }
   const v1::ModelChoice& model = scenario.values.model();
   if (!model.weights().empty()) out->llm.weights = out->llm.expert_weights = format_named(model.weights());
@@ -142,7 +136,7 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mi
   spec.staging_bytes =
       exact_cells_bytes(scenario, spec.llm, spec.tp) + staging_bytes(scenario, out->llm, policies);
   if (const Result<void> ok = check_tp(spec.llm, spec.tp, ""); !ok) {
-    return add(mistakes, scenario.where("engines.tensor_parallel"), ok.error());
+    return add_mistake(mistakes, scenario.where("engines.tensor_parallel"), ok.error());
   }
   out->memory_given = values.memory().gpu_pages() > 0;
   Result<MemoryPlan> planned = plan_memory(spec);
@@ -167,7 +161,7 @@ void plan(const Scenario& scenario, const PolicySet& policies, Composed* out, Mi
   } else if (!out->memory_given) {
     Mistake wrong = planned.error();
     wrong.hint = what_would_fit(spec, out->gpus);
-    add(mistakes, scenario.where("model.name"), wrong);
+    add_mistake(mistakes, scenario.where("model.name"), wrong);
   }
 }
 

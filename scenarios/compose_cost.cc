@@ -21,12 +21,6 @@
 namespace kvtwin {
 namespace {
 
-// Joins the place in the scenario with what a catalog or model said.
-void add(Mistakes* mistakes, const std::string& where, const Mistake& inner) {
-  mistakes->push_back(
-      {where, inner.where.empty() ? inner.what : inner.where + ": " + inner.what, inner.hint});
-}
-
 // Copies of pages as they were measured, instead of the node's figures, which are of large pieces.
 void take_measured_copies(const MeasuredDevice& device, uint64_t page_bytes, NodeSpec* node) {
   const std::optional<CopyRates> rates = copy_rates(device, page_bytes);
@@ -134,7 +128,7 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
   if (spec.profile.ends_with(".textproto")) {
     measured = load_measured_device(spec.profile);
     if (!measured) {
-      add(mistakes, scenario.where("cost.profile"), measured.error());
+      add_mistake(mistakes, scenario.where("cost.profile"), measured.error());
       return nullptr;
     }
     spec.measured = &*measured;
@@ -143,7 +137,7 @@ std::unique_ptr<CostModel> make_cost(const Scenario& scenario, size_t of, Compos
   }
   Result<std::unique_ptr<CostModel>> made = make_cost_model(spec);
   if (!made) {
-    add(mistakes, scenario.where("cost.profile"), made.error());
+    add_mistake(mistakes, scenario.where("cost.profile"), made.error());
     return nullptr;
   }
   if (spec.measured != nullptr) {

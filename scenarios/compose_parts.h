@@ -21,6 +21,12 @@ namespace kvtwin {
 class CostModel;
 struct Composed;
 
+// Joins the place in the scenario with what a catalog or model said.
+inline void add_mistake(Mistakes* mistakes, const std::string& where, const Mistake& inner) {
+  mistakes->push_back(
+      {where, inner.where.empty() ? inner.what : inner.where + ": " + inner.what, inner.hint});
+}
+
 // What the policies' steps are counted by, besides their shapes.
 inline MethodFacts method_facts(const CoreConfig& config, const LlmSpec& llm) {
   const PolicySet& set = config.policies;

@@ -15,9 +15,9 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-class Checker {
+class ScenarioChecker {
  public:
-  Checker(const Scenario& scenario, Mistakes* mistakes) : scenario_(scenario), mistakes_(*mistakes) {}
+  ScenarioChecker(const Scenario& scenario, Mistakes* mistakes) : scenario_(scenario), mistakes_(*mistakes) {}
 
   void add(const std::string& field, std::string what, std::string hint) {
     mistakes_.push_back({scenario_.where(field), std::move(what), std::move(hint)});
@@ -60,7 +60,7 @@ class Checker {
   Mistakes& mistakes_;
 };
 
-void check_limits(const v1::Limits& limits, Checker* check) {
+void check_limits(const v1::Limits& limits, ScenarioChecker* check) {
   check->choice("limits.preset", limits.preset(), preset_names());
   check->range("limits.calls_max", limits.calls_max(), 1u, 1u << 20);
   check->range("limits.step_tokens_max", limits.step_tokens_max(), 1u, 1u << 24);
@@ -83,7 +83,7 @@ void check_limits(const v1::Limits& limits, Checker* check) {
   }
 }
 
-void check_formats(const v1::Policies& policies, Checker* check) {
+void check_formats(const v1::Policies& policies, ScenarioChecker* check) {
   const v1::PrecisionOptions& precision = policies.precision_options();
   check->range("policies.precision_options.residual_tokens", precision.residual_tokens(), 1u, 1u << 20);
   if (precision.bits() != 0) check->range("policies.precision_options.bits", precision.bits(), 2.0, 4.0);
@@ -102,7 +102,7 @@ void check_formats(const v1::Policies& policies, Checker* check) {
   check->range("policies.partition_options.alpha", partition.alpha(), 0.0, 100.0);
 }
 
-void check_policies(const v1::Policies& policies, Checker* check) {
+void check_policies(const v1::Policies& policies, ScenarioChecker* check) {
   const v1::BudgetOptions& budget = policies.budget_options();
   check->range("policies.budget_options.ratio", budget.ratio(), 0.0, 1.0);
   check->range("policies.budget_options.alpha", budget.alpha(), 0.0, 4096.0);
@@ -118,7 +118,7 @@ void check_policies(const v1::Policies& policies, Checker* check) {
                 kClusterings.names());
 }
 
-void check_replay(const v1::Replay& replay, Checker* check) {
+void check_replay(const v1::Replay& replay, ScenarioChecker* check) {
   check->choice("replay.mode", replay.mode(), kReplayModes.names());
   check->choice("replay.arrivals", replay.arrivals(), kArrivalModes.names());
   check->choice("replay.on_reject", replay.on_reject(), kRejectPolicies.names());
@@ -134,7 +134,7 @@ void check_replay(const v1::Replay& replay, Checker* check) {
   check->range("replay.replicas", replay.replicas(), 1u, 1u << 16);
 }
 
-void check_world(const v1::Scenario& values, Checker* check) {
+void check_world(const v1::Scenario& values, ScenarioChecker* check) {
   check->choice("world", values.world(), {"sim", "cpu", "cuda"});
   check->choice("clock", values.clock(), {"wall", "virtual"});
   if (values.world() == "sim" && values.clock() == "wall")
@@ -150,7 +150,7 @@ void check_world(const v1::Scenario& values, Checker* check) {
 }
 
 // Outcomes of another run, and from where.
-void check_recorded(const v1::Simulation& simulation, Checker* check) {
+void check_recorded(const v1::Simulation& simulation, ScenarioChecker* check) {
   const bool kept = simulation.kept() == "recorded";
   const bool recalls = simulation.has_retrieval() && simulation.retrieval().outcomes() == "recorded";
   const std::string& run = simulation.recorded_run();
@@ -165,7 +165,7 @@ void check_recorded(const v1::Simulation& simulation, Checker* check) {
 
 void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   const v1::Scenario& values = scenario.values;
-  Checker check(scenario, mistakes);
+  ScenarioChecker check(scenario, mistakes);
   check.required("model.name", values.model().name(),
                  "model { name: \"llama-3.1-8b\" }; see kvtwin list models");
   check.required("hardware.node", values.hardware().node(),

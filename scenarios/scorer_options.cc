@@ -137,9 +137,9 @@ void own_options(const kernels::ScoreSpec& spec, const std::string& code_base, v
   }
 }
 
-class Checker {
+class ScorerChecker {
  public:
-  Checker(const Scenario& scenario, Mistakes* mistakes)
+  ScorerChecker(const Scenario& scenario, Mistakes* mistakes)
       : scenario_(scenario), options_(scenario.values.policies().scorer_options()), mistakes_(*mistakes) {}
 
   void add(const std::string& field, std::string what, std::string hint) {
@@ -167,7 +167,7 @@ class Checker {
   Mistakes& mistakes_;
 };
 
-void Checker::names() {
+void ScorerChecker::names() {
   const v1::ScorerOptions& o = options_;
   choice("moment", o.has_moment(), o.moment(), kMoments.names());
   choice("code_base", o.has_code_base(), o.code_base(), kCodeBases.names());
@@ -179,7 +179,7 @@ void Checker::names() {
   choice("rule_norm", o.has_rule_norm(), o.rule_norm(), kRuleNorms.names());
 }
 
-void Checker::numbers() {
+void ScorerChecker::numbers() {
   const v1::ScorerOptions& o = options_;
   const uint32_t rows = 65'536;
   range("query_rows", o.has_query_rows(), o.query_rows(), 1u, rows);
@@ -228,7 +228,7 @@ void check_scorer_options(const Scenario& scenario, Mistakes* mistakes) {
   const v1::ScorerOptions read = default_scorer_options(policies.scorer(), given.code_base());
   std::vector<const google::protobuf::FieldDescriptor*> fields;
   given.GetReflection()->ListFields(given, &fields);
-  Checker check(scenario, mistakes);
+  ScorerChecker check(scenario, mistakes);
   for (const auto* field : fields) {
     const bool seed = field->name() == "seed" && policies.scorer() == "random";
     if (seed || read.GetReflection()->HasField(read, field)) continue;

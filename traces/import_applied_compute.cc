@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kTokensMax = uint64_t{1} << 29;  // of a whole session
+constexpr uint64_t kRowTokensMax = uint64_t{1} << 29;  // of a whole session
 constexpr size_t kTurnsMax = 8'192;                 // prompts list every turn before them
 
 // A list of counts or of seconds. Wrong entries are remembered by `fields`.
@@ -39,16 +39,16 @@ std::vector<int64_t> times_of(const char* name, JsonFields* fields) {
   return out;
 }
 
-struct Row {
+struct ComputeRow {
   uint32_t prompt = 0;
   std::vector<uint32_t> answers, results;
   std::vector<int64_t> waits_ns;
   uint32_t last = 0;
 };
 
-Result<Row> read_row(const json& tree, const std::string& where) {
+Result<ComputeRow> read_row(const json& tree, const std::string& where) {
   JsonFields fields(tree, where);
-  Row row;
+  ComputeRow row;
   row.prompt = fields.u32("input_prompt_length");
   row.last = fields.u32("final_assistant_response_length");
   uint64_t sum = uint64_t{row.prompt} + row.last;
@@ -71,13 +71,13 @@ Result<Row> read_row(const json& tree, const std::string& where) {
   }
   if (row.prompt == 0) return mistake(where, "input_prompt_length is 0", "a prompt of at least one token");
   if (n > kTurnsMax) return mistake(where, fmt::format("{} turns", n), fmt::format("at most {}", kTurnsMax));
-  if (sum > kTokensMax)
+  if (sum > kRowTokensMax)
     return mistake(where, fmt::format("{} tokens in one session", sum),
-                   fmt::format("at most {}", kTokensMax));
+                   fmt::format("at most {}", kRowTokensMax));
   return row;
 }
 
-v1::Session session_of(const Row& row, uint64_t number) {
+v1::Session session_of(const ComputeRow& row, uint64_t number) {
   SessionBuilder session(fmt::format("row-{:06}", number), "agent", 0);
   AgentThread agent(&session, session.add_agent("main", "main", 0));
   agent.say({.role = v1::ROLE_UNKNOWN, .tokens = row.prompt});
@@ -116,7 +116,7 @@ Result<void> import_applied_compute(const std::string& path, const ImportOptions
     const std::string where = fmt::format("{}:{}", path, number);
     const Result<CompactJson> parsed = parse_compact_json(line, {});
     if (!parsed) return mistake(where, parsed.error().what, "one JSON object per line");
-    const Result<Row> row = read_row(parsed->tree, where);
+    const Result<ComputeRow> row = read_row(parsed->tree, where);
     if (!row) return tl::unexpected(row.error());
     ++rows;
     return sink->session(session_of(*row, number));

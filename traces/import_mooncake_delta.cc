@@ -64,16 +64,15 @@ class DeltaSession {
     v1::Dep& dep = *node->add_deps();
     dep.set_node(static_cast<uint32_t>(session_.nodes_size() - 2));
     dep.set_kind(v1::DEP_DATA);
-    constexpr uint32_t kThink = v1::LlmCall::kThinkNsFieldNumber;
     if (row.delay_ns) {
       call.set_think_ns(*row.delay_ns);
     } else if (row.at_ns && before->at_ns) {
       const auto& earlier = session_.nodes(static_cast<int>(dep.node())).llm();
       const int64_t service = estimated_service_ns(earlier.prompt_tokens(), earlier.output_tokens());
       call.set_think_ns(std::max<int64_t>(0, *row.at_ns - *before->at_ns - service));
-      mark(node, kThink, v1::ESTIMATED, kMooncakeServiceRecipe);
+      mark(node, v1::LlmCall::kThinkNsFieldNumber, v1::ESTIMATED, kMooncakeServiceRecipe);
     } else {
-      mark(node, kThink, v1::UNKNOWN);
+      mark(node, v1::LlmCall::kThinkNsFieldNumber, v1::UNKNOWN);
     }
   }
 

@@ -28,7 +28,7 @@ constexpr uint32_t kToolCallTokens = 8;  // what a call has beside its arguments
 constexpr size_t kMessagesMax = 8'192;   // prompts list every message before them
 constexpr uint64_t kCharsMax = uint64_t{64} << 20;
 
-enum class Field : uint64_t { kTool, kUser };
+enum class TauDraw : uint64_t { kTool, kUser };
 // In milliseconds. Tools are look-ups in a local database; the user is simulated by another model.
 constexpr QuantilePoint kToolTime[] = {{0, 1}, {100'000, 50}};
 constexpr QuantilePoint kUserTime[] = {{0, 800}, {50'000, 2'000}, {90'000, 4'000}, {100'000, 10'000}};
@@ -148,9 +148,9 @@ v1::SharedSpanTable table_of(const Everything& all, uint32_t table) {
   return spans;
 }
 
-class Conversation {
+class TauConversation {
  public:
-  Conversation(const Trajectory& trajectory, uint64_t number, uint64_t seed, Everything* all)
+  TauConversation(const Trajectory& trajectory, uint64_t number, uint64_t seed, Everything* all)
       : trajectory_(trajectory),
         dice_(seed, number),
         session_(trajectory.id, "customer-service", 0),
@@ -177,7 +177,7 @@ class Conversation {
  private:
   void ask(const Message& message, uint64_t n) {
     if (asked_) agent_.turn += 1;
-    if (asked_) agent_.think_ns = dice_.pick(kUserTime, Field::kUser, n) * 1'000'000;
+    if (asked_) agent_.think_ns = dice_.pick(kUserTime, TauDraw::kUser, n) * 1'000'000;
     asked_ = true;
     agent_.say({.role = v1::USER,
                 .tokens = kTemplateTokens + prose_tokens(message.chars),
@@ -202,7 +202,7 @@ class Conversation {
     std::vector<Piece> made;
     agent_.call(output, &made);
     for (size_t i = 0; i < message.calls.size(); ++i) {
-      const int64_t took = dice_.pick(kToolTime, Field::kTool, n, i) * 1'000'000;
+      const int64_t took = dice_.pick(kToolTime, TauDraw::kTool, n, i) * 1'000'000;
       const uint32_t node = agent_.tool(all_.tool(message.calls[i].name), made[prose + i], {}, took);
       open_[message.calls[i].id] = node;
     }
@@ -280,7 +280,7 @@ Result<void> import_tau_bench(const std::string& path, const ImportOptions& opti
   for (size_t i = 0; i < all.trajectories.size(); ++i) {
     const Trajectory& trajectory = all.trajectories[i];
     const v1::Session session =
-        Conversation(trajectory, i, options.seed, &all).make(tables[trajectory.table - 1]);
+        TauConversation(trajectory, i, options.seed, &all).make(tables[trajectory.table - 1]);
     if (Result<void> good = sink->session(session); !good) return good;
   }
   note(options, "token counts are estimated, tool schemas among them; tool and user times are synthesised");

@@ -16,7 +16,7 @@ constexpr int64_t kTokensMax = int64_t{1} << 29;  // the writer takes prompts of
 constexpr int64_t kWindowMin = 32'768;  // the longest instructions, their output and something to say
 // Sessions draw with their index; what belongs to the whole trace draws with this.
 constexpr uint64_t kWholeTrace = UINT64_MAX;
-enum class Field : uint64_t { kGroup = 1'000, kArrival };
+enum class GroupDraw : uint64_t { kGroup = 1'000, kArrival };
 
 Dice group_dice(const Plan& plan, int64_t group) {
   return {plan.seed, kWholeTrace - 1 - static_cast<uint64_t>(group)};
@@ -148,7 +148,7 @@ void open_with_prefix(const Plan& plan, const Dice& dice, MakePrefix make, Agent
     }
     return;
   }
-  const int64_t group = dice.between(0, groups - 1, Field::kGroup);
+  const int64_t group = dice.between(0, groups - 1, GroupDraw::kGroup);
   const std::vector<v1::Span> spans = make(plan, group_dice(plan, group));
   for (uint32_t i = 0; i < spans.size(); ++i) {
     thread->history.add({1 + static_cast<uint32_t>(group), i, spans[i].tokens(), spans[i].tokens()});
@@ -197,7 +197,7 @@ Result<void> synthesize(const SynthOptions& options, TraceSink* sink) {
     for (uint64_t i = 0; i < plan->sessions; ++i) {
       v1::Session session = recipe.session(*plan, i);
       if (rate > 0) {
-        at_ns += exponential(3'600'000'000'000 / rate, whole.bits(synth::Field::kArrival, i));
+        at_ns += exponential(3'600'000'000'000 / rate, whole.bits(synth::GroupDraw::kArrival, i));
         session.set_arrival_at_ns(at_ns);
       }
       if (Result<void> sent = sink->session(session); !sent) return sent;

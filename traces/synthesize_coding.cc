@@ -22,7 +22,7 @@ namespace {
 
 using namespace coding;
 
-enum class Field : uint64_t {
+enum class CodingDraw : uint64_t {
   kSchemas,
   kSystem,
   kCalls,
@@ -50,9 +50,9 @@ enum class Field : uint64_t {
   kThought,
 };
 
-std::vector<v1::Span> prefix(const Plan&, const Dice& dice) {
-  return {plain_span(v1::INST, dice.pick(kSchemas, Field::kSchemas)),
-          plain_span(v1::INST, dice.pick(kSystem, Field::kSystem))};
+std::vector<v1::Span> coding_prefix(const Plan&, const Dice& dice) {
+  return {plain_span(v1::INST, dice.pick(kSchemas, CodingDraw::kSchemas)),
+          plain_span(v1::INST, dice.pick(kSystem, CodingDraw::kSystem))};
 }
 
 // `total` in `parts` near-equal parts of at least one token.
@@ -77,25 +77,25 @@ class CodingSession {
         main_(&session_, session_.add_agent("main", "main", 0)) {}
 
   v1::Session make() {
-    open_with_prefix(plan_, dice_, prefix, &main_);
+    open_with_prefix(plan_, dice_, coding_prefix, &main_);
     prefix_tokens_ = main_.history.tokens();
-    const int64_t drawn = dice_.pick(kCalls, Field::kCalls);
+    const int64_t drawn = dice_.pick(kCalls, CodingDraw::kCalls);
     const int64_t calls = std::min(drawn, plan_["calls_max"]);
-    int64_t first = drawn < kLongSession ? dice_.pick(kFirstOfShort, Field::kFirst)
-                                         : dice_.pick(kFirstOfLong, Field::kFirst);
+    int64_t first = drawn < kLongSession ? dice_.pick(kFirstOfShort, CodingDraw::kFirst)
+                                         : dice_.pick(kFirstOfLong, CodingDraw::kFirst);
     if (window_ > 0) first = std::min(first, window_ / 2);
     say(&main_, v1::USER, first - static_cast<int64_t>(prefix_tokens_));
     for (const GrowthFactor& factor : kGrowthFactors) {
       if (drawn >= factor.calls) growth_percent_ = factor.percent;
     }
-    const int64_t limit = dice_.pick(kCompactAt, Field::kCompactAt) * plan_["compact_percent"] / 100;
+    const int64_t limit = dice_.pick(kCompactAt, CodingDraw::kCompactAt) * plan_["compact_percent"] / 100;
     const bool compacts = limit > 0 && first < limit;  // who starts above it has a model with a larger window
     for (int64_t step = 0; step < calls; ++step) {
       const uint64_t n = key(main_, step);
       const bool last = step + 1 == calls;
-      const bool asks = !last && dice_.chance(85, 100, Field::kStops, n);
-      int64_t output = dice_.pick(asks ? kOutputTool : kOutputEnd, Field::kOutput, n);
-      if (step > 0 && dice_.chance(plan_["reset_per_mille"], 1'000, Field::kReset, n)) rewrite(n);
+      const bool asks = !last && dice_.chance(85, 100, CodingDraw::kStops, n);
+      int64_t output = dice_.pick(asks ? kOutputTool : kOutputEnd, CodingDraw::kOutput, n);
+      if (step > 0 && dice_.chance(plan_["reset_per_mille"], 1'000, CodingDraw::kReset, n)) rewrite(n);
       const bool above = compacts && static_cast<int64_t>(main_.history.tokens()) > limit;
       if (above || !fits(plan_, main_.history, output)) compact(n);
       if (window_ > 0) output = std::min(output, window_ - static_cast<int64_t>(main_.history.tokens()));
@@ -103,12 +103,12 @@ class CodingSession {
         main_.call({{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(output)}});
         if (last) break;
         main_.turn += 1;
-        main_.think_ns = dice_.pick(kGapUser, Field::kGap, n) * kMillisecond;
-        say(&main_, v1::USER, growth_percent_ * dice_.pick(kGrowthUser, Field::kGrowth, n) / 100);
-      } else if (dice_.chance(plan_["subagents_per_mille"], 1'000, Field::kSubAgents, n)) {
+        main_.think_ns = dice_.pick(kGapUser, CodingDraw::kGap, n) * kMillisecond;
+        say(&main_, v1::USER, growth_percent_ * dice_.pick(kGrowthUser, CodingDraw::kGrowth, n) / 100);
+      } else if (dice_.chance(plan_["subagents_per_mille"], 1'000, CodingDraw::kSubAgents, n)) {
         delegate(n, output);
       } else {
-        use_tools(&main_, n, output, growth_percent_ * dice_.pick(kGrowthTool, Field::kGrowth, n) / 100,
+        use_tools(&main_, n, output, growth_percent_ * dice_.pick(kGrowthTool, CodingDraw::kGrowth, n) / 100,
                   kGapTool);
       }
     }
@@ -134,7 +134,7 @@ class CodingSession {
 
   // Where a tool that is not the last of its message starts: at its own last token, for some of them.
   uint32_t start_token(const std::vector<Piece>& made, size_t i, uint64_t n) {
-    if (i + 1 == made.size() || !dice_.chance(plan_["early_start_percent"], 100, Field::kEarly, n, i))
+    if (i + 1 == made.size() || !dice_.chance(plan_["early_start_percent"], 100, CodingDraw::kEarly, n, i))
       return 0;
     uint32_t tokens = 0;
     for (size_t j = 0; j <= i; ++j) tokens += made[j].tokens;
@@ -142,12 +142,12 @@ class CodingSession {
   }
 
   void use_tools(AgentThread* agent, uint64_t n, int64_t output, int64_t growth, QuantileTable gaps) {
-    const int64_t dealt = dice_.between(1, 100, Field::kFanOut, n);
+    const int64_t dealt = dice_.between(1, 100, CodingDraw::kFanOut, n);
     const int64_t tools = dealt <= 86 ? 1 : dealt <= 97 ? 2 : 3;
     std::vector<SpanSpec> spans = output_of(output, tools, 0);
     std::vector<uint32_t> used;
     for (size_t i = 1; i < spans.size(); ++i) {
-      int64_t left = dice_.between(1, 100, Field::kTool, n, i);
+      int64_t left = dice_.between(1, 100, CodingDraw::kTool, n, i);
       uint32_t tool = 0;
       while (left > kTools[tool].percent) left -= kTools[tool++].percent;
       spans[i].tool = 1 + tool;
@@ -155,11 +155,11 @@ class CodingSession {
     }
     std::vector<Piece> made;
     agent->call(spans, &made);
-    const int64_t gap = dice_.pick(gaps, Field::kGap, n);
+    const int64_t gap = dice_.pick(gaps, CodingDraw::kGap, n);
     const std::vector<uint32_t> results = divide(growth, tools);
     int64_t longest = 0;
     for (size_t i = 0; i < used.size(); ++i) {
-      const int64_t took = std::min(gap, dice_.pick(kTools[used[i]].time, Field::kToolTime, n, i));
+      const int64_t took = std::min(gap, dice_.pick(kTools[used[i]].time, CodingDraw::kToolTime, n, i));
       longest = std::max(longest, took);
       agent->tool(1 + used[i], made[i + 1], {.tokens = results[i]}, took * kMillisecond,
                   start_token(made, i + 1, n));
@@ -169,56 +169,57 @@ class CodingSession {
 
   // One to three sub-agents at once, each with its own instructions; the next call waits for all.
   void delegate(uint64_t n, int64_t output) {
-    const int64_t count = dice_.between(1, 3, Field::kSubFanOut, n);
+    const int64_t count = dice_.between(1, 3, CodingDraw::kSubFanOut, n);
     std::vector<Piece> made;
     const uint32_t parent = main_.call(output_of(output, count, kTask), &made);
     for (size_t i = 1; i < made.size(); ++i) {
       AgentThread helper(
           &session_,
           session_.add_agent(fmt::format("agent-{}", session_.session().agents_size()), "Explore", 0));
-      helper.wait_for(parent, v1::DEP_SPAWN, dice_.between(200, 2'000, Field::kSubDelay, n, i) * kMillisecond,
+      helper.wait_for(parent, v1::DEP_SPAWN,
+                      dice_.between(200, 2'000, CodingDraw::kSubDelay, n, i) * kMillisecond,
                       start_token(made, i, n));
       run_helper(&helper);
       main_.wait_for(helper.last_call(), v1::DEP_JOIN,
-                     dice_.between(20, 200, Field::kSubDelay, n, 16 + i) * kMillisecond);
+                     dice_.between(20, 200, CodingDraw::kSubDelay, n, 16 + i) * kMillisecond);
     }
     for (size_t i = 1; i < made.size(); ++i) {
       main_.say({.role = v1::OBS,
-                 .tokens = static_cast<uint32_t>(dice_.between(300, 2'000, Field::kReport, n, i)),
+                 .tokens = static_cast<uint32_t>(dice_.between(300, 2'000, CodingDraw::kReport, n, i)),
                  .tool = kTask});
     }
   }
 
   // All helpers of a session have the same instructions, so one span in the arena serves them.
   void run_helper(AgentThread* helper) {
-    const int64_t first = dice_.pick(kSubFirst, Field::kSubFirst, helper->agent());
+    const int64_t first = dice_.pick(kSubFirst, CodingDraw::kSubFirst, helper->agent());
     if (helper_instructions_.tokens == 0) {
       helper_instructions_ = session_.add_span({.role = v1::INST, .tokens = 8'600});
     }
     helper->history.add(helper_instructions_);
     say(helper, v1::USER, first - helper_instructions_.tokens);
-    const int64_t calls = dice_.pick(kSubCalls, Field::kSubCalls, helper->agent());
+    const int64_t calls = dice_.pick(kSubCalls, CodingDraw::kSubCalls, helper->agent());
     for (int64_t step = 0; step < calls; ++step) {
       const uint64_t n = key(*helper, step);
-      const int64_t output = dice_.pick(kSubOutput, Field::kOutput, n);
+      const int64_t output = dice_.pick(kSubOutput, CodingDraw::kOutput, n);
       const bool last =
           step + 1 == calls ||
-          !fits(plan_, helper->history, output + dice_.pick(kSubGrowth, Field::kGrowth, n) + 9'829);
+          !fits(plan_, helper->history, output + dice_.pick(kSubGrowth, CodingDraw::kGrowth, n) + 9'829);
       if (last) {
         helper->call({{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(output)}});
         return;
       }
-      use_tools(helper, n, output, dice_.pick(kSubGrowth, Field::kGrowth, n), kSubGap);
+      use_tools(helper, n, output, dice_.pick(kSubGrowth, CodingDraw::kGrowth, n), kSubGap);
     }
   }
 
   // A compaction, or an edit somewhere inside the context: behind it the same spans follow, but at a place
   // where their KV is of no use.
   void rewrite(uint64_t n) {
-    if (dice_.chance(5, 100, Field::kResetKind, n)) return compact(n);
+    if (dice_.chance(5, 100, CodingDraw::kResetKind, n)) return compact(n);
     const std::vector<Piece> old = main_.history.pieces();
     const auto before = static_cast<int64_t>(main_.history.tokens());
-    const int64_t kept = std::max<int64_t>(1, before * dice_.pick(kKept, Field::kKept, n) / 1'000);
+    const int64_t kept = std::max<int64_t>(1, before * dice_.pick(kKept, CodingDraw::kKept, n) / 1'000);
     if (kept >= before) return;
     main_.history.cut(static_cast<uint64_t>(kept));
     size_t next = main_.history.pieces().size();
@@ -231,7 +232,7 @@ class CodingSession {
   // The instructions and a summary remain.
   void compact(uint64_t n) {
     const auto before = static_cast<int64_t>(main_.history.tokens());
-    int64_t after = std::min(dice_.pick(kCompacted, Field::kCompacted, n), before * 6 / 10);
+    int64_t after = std::min(dice_.pick(kCompacted, CodingDraw::kCompacted, n), before * 6 / 10);
     if (window_ > 0) after = std::min(after, window_ / 2);
     main_.history.cut(prefix_tokens_);
     say(&main_, v1::USER, after - static_cast<int64_t>(prefix_tokens_));
@@ -269,7 +270,7 @@ Recipe coding_agent_like() {
   Recipe recipe{
       .info = std::move(info),
       .tools = {},
-      .tables = [](const Plan& plan) { return prefix_tables(plan, prefix); },
+      .tables = [](const Plan& plan) { return prefix_tables(plan, coding_prefix); },
       .session = [](const Plan& plan, uint64_t index) { return CodingSession(plan, index).make(); }};
   for (const Tool& tool : kTools) recipe.tools.emplace_back(tool.name);
   return recipe;

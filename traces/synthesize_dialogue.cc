@@ -15,7 +15,7 @@
 namespace kvtwin::synth {
 namespace {
 
-enum class Field : uint64_t {
+enum class DialogueDraw : uint64_t {
   kTemplate,
   kClass,
   kContext,
@@ -33,7 +33,7 @@ enum class Field : uint64_t {
 };
 
 // A scale from low to high in which every factor of two is as likely as the next.
-uint32_t log_uniform(const Dice& dice, int64_t low, int64_t high, Field field, uint64_t n = 0) {
+uint32_t log_uniform(const Dice& dice, int64_t low, int64_t high, DialogueDraw field, uint64_t n = 0) {
   const QuantilePoint points[] = {{0, low}, {100'000, high}};
   return static_cast<uint32_t>(dice.pick(points, field, n));
 }
@@ -47,14 +47,14 @@ std::vector<SynthParam> with_common(int64_t window_tokens, const std::vector<Syn
 // ---- scbench-like
 
 std::vector<v1::Span> scbench_prefix(const Plan&, const Dice& dice) {
-  return {plain_span(v1::INST, dice.between(40, 120, Field::kTemplate))};
+  return {plain_span(v1::INST, dice.between(40, 120, DialogueDraw::kTemplate))};
 }
 
 uint32_t context_tokens(const Plan& plan, uint64_t context) {
   const Dice dice(~plan.seed, context);
-  const int64_t size = plan["class"] < 3 ? plan["class"] : dice.between(0, 2, Field::kClass);
+  const int64_t size = plan["class"] < 3 ? plan["class"] : dice.between(0, 2, DialogueDraw::kClass);
   constexpr int64_t kLow[] = {4'000, 20'000, 100'000}, kHigh[] = {20'000, 100'000, 300'000};
-  const int64_t tokens = log_uniform(dice, kLow[size], kHigh[size], Field::kContext);
+  const int64_t tokens = log_uniform(dice, kLow[size], kHigh[size], DialogueDraw::kContext);
   // Room for the instructions and the first question.
   const int64_t window = plan["window_tokens"];
   return static_cast<uint32_t>(window > 0 ? std::min(tokens, window - 2'000) : tokens);
@@ -87,16 +87,17 @@ v1::Session scbench_session(const Plan& plan, uint64_t index) {
   }
   agent.call({{.role = v1::ASSISTANT, .tokens = 1}});
   // A task has its own answer length: a label, a sentence or a summary.
-  const uint32_t typical = log_uniform(dice, 10, 400, Field::kTask);
-  const int64_t questions = dice.between(2, 5, Field::kQuestions);
+  const uint32_t typical = log_uniform(dice, 10, 400, DialogueDraw::kTask);
+  const int64_t questions = dice.between(2, 5, DialogueDraw::kQuestions);
   for (uint64_t i = 0; i < static_cast<uint64_t>(questions) && fits(plan, agent.history, 1'000); ++i) {
     agent.turn += 1;
     agent.think_ns = plan["think_ms"] * kMillisecond;
     agent.say({.role = v1::USER,
-               .tokens = static_cast<uint32_t>(dice.between(30, 200, Field::kQuestion, i)),
+               .tokens = static_cast<uint32_t>(dice.between(30, 200, DialogueDraw::kQuestion, i)),
                .query = true});
-    agent.call({{.role = v1::ASSISTANT,
-                 .tokens = log_uniform(dice, std::max(10u, typical / 2), 2 * typical, Field::kOutput, i)}});
+    agent.call(
+        {{.role = v1::ASSISTANT,
+          .tokens = log_uniform(dice, std::max(10u, typical / 2), 2 * typical, DialogueDraw::kOutput, i)}});
   }
   return session.take();
 }
@@ -130,15 +131,15 @@ void memory_turn(const Plan& plan, const Dice& dice, uint64_t turn, uint32_t use
   agent->say({.role = v1::USER, .tokens = user_tokens, .query = true});
   for (uint64_t i = 0; i < static_cast<uint64_t>(calls); ++i) {
     const uint64_t n = turn * 16 + i;
-    const auto arguments = dice.between(15, tool == kStore ? 120 : 40, Field::kArguments, n);
+    const auto arguments = dice.between(15, tool == kStore ? 120 : 40, DialogueDraw::kArguments, n);
     std::vector<Piece> made;
     agent->call({{.role = v1::TOOL_CALL, .tokens = static_cast<uint32_t>(arguments), .tool = tool}}, &made);
-    const auto result = dice.between(10, tool == kStore ? 40 : 300, Field::kResult, n);
+    const auto result = dice.between(10, tool == kStore ? 40 : 300, DialogueDraw::kResult, n);
     agent->tool(tool, made[0], {.tokens = static_cast<uint32_t>(result)},
-                dice.between(1, 5, Field::kTool, n) * kMillisecond);
+                dice.between(1, 5, DialogueDraw::kTool, n) * kMillisecond);
   }
-  agent->call(
-      {{.role = v1::ASSISTANT, .tokens = static_cast<uint32_t>(dice.between(20, 100, Field::kReply, turn))}});
+  agent->call({{.role = v1::ASSISTANT,
+                .tokens = static_cast<uint32_t>(dice.between(20, 100, DialogueDraw::kReply, turn))}});
 }
 
 v1::Session memory_session(const Plan& plan, uint64_t index) {
@@ -159,15 +160,16 @@ v1::Session memory_session(const Plan& plan, uint64_t index) {
     agent.say({.role = v1::INST, .tokens = dump});
   }
   if (place >= plan["dialogues"]) {
-    memory_turn(plan, dice, 0, static_cast<uint32_t>(dice.between(8, 25, Field::kQuestion)),
-                dice.between(1, 3, Field::kLookUps), kRetrieve, &agent);
+    memory_turn(plan, dice, 0, static_cast<uint32_t>(dice.between(8, 25, DialogueDraw::kQuestion)),
+                dice.between(1, 3, DialogueDraw::kLookUps), kRetrieve, &agent);
     return session.take();
   }
-  const int64_t turns = dice.between(5, 13, Field::kTurns);
+  const int64_t turns = dice.between(5, 13, DialogueDraw::kTurns);
   for (uint64_t turn = 0;
        turn < static_cast<uint64_t>(turns) && (turn == 0 || fits(plan, agent.history, 600)); ++turn) {
-    const auto said = static_cast<uint32_t>(dice.between(100, 230, Field::kQuestion, turn));
-    memory_turn(plan, dice, turn, said, dice.chance(7, 10, Field::kStores, turn) ? 1 : 0, kStore, &agent);
+    const auto said = static_cast<uint32_t>(dice.between(100, 230, DialogueDraw::kQuestion, turn));
+    memory_turn(plan, dice, turn, said, dice.chance(7, 10, DialogueDraw::kStores, turn) ? 1 : 0, kStore,
+                &agent);
   }
   return session.take();
 }
@@ -180,7 +182,7 @@ constexpr QuantilePoint kAimeOutputs[] = {{0, 2'563},       {3'704, 3'001},   {7
                                           {33'333, 13'846}, {37'037, 16'384}, {100'000, 16'384}};
 
 std::vector<v1::Span> reasoning_prefix(const Plan&, const Dice& dice) {
-  return {plain_span(v1::INST, dice.between(20, 60, Field::kTemplate))};
+  return {plain_span(v1::INST, dice.between(20, 60, DialogueDraw::kTemplate))};
 }
 
 v1::Session reasoning_session(const Plan& plan, uint64_t index) {
@@ -189,14 +191,14 @@ v1::Session reasoning_session(const Plan& plan, uint64_t index) {
   AgentThread agent(&session, session.add_agent("main", "solver", 0));
   open_with_prefix(plan, dice, reasoning_prefix, &agent);
   agent.say({.role = v1::USER,
-             .tokens = static_cast<uint32_t>(dice.between(100, 400, Field::kQuestion)),
+             .tokens = static_cast<uint32_t>(dice.between(100, 400, DialogueDraw::kQuestion)),
              .query = true});
   int64_t longest = plan["output_tokens_max"];
   if (plan["window_tokens"] > 0) {
     longest = std::min(longest, plan["window_tokens"] - static_cast<int64_t>(agent.history.tokens()));
   }
-  const int64_t total = std::min(dice.pick(kAimeOutputs, Field::kOutput), longest);
-  const int64_t answer = std::min(total - 1, dice.between(200, 600, Field::kReply));
+  const int64_t total = std::min(dice.pick(kAimeOutputs, DialogueDraw::kOutput), longest);
+  const int64_t answer = std::min(total - 1, dice.between(200, 600, DialogueDraw::kReply));
   const bool cut = total == longest;  // it never came to an answer
   std::vector<SpanSpec> output = {
       {.role = v1::REASONING, .tokens = static_cast<uint32_t>(cut ? total : total - answer)}};

@@ -13,18 +13,20 @@
 namespace kvtwin::synth {
 namespace {
 
-enum class Field : uint64_t { kInstructions, kTask, kHuman, kFactor, kThought, kAction, kTool };
+enum class DesktopDraw : uint64_t { kInstructions, kTask, kHuman, kFactor, kThought, kAction, kTool };
 constexpr uint32_t kAct = 1;
 
 constexpr QuantilePoint kHumanSteps[] = {
     {0, 1},       {5'000, 1},   {15'000, 2},  {25'000, 4},  {40'000, 4},  {50'000, 6},  {60'000, 9},
     {70'000, 11}, {75'000, 13}, {80'000, 17}, {85'000, 20}, {90'000, 26}, {95'000, 58}, {100'000, 407}};
 
-std::vector<v1::Span> prefix(const Plan&, const Dice& dice) {
-  return {plain_span(v1::INST, dice.between(2'000, 4'000, Field::kInstructions))};
+std::vector<v1::Span> desktop_prefix(const Plan&, const Dice& dice) {
+  return {plain_span(v1::INST, dice.between(2'000, 4'000, DesktopDraw::kInstructions))};
 }
 
-std::vector<v1::SharedSpanTable> tables(const Plan& plan) { return prefix_tables(plan, prefix); }
+std::vector<v1::SharedSpanTable> desktop_tables(const Plan& plan) {
+  return prefix_tables(plan, desktop_prefix);
+}
 
 SpanSpec screenshot(const Plan& plan) {
   return {.role = v1::OBS, .tokens = plan.tokens("image_tokens"), .tool = kAct, .modality = v1::IMAGE};
@@ -34,12 +36,13 @@ v1::Session make_session(const Plan& plan, uint64_t index) {
   const Dice dice(plan.seed, index);
   SessionBuilder session(session_name("osworld", index), "computer-use", plan.tokens("key_block"));
   AgentThread agent(&session, session.add_agent("main", "computer-use", 0));
-  open_with_prefix(plan, dice, prefix, &agent);
-  agent.say(
-      {.role = v1::USER, .tokens = static_cast<uint32_t>(dice.between(20, 90, Field::kTask)), .query = true});
+  open_with_prefix(plan, dice, desktop_prefix, &agent);
+  agent.say({.role = v1::USER,
+             .tokens = static_cast<uint32_t>(dice.between(20, 90, DesktopDraw::kTask)),
+             .query = true});
   const int64_t factor =
-      dice.between(plan["steps_factor_min_percent"], plan["steps_factor_max_percent"], Field::kFactor);
-  const int64_t human = dice.pick(kHumanSteps, Field::kHuman);
+      dice.between(plan["steps_factor_min_percent"], plan["steps_factor_max_percent"], DesktopDraw::kFactor);
+  const int64_t human = dice.pick(kHumanSteps, DesktopDraw::kHuman);
   const int64_t steps = std::min(plan["steps_max"], (human * factor + 99) / 100);
   std::deque<uint32_t> fading;  // arena indices of the screenshot and the thought of each recent step
   fading.push_back(agent.say(screenshot(plan)).index);
@@ -48,13 +51,14 @@ v1::Session make_session(const Plan& plan, uint64_t index) {
     const auto step = static_cast<uint64_t>(i);
     std::vector<Piece> made;
     agent.call({{.role = v1::REASONING,
-                 .tokens = static_cast<uint32_t>(dice.between(150, 400, Field::kThought, step))},
+                 .tokens = static_cast<uint32_t>(dice.between(150, 400, DesktopDraw::kThought, step))},
                 {.role = v1::TOOL_CALL,
-                 .tokens = static_cast<uint32_t>(dice.between(30, 60, Field::kAction, step)),
+                 .tokens = static_cast<uint32_t>(dice.between(30, 60, DesktopDraw::kAction, step)),
                  .tool = kAct}},
                &made);
     if (i + 1 == steps) break;  // the last action is "done"
-    agent.tool(kAct, made[1], screenshot(plan), dice.between(500, 3'000, Field::kTool, step) * kMillisecond);
+    agent.tool(kAct, made[1], screenshot(plan),
+               dice.between(500, 3'000, DesktopDraw::kTool, step) * kMillisecond);
     fading.push_back(made[0].index);
     fading.push_back(agent.history.pieces().back().index);
     for (; fading.size() > keep; fading.pop_front()) agent.history.remove(fading.front());
@@ -87,7 +91,7 @@ Recipe osworld_like() {
                    "computer use as in OSWorld: a screenshot per step, only the latest stay in the prompt",
                    "osworld-human-facts; TriAxialKV section 5", std::move(params)},
           .tools = {"computer"},
-          .tables = tables,
+          .tables = desktop_tables,
           .session = make_session};
 }
 

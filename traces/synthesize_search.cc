@@ -12,7 +12,7 @@
 namespace kvtwin::synth {
 namespace {
 
-enum class Field : uint64_t {
+enum class SearchDraw : uint64_t {
   kSchemas,
   kQuestion,
   kSearches,
@@ -26,19 +26,21 @@ enum class Field : uint64_t {
 };
 constexpr uint32_t kSearch = 1, kGetDocument = 2;
 
-std::vector<v1::Span> prefix(const Plan& plan, const Dice& dice) {
-  return {plain_span(v1::INST, dice.between(600, 900, Field::kSchemas)),
+std::vector<v1::Span> search_prefix(const Plan& plan, const Dice& dice) {
+  return {plain_span(v1::INST, dice.between(600, 900, SearchDraw::kSchemas)),
           plain_span(v1::INST, plan["template_tokens"])};
 }
 
-std::vector<v1::SharedSpanTable> tables(const Plan& plan) { return prefix_tables(plan, prefix); }
+std::vector<v1::SharedSpanTable> search_tables(const Plan& plan) {
+  return prefix_tables(plan, search_prefix);
+}
 
 // One search, or one document opened. Returns the tokens that came back.
 void look_up(const Plan& plan, const Dice& dice, uint64_t step, const Piece& call_span, AgentThread* agent) {
-  const int64_t took = dice.between(20, 200, Field::kTool, step) * kMillisecond;
-  if (dice.chance(plan["documents_percent"], 100, Field::kOpen, step)) {
+  const int64_t took = dice.between(20, 200, SearchDraw::kTool, step) * kMillisecond;
+  if (dice.chance(plan["documents_percent"], 100, SearchDraw::kOpen, step)) {
     const int64_t tokens =
-        dice.between(plan["document_tokens_min"], plan["document_tokens_max"], Field::kDocument, step);
+        dice.between(plan["document_tokens_min"], plan["document_tokens_max"], SearchDraw::kDocument, step);
     agent->tool(kGetDocument, call_span, {.tokens = static_cast<uint32_t>(tokens), .tool = kGetDocument},
                 took);
     return;
@@ -47,7 +49,7 @@ void look_up(const Plan& plan, const Dice& dice, uint64_t step, const Piece& cal
   int64_t tokens = 0;
   const int64_t longest = plan["snippet_tokens_max"];
   for (int64_t i = 0; i < plan["snippets"]; ++i) {
-    tokens += dice.between(longest / 2, longest, Field::kSnippet, step, static_cast<uint64_t>(i));
+    tokens += dice.between(longest / 2, longest, SearchDraw::kSnippet, step, static_cast<uint64_t>(i));
   }
   agent->tool(kSearch, call_span, {.tokens = static_cast<uint32_t>(tokens), .tool = kSearch}, took);
 }
@@ -56,21 +58,21 @@ v1::Session make_session(const Plan& plan, uint64_t index, const char* name) {
   const Dice dice(plan.seed, index);
   SessionBuilder session(session_name(name, index), "browse", plan.tokens("key_block"));
   AgentThread agent(&session, session.add_agent("main", "searcher", 0));
-  open_with_prefix(plan, dice, prefix, &agent);
+  open_with_prefix(plan, dice, search_prefix, &agent);
   agent.say({.role = v1::USER,
-             .tokens = static_cast<uint32_t>(dice.between(60, 120, Field::kQuestion)),
+             .tokens = static_cast<uint32_t>(dice.between(60, 120, SearchDraw::kQuestion)),
              .query = true});
   const int64_t hops = plan["searches_min"];
   const int64_t more = exponential(std::max<int64_t>(0, plan["searches_mean_tenths"] - 10 * hops) * 1'000,
-                                   dice.bits(Field::kSearches));
+                                   dice.bits(SearchDraw::kSearches));
   const int64_t searches = hops + (more + 5'000) / 10'000;
   const int64_t largest =
       std::max(plan["document_tokens_max"], plan["snippets"] * plan["snippet_tokens_max"]);
-  const int64_t answer = dice.between(200, 600, Field::kAnswer);
+  const int64_t answer = dice.between(200, 600, SearchDraw::kAnswer);
   for (int64_t i = 0; i < searches && fits(plan, agent.history, 400 + largest + answer); ++i) {
     const auto step = static_cast<uint64_t>(i);
-    const auto arguments = static_cast<uint32_t>(dice.between(20, 60, Field::kArguments, step));
-    const auto thought = static_cast<uint32_t>(dice.between(60, 340, Field::kThought, step));
+    const auto arguments = static_cast<uint32_t>(dice.between(20, 60, SearchDraw::kArguments, step));
+    const auto thought = static_cast<uint32_t>(dice.between(60, 340, SearchDraw::kThought, step));
     std::vector<Piece> made;
     agent.call({{.role = v1::REASONING, .tokens = thought},
                 {.role = v1::TOOL_CALL, .tokens = arguments, .tool = kSearch}},
@@ -105,7 +107,7 @@ Recipe bcp_like() {
       .info = {"bcp-like", "deep research as in BrowseComp-Plus: search and get_document, history only grows",
                "BrowseComp-Plus README; IntentKV", params(126, 1, 5, 512, 15, 2'000, 15'000)},
       .tools = {"search", "get_document"},
-      .tables = tables,
+      .tables = search_tables,
       .session = [](const Plan& plan, uint64_t i) { return make_session(plan, i, "bcp"); }};
 }
 
@@ -114,7 +116,7 @@ Recipe frames_like() {
                    "multi-hop questions as in FRAMES: more hops, distractor snippets, short documents",
                    "IntentKV appendix C", params(60, 3, 8, 256, 25, 500, 4'000)},
           .tools = {"search", "get_document"},
-          .tables = tables,
+          .tables = search_tables,
           .session = [](const Plan& plan, uint64_t i) { return make_session(plan, i, "frames"); }};
 }
 

@@ -23,9 +23,9 @@ constexpr Kind kKinds[] = {
     {"ragged", Keeping::kMove, false, true, false},
 };
 
-class Tabled final : public Layout {
+class TableLayout final : public Layout {
  public:
-  explicit Tabled(const Kind& kind) : kind_(kind) {}
+  explicit TableLayout(const Kind& kind) : kind_(kind) {}
   Keeping keeping() const override { return kind_.keeping; }
   bool has_groups() const override { return layout_has_groups(kind_.name); }
   bool keeps_slots() const override { return kind_.keeps_slots; }
@@ -40,7 +40,7 @@ class Tabled final : public Layout {
 
 std::unique_ptr<Layout> make_layout(const PolicySet& set) {
   for (const Kind& kind : kKinds) {
-    if (set.layout == kind.name) return std::make_unique<Tabled>(kind);
+    if (set.layout == kind.name) return std::make_unique<TableLayout>(kind);
   }
   KVT_CHECK(!"a layout that validate_policy_set() lets pass and no table knows");
   return nullptr;

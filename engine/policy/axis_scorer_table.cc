@@ -92,9 +92,9 @@ std::string allowed_words(uint32_t allowed) {
   return out.empty() ? "at no time" : out;
 }
 
-class Tabled final : public Scorer {
+class TableScorer final : public Scorer {
  public:
-  Tabled(const Row& row, const ScorerSpec& spec)
+  TableScorer(const Row& row, const ScorerSpec& spec)
       : moment_(spec.moment.value_or(row.own)),
         probe_rows_(row.probe_rows > 0 && spec.probe_rows > 0 ? spec.probe_rows : row.probe_rows),
         all_layers_(row.all_layers) {
@@ -122,7 +122,7 @@ constexpr uint32_t kRowsMax = 65'536;  // of queries or probes: more than any pu
 std::unique_ptr<Scorer> make_scorer(std::string_view name, const ScorerSpec& spec) {
   const Row* row = find(name);
   KVT_CHECK(row != nullptr);
-  return std::make_unique<Tabled>(*row, spec);
+  return std::make_unique<TableScorer>(*row, spec);
 }
 
 std::optional<std::string> validate_scorer(std::string_view name, const ScorerSpec& spec) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 #include "engine/base/prng.h"
 #include "engine/policy/core_state.h"
 #include "engine/policy/registry.h"
@@ -225,9 +226,7 @@ void Core::State::let_go(CallState* call, bool preempted) {
   const uint32_t settled =
       dual ? std::min(call->settled, call->kv / config.page_tokens) : pages_settled(*call, call->kv);
   publish_pages(call, std::min(settled, preempted ? call->pages_known : call->pages_public));
-#ifdef KVTWIN_PLANT_LEAK_ON_PREEMPT
-  if (preempted && !call->pages.empty()) call->pages.pop_back();  // planted: tests/negative must catch it
-#endif
+  if (KVT_PLANTED(leak_on_preempt) && preempted && !call->pages.empty()) call->pages.pop_back();
   for (auto page = call->pages.rbegin(); page != call->pages.rend(); ++page) {
     if (*page != kNoPage) give_page(*page);
   }
@@ -238,10 +237,7 @@ void Core::State::let_go(CallState* call, bool preempted) {
   call->holes = call->dead = call->dead_soon = 0;
   call->page_dead.clear();
   prefixes().mark(snapshots ? call->snapshots : call->lease, call->session);
-#ifdef KVTWIN_PLANT_STALE_LEASE
-  if (!preempted)  // planted: tests/negative must catch it
-#endif
-    index.release(call->lease, true);
+  if (!KVT_PLANTED(stale_lease) || !preempted) index.release(call->lease, true);
   call->lease = {};
   if (snapshots) snapshots->release(call->snapshots, true);
   call->snapshots = {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 #include "engine/policy/core_state.h"
 
 namespace kvtwin {
@@ -121,11 +122,7 @@ bool Core::State::below_clean_target(uint32_t pages_taken) const {
 // Copies what is next to go to the host ahead of need, so that evicting it costs nothing.
 void Core::State::start_cleaning() {
   constexpr uint32_t kCleaningsMax = 2;
-#ifdef KVTWIN_PLANT_UNSAFE_COPY
-  const bool unsafe = false;  // planted: tests/negative must catch it
-#else
-  const bool unsafe = preempted_until > done;  // see recall_first()
-#endif
+  const bool unsafe = preempted_until > done && !KVT_PLANTED(unsafe_copy);  // see recall_first()
   if (!tiered() || cleaning_barred || unsafe) return;
   while (cleaning < kCleaningsMax && below_clean_target(0)) {
     // A spill under way makes room: nothing is dropped for want of a page that comes by itself.

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 #include "engine/policy/core_state.h"
 #include "engine/policy/registry.h"
 
@@ -73,11 +74,8 @@ Core::State::Admitted Core::State::admit_to_arena(Slot slot) {
   const uint32_t covered = config.admission == AdmissionKind::kFullPrompt ? call.known() : cached + tokens;
   PageDemand demand = reserves ? arena_reservation(call) : arena_demand(call, covered);
   demand.host -= prefix.pages;  // they have their homes
-#ifdef KVTWIN_PLANT_EARLY_FETCH
-  const bool unsafe = false;  // planted: tests/negative must catch it
-#else
-  const bool unsafe = prefix.pages > 0 && preempted_until > done;  // see recall_first()
-#endif
+  const bool unsafe =
+      prefix.pages > 0 && preempted_until > done && !KVT_PLANTED(early_fetch);  // see recall_first()
   if (unsafe || !arena_has_room(call, {demand.gpu + config.watermark_pages, demand.host})) {
     admission_open = admission_open || unsafe;
     index.release(prefix, false);

@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 #include "engine/policy/core_state.h"
 
 namespace kvtwin {
@@ -47,11 +48,7 @@ bool Core::State::demote(Slot slot) {
   ++away;
   pages_coming += static_cast<uint32_t>(transfer.source.size()) - transfer.first;
   transfer.asked = false;
-#ifdef KVTWIN_PLANT_EARLY_DEMOTION
-  ask_for(&transfer, Tier::kGpu, Tier::kHost);  // planted: tests/negative must catch it
-#else
-  if (call.launches == 0) ask_for(&transfer, Tier::kGpu, Tier::kHost);
-#endif
+  if (call.launches == 0 || KVT_PLANTED(early_demotion)) ask_for(&transfer, Tier::kGpu, Tier::kHost);
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 #include "engine/policy/core_state.h"
 
 namespace kvtwin {
@@ -113,11 +114,7 @@ bool Core::State::compresses(const CallState& call, uint32_t context) const {
 
 void Core::State::compress(CallState* call, uint32_t entry, Launch* launch) {
   const bool before = retention.at_turn_start();
-#ifdef KVTWIN_PLANT_TURN_RANKED
-  const bool ranks_context = false;  // planted: rows that are not computed yet; tests/negative must catch it
-#else
-  const bool ranks_context = before;
-#endif
+  const bool ranks_context = before && !KVT_PLANTED(turn_ranked);
   const uint32_t tokens = ranks_context ? launch->entries[entry].context : call->kv,
                  sinks = retention.sinks(), window = retention.window();
   const uint32_t ranked_before = retention.by_chunk() ? retention.ranked(call->ranked) : 0;
@@ -274,11 +271,7 @@ void Core::State::apply_holes(CallState* call, const Compression& compression, c
     if (position < call->lease.pages && index.sole(call->lease, position)) {
       index.mark_dead(call->lease, position, dead - before);
     }
-#ifdef KVTWIN_PLANT_EARLY_HOLE
-    if (dead + 1 >= page) drop_page(call, position);  // planted: tests/negative must catch it
-#else
-    if (dead == page) drop_page(call, position);
-#endif
+    if (dead == page || (KVT_PLANTED(early_hole) && dead + 1 >= page)) drop_page(call, position);
   }
   note({kKept, done, raw(call->id), hash});
 }

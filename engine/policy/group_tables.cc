@@ -1,6 +1,7 @@
 #include "engine/policy/group_tables.h"
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 
 namespace kvtwin {
 
@@ -95,9 +96,6 @@ PageId GroupTables::take_last(uint32_t group) {
 void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> cells_left) {
   KVT_CHECK(shape_->rings == 0);
   KVT_CHECK(cells_left.size() == groups());
-#ifdef KVTWIN_PLANT_STALE_ORDER
-  const bool stale = ordered_;  // planted: tests/negative must catch it
-#endif
   gone_all_ = 0;
   gone_least_ = UINT32_MAX;
   for (uint32_t g = 0; g < groups(); ++g) {
@@ -106,10 +104,7 @@ void GroupTables::keep(uint32_t tokens, std::span<const uint32_t> cells_left) {
     gone_all_ += gone_[g];
     gone_least_ = std::min(gone_least_, gone_[g]);
   }
-  ordered_ = false;
-#ifdef KVTWIN_PLANT_STALE_ORDER
-  ordered_ = stale;
-#endif
+  if (!KVT_PLANTED(stale_order)) ordered_ = false;
 }
 
 void GroupTables::trim(uint32_t tokens, std::vector<PageId>* pages) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 #include "engine/policy/prefix_index.h"
 
 namespace kvtwin {
@@ -50,12 +51,9 @@ void PrefixIndex::spilled(const Lease& lease, uint32_t first, std::span<const Pa
   visit_pages(lease, first, first + static_cast<uint32_t>(disk.size()),
               [&](uint32_t id, uint32_t from, uint32_t to) {
                 for (uint32_t i = from; i < to; ++i, ++next) {
-      // Locked but by this lease: pages that came back to the gpu have not left it again.
-#ifdef KVTWIN_PLANT_HOT_SPILL
-                  const bool moves = i >= nodes_[id].gpu.size();  // planted: tests/negative must catch it
-#else
-                  const bool moves = nodes_[id].locks == 1 && i >= nodes_[id].gpu.size();
-#endif
+                  // Locked but by this lease: pages that came back to the gpu have not left it again.
+                  const bool unlocked = nodes_[id].locks == 1 || KVT_PLANTED(hot_spill);
+                  const bool moves = unlocked && i >= nodes_[id].gpu.size();
                   if (!moves) {
                     disk_pool_->release(disk[next], clock_);
                     continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/base/planted.h"
 
 namespace kvtwin {
 
@@ -53,9 +54,7 @@ bool SnapshotCache::insert(uint64_t name_space, std::span<const UnitRun> identit
   record = {};
   for (uint32_t g = 0; g < shape_.groups; ++g) {
     const uint32_t cells = tables->cells(g, tokens), before = tables->shared(g);
-#ifdef KVTWIN_PLANT_OPEN_TAIL
-    window = 0;  // planted: tests/negative must catch it
-#endif
+    if (KVT_PLANTED(open_tail)) window = 0;
     const uint32_t settled = std::max(before, settled_pages(cells, window, shape_.page_tokens));
     record.cells.push_back(cells);
     record.before.push_back(before);

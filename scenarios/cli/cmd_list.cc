@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "engine/policy/registry.h"
 #include "models/catalog.h"
+#include "models/data_folder.h"
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/scenario.h"
@@ -39,16 +39,11 @@ void list_catalog(const char* kind) {
   for (const std::string& name : Catalog().names(kind)) fmt::print("{}\n", name);
 }
 
-std::string scenarios_dir() {
-  const char* const set = std::getenv("KVTWIN_SCENARIOS");
-  return set != nullptr && *set != '\0' ? set : KVTWIN_SCENARIOS_DIR;
-}
-
 // Files that do not load here (their data is missing, say) are listed all the same.
 void list_scenarios() {
   std::vector<fs::path> files;
   std::error_code failed;
-  const fs::path dir = scenarios_dir();
+  const fs::path dir = data_folder("scenarios");
   for (fs::recursive_directory_iterator at(dir, failed), end; !failed && at != end; at.increment(failed)) {
     if (at->path().extension() == ".textproto") files.push_back(at->path());
   }

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 
@@ -13,30 +12,21 @@
 #include "models/retention_table.h"
 #include "models/textproto.h"
 #include "models/weights.h"
+#include "scenarios/cli/cli.h"
 
 namespace kvtwin {
 namespace {
 
-constexpr int kStatusWrongInput = 2, kStatusEnvironment = 3;
-
-int complain(const Mistake& mistake, int status = kStatusWrongInput) {
-  fmt::print(stderr, "{}\n", mistake.text());
-  return status;
-}
-
 int write_out(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return 0;
-  return complain({path, "cannot be written", "check the folder and its permissions"}, kStatusEnvironment);
+  const Result<void> ok = write_text(path, text);
+  return ok ? kExitDone : complain(ok.error(), kExitEnvironment);
 }
 
-struct ImportOptions {
+struct ModelImport {
   std::string config, name, source, out;
 };
 
-int run_import(const ImportOptions& options) {
+int run_import(const ModelImport& options) {
   const Result<std::string> json = read_text_file(options.config, size_t{1} << 20);
   if (!json) return complain(json.error());
   Result<LlmSpec> llm = import_hf_config(*json, options.config);
@@ -52,16 +42,16 @@ int run_import(const ImportOptions& options) {
   return write_out(options.out, text);
 }
 
-struct ProfileOptions {
+struct ModelProfile {
   std::string npz, name, out;
   double alpha = 2;
   uint32_t group = 4;
 };
 
-int run_import_profile(const ProfileOptions& options) {
+int run_import_profile(const ModelProfile& options) {
   if (!(options.alpha >= 0 && options.alpha <= 100))
-    return complain({"--alpha", fmt::format("is {}", options.alpha), "0 to 100"});
-  if (options.group == 0) return complain({"--group", "is 0", "1 or more heads"});
+    return complain(Mistake{"--alpha", fmt::format("is {}", options.alpha), "0 to 100"});
+  if (options.group == 0) return complain(Mistake{"--group", "is 0", "1 or more heads"});
   Result<RetentionProfile> profile = import_retention_npz_file(options.npz);
   if (!profile) return complain(profile.error());
   if (!options.name.empty()) profile->name = options.name;
@@ -138,8 +128,7 @@ int run_init(const InitOptions& options) {
   if (!llm) return complain(llm.error());
   if (Result<void> ok = check_dense(*llm, options.model); !ok) return complain(ok.error());
   const ModelWeights weights = ModelWeights::random(*llm, options.seed);
-  if (Result<void> ok = write_model(weights, options.out); !ok)
-    return complain(ok.error(), kStatusEnvironment);
+  if (Result<void> ok = write_model(weights, options.out); !ok) return complain(ok.error(), kExitEnvironment);
   fmt::print("{}: {} parameters in bf16, drawn from seed {}\n", options.out, llm->parameters(), options.seed);
   return 0;
 }
@@ -153,7 +142,7 @@ void add_model_command(CLI::App& app, int* status) {
                          "Shows a language model of the catalog, imports one, or draws weights.");
   model->require_subcommand(1);
 
-  auto import = std::make_shared<ImportOptions>();
+  auto import = std::make_shared<ModelImport>();
   CLI::App* cmd = model->add_subcommand(
       "import",
       "Example: kvtwin model import config.json --name=my-model --out=my-model.textproto\n\n"
@@ -164,7 +153,7 @@ void add_model_command(CLI::App& app, int* status) {
   cmd->add_option("--out", import->out, "file to write (default: standard output)");
   cmd->callback([import, status] { *status = run_import(*import); });
 
-  auto profile = std::make_shared<ProfileOptions>();
+  auto profile = std::make_shared<ModelProfile>();
   cmd = model->add_subcommand(
       "import-profile",
       "Example: kvtwin model import-profile profile.npz --name=fastkvzip-llama "

@@ -25,10 +25,6 @@ int make_report(const ReportArguments& arguments) {
   if (!markdown && out.extension() != ".html")
     return complain(
         Mistake{"--out", fmt::format("\"{}\" is no page", arguments.out), "a name in .html or .md"});
-  if (!markdown && !has_report_page())
-    return complain(Mistake{"--out", "this build cannot make pages",
-                            "run npm ci in reports/web and build again, or --out=report.md"},
-                    kExitNoBackend);
   const std::string command =
       fmt::format("kvtwin report {} --out={}", fmt::join(arguments.dirs, " "), arguments.out);
   const Result<Report> report = read_report(arguments.dirs, command);

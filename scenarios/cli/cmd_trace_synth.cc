@@ -19,7 +19,7 @@
 namespace kvtwin {
 namespace {
 
-struct Arguments {
+struct SynthArguments {
   SynthOptions options;
   std::string out;
   std::vector<std::string> sets;
@@ -75,7 +75,7 @@ Result<void> take_sets(const SynthRecipeInfo& recipe, const std::vector<std::str
   return {};
 }
 
-int run_synth(Arguments arguments) {
+int run_synth(SynthArguments arguments) {
   if (arguments.list) return list_recipes();
   const auto recipe = find_recipe(arguments.options.recipe);
   if (!recipe) return complain(recipe.error());
@@ -97,7 +97,7 @@ void add_trace_synth_command(CLI::App& trace, int* exit_status) {
       "--out=agents.trace\n\n"
       "Draws a trace from a recipe: the same recipe, parameters and seed give the same bytes anywhere. "
       "`kvtwin trace synth --list` says what recipes there are, with their parameters.");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<SynthArguments>();
   arguments->options.sessions = 100;
   arguments->options.seed = 1;
   command->add_option("RECIPE", arguments->options.recipe, "a recipe");

@@ -17,13 +17,13 @@
 namespace kvtwin {
 namespace {
 
-struct Arguments {
+struct TaskArguments {
   TaskOptions options;
   std::string out, arrays;
   bool list = false;
 };
 
-int run_make_task(const Arguments& arguments) {
+int run_make_task(const TaskArguments& arguments) {
   std::vector<std::string> names;
   for (const TaskInfo& one : tasks()) {
     names.push_back(one.name);
@@ -59,7 +59,7 @@ void add_trace_task_command(CLI::App& trace, int* exit_status) {
       "and "
       "what models/train/ learns from. The same task, split, seed and sizes give the same bytes anywhere. "
       "`kvtwin trace make-task --list` says what tasks there are.");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<TaskArguments>();
   TaskOptions& options = arguments->options;
   options.sessions = 100;
   options.seed = 1;

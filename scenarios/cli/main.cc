@@ -16,6 +16,8 @@
 #include "scenarios/cli/cmd_import.h"
 #include "scenarios/cli/cmd_model.h"
 #include "scenarios/cli/cmd_trace.h"
+#include "scenarios/cli/completion.h"
+#include "scenarios/cli/version.h"
 
 namespace kvtwin {
 
@@ -89,7 +91,7 @@ Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, 
       return {};
     }
     if (word == "--version" && app == &root) {
-      fmt::print("kvtwin {}\n", KVTWIN_VERSION);
+      fmt::print("{}", version_text());
       *done = true;
       return {};
     }
@@ -141,6 +143,8 @@ int run_main(const std::vector<std::string>& words) {
   add_inspect_policy_command(app, &status);
   add_report_command(app, &status);
   add_list_command(app, &status);
+  add_completion_command(app, &status);
+  add_man_command(app, &status);
   app.require_subcommand(1);
   if (words.empty()) {
     fmt::print("{}", help_text(""));

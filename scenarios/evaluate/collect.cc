@@ -66,7 +66,7 @@ Result<std::vector<QualityRow>> read_cells(const std::string& folder) {
 }
 
 // What all rows of one table share.
-struct Kind {
+struct TableFacts {
   std::string model;
   std::map<std::string, std::string> asked;  // by task
 
@@ -88,18 +88,18 @@ struct Kind {
 
 Result<void> collect(const std::vector<std::string>& folders, std::vector<QualityRow>* rows) {
   if (folders.empty()) return {};
-  Kind kind;
+  TableFacts facts;
   const auto own = static_cast<ptrdiff_t>(rows->size());
   std::map<Name, size_t> at;
   for (const QualityRow& row : *rows) {
-    if (Result<void> ok = kind.take("this evaluation", row); !ok) return ok;
+    if (Result<void> ok = facts.take("this evaluation", row); !ok) return ok;
     at.emplace(name_of(row), at.size());
   }
   for (const std::string& folder : folders) {
     const Result<std::vector<QualityRow>> found = read_cells(folder);
     if (!found) return tl::unexpected<Mistake>(found.error());
     for (const QualityRow& row : *found) {
-      if (Result<void> ok = kind.take(folder, row); !ok) return ok;
+      if (Result<void> ok = facts.take(folder, row); !ok) return ok;
       const auto [place, fresh] = at.emplace(name_of(row), rows->size());
       if (fresh) {
         rows->push_back(row);

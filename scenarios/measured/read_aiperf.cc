@@ -11,10 +11,10 @@
 namespace kvtwin {
 namespace {
 
-using Json = nlohmann::json;
+using ForeignJson = nlohmann::json;  // what other tools wrote
 
 // A metric in seconds or tokens; NaN if the record has none.
-double value_of(const Json& metrics, const char* name) {
+double value_of(const ForeignJson& metrics, const char* name) {
   if (!metrics.is_object() || !metrics.contains(name) || !metrics[name].contains("value")) return NAN;
   const double value = metrics[name]["value"].get<double>();
   const std::string unit = metrics[name].value("unit", "");
@@ -28,10 +28,10 @@ struct Record {
   int64_t start_ns = 0, end_ns = 0;
 };
 
-Record record_of(const Json& json) {
+Record record_of(const ForeignJson& json) {
   Record out;
-  const Json& metadata = json.at("metadata");
-  const Json metrics = json.value("metrics", Json::object());
+  const ForeignJson& metadata = json.at("metadata");
+  const ForeignJson metrics = json.value("metrics", ForeignJson::object());
   out.start_ns = metadata.at("request_start_ns").get<int64_t>();
   out.end_ns = metadata.at("request_end_ns").get<int64_t>();
   if (const auto at = metadata.find("x_correlation_id"); at != metadata.end() && at->is_string())
@@ -59,8 +59,8 @@ Result<MeasuredRun> read_aiperf(std::string_view text, const std::string& where)
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     try {
-      records.push_back(record_of(Json::parse(line)));
-    } catch (const Json::exception& error) {
+      records.push_back(record_of(ForeignJson::parse(line)));
+    } catch (const ForeignJson::exception& error) {
       return mistake(fmt::format("{}:{}", where, number), fmt::format("is no record: {}", error.what()),
                      "profile_export.jsonl, as AIPerf writes it");
     }

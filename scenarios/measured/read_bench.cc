@@ -10,13 +10,13 @@
 namespace kvtwin {
 namespace {
 
-using Json = nlohmann::json;
+using ForeignJson = nlohmann::json;  // what other tools wrote
 
 // One object, which may have many lines, or one a line.
-Result<std::vector<Json>> objects_of(std::string_view text, const std::string& where) {
-  Json whole = Json::parse(text, nullptr, false);
-  if (whole.is_object()) return std::vector<Json>{std::move(whole)};
-  std::vector<Json> out;
+Result<std::vector<ForeignJson>> objects_of(std::string_view text, const std::string& where) {
+  ForeignJson whole = ForeignJson::parse(text, nullptr, false);
+  if (whole.is_object()) return std::vector<ForeignJson>{std::move(whole)};
+  std::vector<ForeignJson> out;
   uint64_t number = 0;
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
@@ -24,7 +24,7 @@ Result<std::vector<Json>> objects_of(std::string_view text, const std::string& w
     text.remove_prefix(std::min(end + 1, text.size()));
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    out.push_back(Json::parse(line, nullptr, false));
+    out.push_back(ForeignJson::parse(line, nullptr, false));
     if (!out.back().is_object())
       return mistake(fmt::format("{}:{}", where, number), "is no JSON object",
                      "the result of one benchmark, or one result a line");
@@ -35,7 +35,7 @@ Result<std::vector<Json>> objects_of(std::string_view text, const std::string& w
 
 class Reader {
  public:
-  Reader(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
+  Reader(const ForeignJson& json, std::string where) : json_(json), where_(std::move(where)) {}
 
   Result<MeasuredRun> read() {
     for (const char* name : {"input_lens", "output_lens", "ttfts", "itls"}) {
@@ -55,7 +55,7 @@ class Reader {
       begin_times(count);
       for (size_t i = 0; i < count; ++i) add(i);
       run_.result.mutable_rates()->set_elapsed_ns(static_cast<int64_t>(json_.value("duration", 0.0) * 1e9));
-    } catch (const Json::exception& error) {
+    } catch (const ForeignJson::exception& error) {
       return mistake(where_, fmt::format("cannot be read: {}", error.what()));
     }
     if (!timed_) run_.result.add_notes("the file has no start times: calls are shown as if all began at 0 s");
@@ -84,14 +84,14 @@ class Reader {
     call.finished = error.empty() && call.output > 0;
     call.begin_s = begins_[i];
     call.first_s = call.end_s = call.begin_s + json_["ttfts"][i].get<double>();
-    for (const Json& gap : json_["itls"][i]) {
+    for (const ForeignJson& gap : json_["itls"][i]) {
       call.end_s += gap.get<double>();
       if (call.finished) run_.itls_ns.push_back(gap.get<double>() * 1e9);
     }
     run_.calls.push_back(call);
   }
 
-  const Json& json_;
+  const ForeignJson& json_;
   const std::string where_;
   MeasuredRun run_;
   std::vector<double> begins_;
@@ -101,7 +101,7 @@ class Reader {
 }  // namespace
 
 Result<MeasuredRun> read_bench(std::string_view text, const std::string& where, int64_t run) {
-  const Result<std::vector<Json>> all = objects_of(text, where);
+  const Result<std::vector<ForeignJson>> all = objects_of(text, where);
   if (!all) return tl::unexpected<Mistake>(all.error());
   const auto count = static_cast<int64_t>(all->size());
   if (run >= count)

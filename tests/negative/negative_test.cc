@@ -5,8 +5,8 @@
 
 #include <array>
 #include <cstdio>
-#include <sstream>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -17,7 +17,7 @@ struct Run {
 
 Run run_seeds(const std::string& program, const std::string& seeds) {
   Run run;
-  FILE* const pipe = popen(("\"" + program + "\" " + seeds + " 2>&1").c_str(), "r");
+  FILE* const pipe = popen((program + " " + seeds + " 2>&1").c_str(), "r");
   REQUIRE(pipe != nullptr);
   std::array<char, 4'096> piece;
   while (const size_t bytes = std::fread(piece.data(), 1, piece.size(), pipe))
@@ -29,35 +29,28 @@ Run run_seeds(const std::string& program, const std::string& seeds) {
 }  // namespace
 
 TEST_CASE("negative: every planted bug is caught within a thousand seeds, and the seed is named") {
-  std::istringstream planted(KVTWIN_PLANTED);
-  int bugs = 0;
-  for (std::string entry; std::getline(planted, entry, ':'); ++bugs) {
-    const std::string bug = entry.substr(0, entry.find('='));
+  // Where the bug can show: any seed, or seeds whose calls drop cells, go on from compressed prefixes, send
+  // pages to the host, keep prefixes there, or have a disk.
+  constexpr std::pair<const char*, const char*> kBugs[] = {
+      {"leak_on_preempt", "1 1000"},      {"stale_lease", "1 1000"},
+      {"unsafe_copy", "1 1000"},          {"early_hole", "1000000 1001000"},
+      {"stale_order", "1000000 1001000"}, {"turn_ranked", "1000000 1001000"},
+      {"open_tail", "3000000 3001000"},   {"early_demotion", "5000000 5001000"},
+      {"early_fetch", "7000000 7001000"}, {"hot_spill", "8000000 8001000"},
+  };
+  for (const auto& [bug, seeds] : kBugs) {
     CAPTURE(bug);
-    // What only calls that drop cells can show is looked for among the seeds that have such calls.
-    const bool drops = bug == "early_hole" || bug == "stale_order" || bug == "turn_ranked";
-    const bool shares = bug == "open_tail";        // likewise, calls that go on from compressed prefixes
-    const bool demotes = bug == "early_demotion";  // likewise, calls whose pages go to the host
-    const bool arenas = bug == "early_fetch";      // likewise, those whose prefixes are on the host
-    const bool spills = bug == "hot_spill";        // likewise, a disk
-    const char* const seeds = drops     ? "1000000 1001000"
-                              : shares  ? "3000000 3001000"
-                              : demotes ? "5000000 5001000"
-                              : arenas  ? "7000000 7001000"
-                              : spills  ? "8000000 8001000"
-                                        : "1 1000";
-    const Run run = run_seeds(entry.substr(entry.find('=') + 1), seeds);
+    const Run run = run_seeds("KVTWIN_PLANT=" + std::string(bug) + " \"" KVTWIN_PLANTED "\"", seeds);
     CAPTURE(run.output);
     CHECK(run.status != 0);
     const bool named = run.output.find("reproduce: kvtwin_swarm ") != std::string::npos ||
                        run.output.find("\nseed ") != std::string::npos;
     CHECK(named);
   }
-  CHECK(bugs >= 2);
 }
 
 TEST_CASE("negative: the same seeds pass where nothing is planted") {
-  const Run run = run_seeds(KVTWIN_SOUND, "1 1000");
+  const Run run = run_seeds("\"" KVTWIN_SOUND "\"", "1 1000");
   CAPTURE(run.output);
   CHECK(run.status == 0);
 }

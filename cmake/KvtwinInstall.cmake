@@ -1,0 +1,41 @@
+# What `cmake --install` and the Debian package put where. The program finds its data relative to itself
+# (models/data_folder.h), so that any prefix works.
+include(GNUInstallDirs)
+install(TARGETS kvtwin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+set(data ${CMAKE_INSTALL_DATADIR}/kvtwin)
+install(DIRECTORY models/llm models/device models/node models/measured models/tiny DESTINATION ${data}/models
+        FILES_MATCHING PATTERN "*.textproto" PATTERN "*.csv" PATTERN "*.json" PATTERN "*.safetensors")
+install(DIRECTORY traces/data DESTINATION ${data}/traces)
+file(GLOB shipped RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS scenarios/*.textproto)
+# The runs that these two reproduce lie among the tests.
+list(FILTER shipped EXCLUDE REGEX "vllm_rtx")
+install(FILES ${shipped} DESTINATION ${data}/scenarios)
+install(DIRECTORY scenarios/methods scenarios/quality scenarios/studies scenarios/validation scenarios/calibration
+        DESTINATION ${data}/scenarios
+        FILES_MATCHING PATTERN "*.textproto" PATTERN "*.csv" PATTERN "*.kvtrace")
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# The program itself prints its manual page and completions.
+set(shell ${PROJECT_BINARY_DIR}/shell)
+add_custom_command(OUTPUT ${shell}/kvtwin.1 ${shell}/kvtwin ${shell}/_kvtwin
+  COMMAND ${CMAKE_COMMAND} -E make_directory ${shell}
+  COMMAND kvtwin man > ${shell}/kvtwin.1
+  COMMAND kvtwin completion bash > ${shell}/kvtwin
+  COMMAND kvtwin completion zsh > ${shell}/_kvtwin
+  DEPENDS kvtwin VERBATIM)
+add_custom_target(kvtwin_shell_files ALL DEPENDS ${shell}/kvtwin.1)
+install(FILES ${shell}/kvtwin.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${shell}/kvtwin DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${shell}/_kvtwin DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+
+set(CPACK_PACKAGE_NAME kvtwin)
+set(CPACK_PACKAGE_VENDOR "the kvtwin authors")
+set(CPACK_PACKAGE_CONTACT "the kvtwin authors <kvtwin@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Predict and measure what a KV-cache policy does to LLM serving")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_GENERATOR DEB)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+include(CPack)

@@ -1,0 +1,17 @@
+// KVT_PLANTED(bug) marks where tests/negative plants a bug, to prove that the swarm finds it. It is false
+// except in the copy of the policy that this test builds with KVTWIN_PLANTS, where the test chooses the bug.
+
+#ifndef KVTWIN_ENGINE_BASE_PLANTED_H_
+#define KVTWIN_ENGINE_BASE_PLANTED_H_
+
+#ifdef KVTWIN_PLANTS
+#include <string_view>
+namespace kvtwin {
+bool planted(std::string_view bug);  // tests/negative/planted.cc
+}
+#define KVT_PLANTED(bug) ::kvtwin::planted(#bug)
+#else
+#define KVT_PLANTED(bug) false
+#endif
+
+#endif  // KVTWIN_ENGINE_BASE_PLANTED_H_

@@ -1,0 +1,18 @@
+// Where the files that kvtwin ships are found at run time.
+
+#ifndef KVTWIN_MODELS_DATA_FOLDER_H_
+#define KVTWIN_MODELS_DATA_FOLDER_H_
+
+#include <string>
+#include <string_view>
+
+namespace kvtwin {
+
+// The folder of shipped data called `name` (models, scenarios or traces): $KVTWIN_<NAME> if that is set; else
+// share/kvtwin/<name> below the nearest folder above the running program that has one. A build folder and an
+// installation look the same, and neither has a path compiled in. Returns "" if there is none.
+std::string data_folder(std::string_view name);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_MODELS_DATA_FOLDER_H_
