@@ -6,8 +6,7 @@
 //               Arrays by request: input_lens, output_lens, ttfts (s), itls (s, a list each), errors; vLLM's
 //               also start_times (s)
 //   aiperf      AIPerf's profile_export.jsonl: per request metadata.request_start_ns and request_end_ns, and
-//   metrics
-//               (time_to_first_token, input_sequence_length, output_sequence_length: value and unit)
+//               metrics (time_to_first_token, input_sequence_length, output_sequence_length: value and unit)
 //   prometheus  the text of vLLM's /metrics: histograms and counters since the server began, no single calls.
 //               Percentiles are interpolated within their bucket, as histogram_quantile() does
 //
