@@ -1,8 +1,8 @@
 // StepGraph: what one step does, operation by operation, and when each part ends (DESIGN 5).
 //
 // Operations run on named streams. Those of one stream run in the order in which they were added;
-// `after` adds event edges between streams. The same graph is issued to CUDA streams and scheduled by the
-// simulator, so that overlap and exposed transfer time have one definition for both.
+// `after` adds event edges between streams. The simulator schedules it, and explain and validate price with
+// it. The CUDA engine issues its own operations and does not read this graph.
 //
 // A graph is a template: built and sealed once per (model, policy set, parallelism), then evaluated for
 // every step with fresh durations. From step to step a StepCarry is handed on: how long each stream is

@@ -40,7 +40,7 @@ class MappedFile {
   }
 
   static Result<MappedFile> open(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not block
     if (file < 0) return mistake(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
     struct stat info {};
     MappedFile mapped;

@@ -11,11 +11,19 @@
 #include <fstream>
 #include <numeric>
 
+#include "engine/base/regular_file.h"
+
 namespace kvtwin {
 namespace {
 
 namespace pb = google::protobuf;
 constexpr size_t kMistakesMax = 20;  // of one file; a binary file would otherwise fill the screen
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
 
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -80,6 +88,7 @@ class Mistakes : public pb::io::ErrorCollector {
 }  // namespace
 
 Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
   std::ifstream in(path, std::ios::binary);
   if (!in) return mistake(path, "cannot be opened", "check the name and its permissions");
   std::string text;
@@ -111,8 +120,9 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
   std::vector<std::pair<size_t, std::string>> near;
   if (word.size() > 200) return {};
   for (const std::string& name : known) {
-    const size_t distance = edit_distance(word, name);
-    const bool inside = word.size() >= 3 && name.find(word) != std::string::npos;
+    const std::string known_lower = lower(name), word_lower = lower(word);
+    const size_t distance = edit_distance(word_lower, known_lower);
+    const bool inside = word.size() >= 3 && known_lower.find(word_lower) != std::string::npos;
     if (inside || distance <= std::max<size_t>(2, name.size() / 3))
       near.emplace_back(inside ? 0 : distance, name);
   }

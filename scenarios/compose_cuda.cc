@@ -95,12 +95,7 @@ Result<void> check_cuda(const Scenario& scenario, const Composed& composed) {
         fmt::format("weights in {} are not computed by the CUDA engine", name_of(composed.llm.weights.dtype)),
         "bf16 is; or --world=sim");
   }
-  if (Result<void> ok = cuda::check_gpu(); !ok) {
-    const std::string& way_out = ok.error().hint;
-    return mistake(scenario.where("world"), ok.error().what,
-                   way_out.empty() ? "--world=cpu, or --world=sim" : way_out + "; or --world=cpu");
-  }
-  return {};
+  return check_cuda_backend(scenario);
 }
 
 Result<cuda::OwnedCache> make_packed(const CoreConfig& config, const cuda::KvMemory& memory,
@@ -254,9 +249,13 @@ Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, c
 
 namespace kvtwin {
 
-Result<void> check_cuda_world(const Scenario& scenario, const Composed&) {
+Result<void> check_cuda_backend(const Scenario& scenario) {
   return mistake(scenario.where("world"), "this build has no CUDA world",
                  "configure with nvcc on PATH and -DKVTWIN_CUDA=ON; or --world=cpu, or --world=sim");
+}
+
+Result<void> check_cuda_world(const Scenario& scenario, const Composed&) {
+  return check_cuda_backend(scenario);
 }
 
 Result<std::unique_ptr<ValuesWorld>> make_cuda_world(const Scenario& scenario, const Composed& composed,

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/regular_file.h"
 #include "engine/policy/budget_groups.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/formats.h"
@@ -47,6 +48,7 @@ sim::RetrievalBehaviour behaviour_of(const Scenario& scenario, const LlmSpec& ll
 // The record of another run, if it can be one of engines like these.
 Result<RecordedOutcomes> read_record(const Scenario& scenario, const Composed& composed) {
   const std::string path = recorded_outcomes_file(scenario);
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
   std::ifstream in(path, std::ios::binary);
   const std::string where = scenario.where("simulation.recorded_run");
   if (!in) {

@@ -45,6 +45,9 @@ Result<SimulatedEnd> run_values(const Scenario& scenario, Composed* composed, Cl
                                 const std::vector<ImposableSource*>& engines,
                                 std::function<Duration(EngineId, TransferId)> copy_time = {});
 
+// This build or this machine has no CUDA world.
+Result<void> check_cuda_backend(const Scenario& scenario);
+
 // What make_cuda_world() refuses without having computed anything.
 Result<void> check_cuda_world(const Scenario& scenario, const Composed& composed);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/prng.h"
+#include "engine/base/regular_file.h"
 #include "models/catalog.h"
 
 namespace kvtwin {
@@ -26,6 +27,7 @@ void Fingerprint::add(std::string_view bytes) {
 }
 
 Result<void> Fingerprint::add_file(const std::string& path) {
+  if (Result<void> ok = check_regular_file(path); !ok) return ok;
   std::ifstream in(path, std::ios::binary);
   if (!in) return mistake(path, "cannot be opened", "check the name and its permissions");
   std::vector<char> buffer(size_t{1} << 20);

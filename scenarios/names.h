@@ -29,6 +29,14 @@ struct NameTable {
     KVT_CHECK(!"a name that check_scenario() lets pass");
     return rows[0].second;
   }
+  // REQUIRES: the table has `value`.
+  std::string_view name(T value) const {
+    for (const auto& [known, of] : rows) {
+      if (of == value) return known;
+    }
+    KVT_CHECK(!"a value without a name");
+    return {};
+  }
   std::vector<std::string> names() const {
     std::vector<std::string> out;
     for (const auto& row : rows) out.emplace_back(row.first);

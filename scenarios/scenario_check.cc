@@ -182,7 +182,7 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
     check.required("engines.further.node", kind.node(), "further { node: \"l40s\" count: 4 }");
     engines += kind.count();
   }
-  if (values.engines().prefill() >= engines) {
+  if (engines > 0 && values.engines().prefill() >= engines) {
     check.add("engines.prefill",
               fmt::format("{} of {} engines compute prompts", values.engines().prefill(), engines),
               fmt::format("from 0 to {}: one at least must decode", engines - 1));

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/base/regular_file.h"
 #include "traces/check.h"
 #include "traces/record.h"
 
@@ -173,6 +174,7 @@ Result<v1::TraceFooter> read_trace(std::istream& in, const std::string& name, Tr
 Result<v1::TraceFooter> read_trace(const std::string& path, TraceSink* sink) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return mistake(path, "is a directory", "a trace is a file");
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
   std::ifstream in(path, std::ios::binary);
   if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   return read_trace(in, path, sink);

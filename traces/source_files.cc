@@ -10,6 +10,8 @@
 #include <memory>
 #include <vector>
 
+#include "engine/base/regular_file.h"
+
 #if KVTWIN_HAVE_ARCHIVE
 #include <archive.h>
 #include <archive_entry.h>
@@ -132,6 +134,7 @@ Result<void> for_each_file_in(const std::string& path, const WantDocument& wante
 }
 
 Result<std::string> start_of_file(const std::string& path, size_t bytes_max) {
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
   std::ifstream in(path, std::ios::binary);
   if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   std::string start(bytes_max, '\0');
@@ -168,6 +171,7 @@ Result<void> for_each_document(const std::string& path, const WantDocument& want
                                const TakeDocument& take) {
   std::error_code error;
   if (fs::is_directory(path, error)) return for_each_file_in(path, wanted, take);
+  if (Result<void> ok = check_regular_file(path); !ok) return ok;
   if (is_archive_name(path)) return for_each_member(path, wanted, take);
   const Result<std::string> bytes = read_document(path);
   if (!bytes) return tl::unexpected(bytes.error());
@@ -177,6 +181,7 @@ Result<void> for_each_document(const std::string& path, const WantDocument& want
 Result<void> for_each_start(const std::string& path, size_t bytes_max, const WantDocument& wanted,
                             const TakeStart& take) {
   std::error_code error;
+  if (Result<void> ok = check_regular_file(path); !ok) return ok;
   if (!fs::is_directory(path, error) && is_archive_name(path)) {
     return for_each_member_start(path, bytes_max, wanted, take);
   }
@@ -197,8 +202,9 @@ Result<void> for_each_start(const std::string& path, size_t bytes_max, const Wan
 Result<std::string> read_document(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return mistake(path, "is a directory", "a file");
-  const uintmax_t size = fs::file_size(path, error);  // fails for pipes, which are counted as they are read
+  const uintmax_t size = fs::file_size(path, error);
   if (!error && size > kDocumentBytesMax) return too_large(path);
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
   std::ifstream in(path, std::ios::binary);
   if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   std::string bytes;
@@ -217,6 +223,7 @@ Result<std::string> read_document(const std::string& path) {
 Result<void> for_each_line(const std::string& path, const TakeLine& take) {
   std::error_code error;
   if (fs::is_directory(path, error)) return mistake(path, "is a directory", "a file");
+  if (Result<void> ok = check_regular_file(path); !ok) return tl::unexpected<Mistake>(ok.error());
   std::ifstream in(path, std::ios::binary);
   if (!in) return mistake(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   std::vector<char> piece(1 << 16);

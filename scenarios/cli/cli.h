@@ -50,6 +50,10 @@ void add_plan_command(CLI::App& app, int* status);
 void add_validate_command(CLI::App& app, int* status);
 void add_sweep_command(CLI::App& app, int* status);  // of builds with SQLite
 
+// The words that everybody tries first, as this tool spells them: -h and help [COMMAND] are --help, -V and
+// version are --version.
+std::vector<std::string> usual_words(std::vector<std::string> words);
+
 // The help of a command, hand-written; "" if it has none of its own. `command` "" is kvtwin itself.
 std::string help_text(const std::string& command);
 

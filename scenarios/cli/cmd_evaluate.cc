@@ -126,7 +126,10 @@ int run_evaluate(EvaluateArguments arguments) {
   }
   if (Result<void> ok = write_quality(arguments.request.out, *rows); !ok) return complain(ok.error());
   fmt::print("{}", quality_text(*rows, *format));
-  return kExitDone;
+  const auto refused =
+      std::count_if(rows->begin(), rows->end(), [](const QualityRow& row) { return !row.refused.empty(); });
+  if (refused == 0 || arguments.request.shards > 1) return kExitDone;  // of shards, who collects them says it
+  return static_cast<size_t>(refused) == rows->size() ? kExitWrongInput : kExitNo;
 }
 
 }  // namespace

@@ -18,10 +18,13 @@ namespace {
 
 constexpr size_t kBytesMax = size_t{1} << 30;
 
+constexpr uint64_t kNoInputs = UINT64_MAX;  // no result has these
+
 struct ImportArguments {
   std::string file, out, format = "auto", before, name, model, gpu;
   int64_t run = -1;
   double seconds = 0;
+  bool force = false;
 };
 
 Result<MeasuredFormat> format_of(const ImportArguments& arguments, const std::string& text) {
@@ -75,6 +78,17 @@ int import_profile(const ImportArguments& arguments) {
   return kExitDone;
 }
 
+// An import has no fingerprint of inputs: its result itself says whether it is the one that is there.
+Result<void> check_same_import(const ImportArguments& arguments, const std::vector<RunFile>& files) {
+  for (const RunFile& file : files) {
+    if (file.name != "run.binpb" || arguments.force) continue;
+    const Result<v1::RunResult> old = read_result(arguments.out);
+    if (old && old->SerializeAsString() == file.bytes) return {};
+    return check_replaceable(arguments.out, kNoInputs, false);
+  }
+  return {};
+}
+
 int import_run(const ImportArguments& arguments) {
   std::error_code ignored;
   if (arguments.format == "vidur" ||
@@ -85,8 +99,9 @@ int import_run(const ImportArguments& arguments) {
   if (!arguments.name.empty()) run->name = arguments.name;
   const std::string name = run->name;
   const size_t calls = run->calls.size();
-  if (Result<void> ok = write_files(arguments.out, measured_files(std::move(*run))); !ok)
-    return complain(ok.error(), kExitEnvironment);
+  const std::vector<RunFile> files = measured_files(std::move(*run));
+  if (const Result<void> ok = check_same_import(arguments, files); !ok) return complain(ok.error());
+  if (Result<void> ok = replace_run(arguments.out, files); !ok) return complain(ok.error(), kExitEnvironment);
   fmt::print("{}: {}, {} calls; beside a run: kvtwin report {} RUN\n", arguments.out, name, calls,
              arguments.out);
   return kExitDone;
@@ -108,6 +123,7 @@ void add_import_command(CLI::App& app, int* status) {
   command->add_option("--name", arguments->name);
   command->add_option("--model", arguments->model);
   command->add_option("--gpu", arguments->gpu);
+  command->add_flag("--force", arguments->force);
   command->callback([arguments, status] { *status = import_run(*arguments); });
 }
 

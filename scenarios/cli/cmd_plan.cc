@@ -83,8 +83,9 @@ int plan(const PlanArguments& arguments) {
   if (!made) return complain(made.error());
   fmt::print("{}", format_plan(*spec, *made, *format));
   if (!arguments.quiet)
-    fmt::print(stderr, "{} candidates, {} runs now; in {}\n", made->candidates.size(), made->runs,
-               arguments.out);
+    fmt::print(stderr, "{} candidate{}, {} runs now; in {}\n", made->candidates.size(),
+               made->candidates.size() == 1 ? "" : "s", made->runs, arguments.out);
+  if (made->not_judged()) return kExitWrongInput;
   return made->best ? kExitDone : kExitNo;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/recorder_replay.h"
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
+#include "scenarios/results.h"
 
 namespace kvtwin {
 namespace {
@@ -20,6 +21,18 @@ struct ReplayArguments {
   std::string dir, format = "table";
   bool quiet = false;
 };
+
+// A log beside the result of another run says nothing about that result.
+Result<void> check_together(const std::string& dir, const Log& log) {
+  const Result<v1::RunResult> result = read_result(dir);
+  if (!result) return tl::unexpected<Mistake>(result.error());
+  if (result->decisions() == log.digest) return {};
+  return mistake(
+      dir + "/log.binpb",
+      fmt::format("is the log of another run (decisions={:016x}) than run.binpb (decisions={:016x})",
+                  log.digest, result->decisions()),
+      "record the run again (kvtwin run --record); kvtwin replay FILE replays the log alone");
+}
 
 int run_replay(const ReplayArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
@@ -35,6 +48,9 @@ int run_replay(const ReplayArguments& arguments) {
   }
   const Result<Log> log = read_log(path, *bytes);
   if (!log) return complain(log.error());
+  if (is_dir) {
+    if (const Result<void> ok = check_together(arguments.dir, *log); !ok) return complain(ok.error());
+  }
   const Result<Replayed> replayed = replay(path, *log, {});
   if (!replayed) return complain(replayed.error());
 

@@ -14,31 +14,45 @@
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/progress.h"
 #include "scenarios/compose.h"
+#include "scenarios/compose_values.h"
 #include "scenarios/head_shares.h"
 #include "scenarios/inputs.h"
+#include "scenarios/names.h"
 #include "scenarios/results.h"
 #include "scenarios/timeline.h"
+#include "scenarios/unread_fields.h"
 
 namespace kvtwin {
 namespace {
 
 struct RunArguments {
   std::string scenario, out, format = "table", timeline, world, clock;
-  std::optional<uint64_t> seed;
+  std::optional<std::string> seed;
   std::vector<std::string> sets;
-  bool record = false, no_write = false, quiet = false, prefix_bound = false;
+  bool record = false, no_write = false, quiet = false, prefix_bound = false, allow_unread = false,
+       force = false;
 };
 
 std::string repeat_command(const RunArguments& arguments, const Scenario& scenario) {
   std::string text = fmt::format("kvtwin run {}", arguments.scenario);
   if (!arguments.world.empty()) text += " --world=" + arguments.world;
   if (!arguments.clock.empty()) text += " --clock=" + arguments.clock;
+  if (arguments.allow_unread) text += " --allow-unread";
   for (const std::string& set : arguments.sets) {
     if (set.rfind("seed=", 0) == 0) continue;
     const bool plain = set.find_first_of(" \t'\"$&|;<>()*?[]{}\\") == std::string::npos;
     text += plain ? fmt::format(" --set={}", set) : fmt::format(" '--set={}'", set);
   }
   return text + fmt::format(" --seed={}", scenario.values.seed());
+}
+
+// The trace has decided which mode "auto" is.
+Mistakes check_sets(const RunArguments& arguments, const Scenario& scenario, const Composed& composed) {
+  if (arguments.allow_unread) return {};
+  v1::Scenario values = scenario.values;
+  if (values.replay().mode() == "auto")
+    values.mutable_replay()->set_mode(std::string(kReplayModes.name(composed.client->mode())));
+  return unread_sets(values, arguments.sets);
 }
 
 // The bound knows one tier of whole pages.
@@ -101,6 +115,15 @@ std::vector<std::string> all_sets(const RunArguments& arguments) {
   return sets;
 }
 
+// Mistakes about a field are about the option that it was given by.
+Mistakes in_words_given(const RunArguments& arguments, Mistakes mistakes) {
+  for (Mistake& one : mistakes) {
+    if (arguments.seed && one.where == "--set=seed=" + *arguments.seed)
+      one.where = "--seed=" + *arguments.seed;
+  }
+  return mistakes;
+}
+
 // Makes what was asked for, and adds it to the observers. Returns the Client to run with.
 Client* attach(const RunArguments& arguments, const Scenario& scenario,
                const std::optional<TimelineWindow>& window, ValuesWorld* values, Client* client,
@@ -136,18 +159,29 @@ int run_scenario(const RunArguments& arguments) {
     window = *parsed;
   }
   const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, all_sets(arguments));
-  if (!scenario) return complain(scenario.error());
+  if (!scenario) return complain(in_words_given(arguments, scenario.error()));
   if (needs_simulator(*scenario) && !can_simulate()) {
     return complain(Mistake{arguments.scenario, "this build has no simulated world",
                             "install libsimgrid-dev and configure again, or --world=cpu --clock=wall"},
                     kExitNoBackend);
   }
+  if (scenario->values.world() == "cuda") {
+    if (const Result<void> ok = check_cuda_backend(*scenario); !ok)
+      return complain(ok.error(), kExitNoBackend);
+  }
   const Result<uint64_t> inputs = inputs_fingerprint(*scenario);
   if (!inputs) return complain(inputs.error());
+  const std::string out = arguments.out.empty() ? fmt::format("out/run-{:016x}", *inputs) : arguments.out;
+  if (!arguments.no_write) {
+    if (const Result<void> ok = check_replaceable(out, *inputs, arguments.force); !ok)
+      return complain(ok.error());
+  }
   Progress progress(arguments.quiet);
   tl::expected<Composed, Mistakes> composed = compose(*scenario, [&] { progress.read_session(); });
   progress.finish();
   if (!composed) return complain(composed.error());
+  if (const Mistakes unread = check_sets(arguments, *scenario, *composed); !unread.empty())
+    return complain(unread);
 
   if (const Result<void> ok = check_bound(arguments, *composed); !ok) return complain(ok.error());
   const std::string repeat = repeat_command(arguments, *scenario);
@@ -176,9 +210,9 @@ int run_scenario(const RunArguments& arguments) {
   if (extras.bound) result.mutable_reuse()->set_bound_tokens(extras.bound->reused_tokens());
   SummaryContext context{wall_s, "", repeat};
   if (!arguments.no_write) {
-    context.details = arguments.out.empty() ? fmt::format("out/run-{:016x}", *inputs) : arguments.out;
+    context.details = out;
     const std::vector<RunFile> files = files_of(result, *composed, metrics, extras, simulated->end);
-    if (Result<void> ok = write_files(context.details, files); !ok)
+    if (Result<void> ok = replace_run(context.details, files); !ok)
       return complain(ok.error(), kExitEnvironment);
   }
   fmt::print("{}", format_summary(result, *format, context));
@@ -207,6 +241,8 @@ void add_run_command(CLI::App& app, int* status) {
   command->add_flag("--prefix-bound", arguments->prefix_bound);
   command->add_flag("--no-write", arguments->no_write);
   command->add_flag("--quiet", arguments->quiet);
+  command->add_flag("--allow-unread", arguments->allow_unread);
+  command->add_flag("--force", arguments->force);
   command->callback([arguments, status] { *status = run_scenario(*arguments); });
 }
 

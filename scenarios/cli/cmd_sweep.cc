@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -111,6 +112,25 @@ class SweepProgress {
   bool shown_ = false;
 };
 
+// The table and the index are of this command's points. Results of other points in the same folder stay, and
+// are in neither.
+void warn_of_others(const std::string& dir, const std::vector<SweepRow>& rows) {
+  std::set<std::string> own;
+  for (const SweepRow& row : rows) own.insert(row.key);
+  size_t others = 0;
+  std::error_code failed;
+  const std::filesystem::path points = std::filesystem::path(dir) / "points";
+  for (std::filesystem::directory_iterator at(points, failed), end; !failed && at != end;
+       at.increment(failed))
+    others += at->is_directory(failed) && !own.contains(at->path().filename().string()) ? 1 : 0;
+  if (others == 0) return;
+  fmt::print(stderr,
+             "{}: holds {} result{} of other sweeps, which the table and index.sqlite leave out; another "
+             "--out keeps "
+             "them apart\n",
+             dir, others, others == 1 ? "" : "s");
+}
+
 // What is damaged, and is made again.
 void warn(const std::string& text) { fmt::print(stderr, "{}\n", text); }
 
@@ -156,8 +176,8 @@ int say_rows(const SweepArguments& arguments, const SweepSpec& spec, const std::
   size_t counts[3] = {};
   for (const SweepRow& row : rows) ++counts[static_cast<size_t>(row.state)];
   if (!arguments.quiet)
-    fmt::print(stderr, "{} points: {} done, {} failed, {} missing; in {}\n", rows.size(), counts[1],
-               counts[2], counts[0], arguments.out);
+    fmt::print(stderr, "{} point{}: {} done, {} failed, {} missing; in {}\n", rows.size(),
+               rows.size() == 1 ? "" : "s", counts[1], counts[2], counts[0], arguments.out);
   return counts[2] > 0 ? kExitNo : kExitDone;
 }
 
@@ -194,7 +214,8 @@ int halve(const SweepArguments& arguments, SweepSpec spec, OutputFormat format) 
   if (!halving) return complain(halving.error());
   Result<std::vector<SweepPoint>> points = sweep_points(spec.axes, spec.sampling);
   if (!points) return complain(points.error());
-  spec.sets.emplace_back();
+  spec.sets.emplace_back(fmt::format("{}={}", halving->field, halving->rungs.front()));
+  if (const Result<void> ok = check_fields_read(spec, *points); !ok) return complain(ok.error());
   for (const std::string& rung : halving->rungs) {
     spec.sets.back() = fmt::format("{}={}", halving->field, rung);
     Result<std::vector<SweepRow>> rows = plan_points(spec, *points, arguments.out, warn);
@@ -260,6 +281,7 @@ int sweep(SweepArguments arguments) {
   if (slurm && !arguments.dry) return sweep_on_slurm(arguments, *spec, *format);
   Result<std::vector<SweepRow>> rows = plan_sweep(*spec, arguments.out, warn);
   if (!rows) return complain(rows.error());
+  if (!arguments.quiet && shard->count == 1) warn_of_others(arguments.out, *rows);
   if (!arguments.dry) {
     if (const int status = run_rows(arguments, *spec, *shard, &*rows); status != kExitDone) return status;
   }

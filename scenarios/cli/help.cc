@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "scenarios/cli/cli.h"
 
 namespace kvtwin {
@@ -8,7 +10,7 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin run     scenarios/coding_agents_small.textproto   run one scenario; print what happened
   kvtwin replay  out/run-3f0c                              same log, same decisions?
   kvtwin sweep   SCENARIO --vary=limits.calls_max=16..256*2 --out=out/sweep   run it at many points
-  kvtwin plan    SCENARIO --slo='ttft_p99<2s' --load=replay.population=1..500 --need=200   what is enough?
+  kvtwin plan    SCENARIO --slo='ttft_p99<2s' --load=FIELD=LOW..HIGH --need=LOAD   which hardware and policy are enough?
   kvtwin report  out/run-3f0c out/sweep --out=report.html  one page with plots, no network needed
   kvtwin compare out/run-3f0c requests.jsonl               beside a real server's request log
   kvtwin trace   import azure conv.csv --out=conv.trace    bring traces in; inspect, cut, export, make them
@@ -19,11 +21,12 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin calibrate device --out=models/measured/mine.textproto     what this GPU takes, for validate and run
   kvtwin inspect-policy scenarios/search_tiny.textproto      how good is what scorers keep, by budget
   kvtwin evaluate scenarios/quality/*.textproto --out=out/quality   does the kept KV still answer
-  kvtwin list    policies | models | devices | nodes | scenarios | presets
+  kvtwin import  vllm-result.json --out=out/real           a real server's run, for report and compare
+  kvtwin list    policies | models | devices | nodes | scenarios | presets | formats
 
-kvtwin COMMAND --help says more. Options are written --name=value.
-Exit status: 0 done, 1 the answer is no, 2 wrong input, 3 the environment failed, 4 this build lacks
-that world.
+kvtwin COMMAND --help, or kvtwin help COMMAND, says more; kvtwin version. Options are written --name=value.
+Exit status: 0 done, 1 the answer is no, 2 wrong input, 3 the environment failed (output that cannot be written
+too), 4 this build or this machine has no such world.
 )";
 
 constexpr char kRun[] = R"(Run one scenario and print what happened.
@@ -37,7 +40,10 @@ constexpr char kRun[] = R"(Run one scenario and print what happened.
   --out=DIR             where the result goes; else out/run- and the fingerprint of all inputs
   --format=table        or json, jsonl, csv: one flat record
   --seed=N              the same as --set=seed=N
-  --set=FIELD=VALUE     change a field, as in --set=limits.calls_max=128; may be repeated
+  --set=FIELD=VALUE     change a field, as in --set=limits.calls_max=128; may be repeated. A field that the other
+                        settings leave unread is an error that says which setting makes it count
+  --allow-unread        no error then
+  --force               replace a result of other inputs in --out
   --world=WORLD         sim: nothing is computed, everything is timed; cpu: real tokens, in fp32;
                         cuda: likewise on the GPU, in bf16
   --clock=CLOCK         of worlds cpu and cuda. wall: steps take what they take; virtual: what the cost
@@ -49,8 +55,8 @@ constexpr char kRun[] = R"(Run one scenario and print what happened.
   --no-write            print only, write nothing
   --quiet               no progress on stderr
 
-The result: run.binpb, calls.csv, tools.csv, requests.jsonl and scenario.resolved.textproto. Same inputs, same bytes,
-unless times were measured (--clock=wall).
+The result: run.binpb, calls.csv, tools.csv, requests.jsonl and scenario.resolved.textproto, in place of an earlier
+run's. Same inputs, same bytes, unless times were measured (--clock=wall).
 )";
 
 constexpr char kReplay[] =
@@ -63,7 +69,8 @@ constexpr char kReplay[] =
   --format=table        or json, jsonl, csv
   --quiet               no progress on stderr
 
-Exit status 1 if decisions differ; then the first difference is named.
+Exit status 1 if decisions differ; then the first difference is named. 2 if the log is of another run than the result
+beside it.
 )";
 
 constexpr char kCompare[] = R"(Compare a run with what a real server logged, metric by metric.
@@ -154,7 +161,8 @@ constexpr char kEvaluate[] =
   --quiet               no line per cell on stderr
 
 An answer is right if all its tokens are. [low high]: 95 % interval (Wilson). Decoding is forced, which finds the same
-answers right as greedy decoding does. A policy set that is refused is a row that says why.
+answers right as greedy decoding does. A policy set that is refused is a row that says why. Exit status 1 if a row was
+refused, 2 if all were.
 )";
 
 constexpr char kSweep[] =
@@ -190,14 +198,17 @@ A point that fails is a row with its error, and runs again next time. Exit statu
 constexpr char kPlan[] =
     R"(The cheapest configuration that keeps what is promised, its margin, and what breaks first.
 
-  kvtwin plan SCENARIO --slo='ttft_p99<2s' --slo='tpot_p95<40ms' --load=replay.population=1..1000 --need=200
-              --vary=hardware.node=h200,h100 --vary=engines.count=1..8*2 --set=hardware.nodes=0
+  kvtwin plan scenarios/coding_agents_small.textproto --slo='ttft_p99<2s' --slo='tpot_p95<40ms'
+              --load=replay.population=1..480 --need=200 --set=replay.arrivals=fixed_population
+              --set=replay.replicas=20 --vary=hardware.node=h200,h100 --vary=engines.count=1..8*2
+              --set=hardware.nodes=0 --allow-roofline
 
   SCENARIO              scenario file
   --slo=PROMISE         ttft_p99<2s, tpot_p95<40ms, session_p90<10min, e2e_mean<1min, itl_p99<100ms;
                         goodput>=95% with conditions of each call: ttft<2s, tpot<40ms, e2e<30s;
                         or any figure of kvtwin run --format=jsonl: output_tokens_per_s>1000. Repeatable: all hold
-  --load=FIELD=LOW..HIGH  what there is to do: replay.population, replay.sessions_per_s, ...
+  --load=FIELD=LOW..HIGH  what there is to do: replay.population (sessions in flight, with
+                        --set=replay.arrivals=fixed_population), replay.sessions_per_s (with poisson), ...
   --need=LOAD           at which the promises must hold
   --vary=FIELD=VALUES   a choice, as in kvtwin sweep: lists and steps. Repeatable: every combination
   --set=FIELD=VALUE     of all candidates
@@ -208,7 +219,7 @@ constexpr char kPlan[] =
   --out=DIR             runs are kept there and found again (out/plan)
   --jobs=N --format=table|json|jsonl --quiet
 
-Exit status 1 if no candidate holds.
+Exit status 1 if no candidate holds; 2 if none was judged, because nobody measured its kernels.
 )";
 
 constexpr char kValidate[] =
@@ -265,6 +276,7 @@ constexpr char kImport[] =
   --name=TEXT           what the report calls it
   --model=MODEL         vidur: whose rows to take (kvtwin list models)
   --gpu=TEXT            vidur: what they were measured on
+  --force               replace another result in --out
 )";
 
 constexpr char kList[] = R"(List what there is to choose from.
@@ -275,6 +287,17 @@ constexpr char kList[] = R"(List what there is to choose from.
 )";
 
 }  // namespace
+
+std::vector<std::string> usual_words(std::vector<std::string> words) {
+  std::replace(words.begin(), words.end(), std::string("-h"), std::string("--help"));
+  if (words.empty()) return words;
+  if (words.front() == "version" || words.front() == "-V") words.front() = "--version";
+  if (words.front() == "help") {
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
+  return words;
+}
 
 std::string help_text(const std::string& command) {
   if (command.empty()) return kMain;

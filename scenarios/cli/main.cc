@@ -1,10 +1,15 @@
 // kvtwin: the command line. Strict: long options only, values with '=', nothing unknown.
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <fstream>
 #include <new>
@@ -60,6 +65,7 @@ std::vector<std::string> split_list(const std::string& text) {
 namespace {
 
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  if (known.empty()) return "options follow their command: kvtwin run SCENARIO --format=json";
   const std::string close = did_you_mean(word, known);
   return close.empty() ? fmt::format("known are: {}", fmt::join(known, ", ")) : close;
 }
@@ -76,6 +82,14 @@ std::vector<std::string> command_names(CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   return names;
+}
+
+// CLI11 takes "-1" and numbers of any length, modulo 2^64.
+bool is_whole(const std::string& text) {
+  uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failed] = std::from_chars(text.data(), end, value);
+  return failed == std::errc() && stop == end;
 }
 
 // What CLI11 would let pass or word in its own way. Prints help where it is asked for and sets *done.
@@ -105,6 +119,8 @@ Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, 
       if (takes_value && word.find('=') == std::string::npos) {
         return mistake(path, fmt::format("{} has no value", name), fmt::format("write {}=...", name));
       }
+      if (takes_value && option->get_type_name() == "UINT" && !is_whole(word.substr(name.size() + 1)))
+        return mistake(word, "is no whole number from 0 to 18446744073709551615");
     } else if (word.size() > 1 && word[0] == '-') {
       return mistake(path, fmt::format("no option \"{}\"", word), "options are long: --name=value");
     } else if (!app->get_subcommands({}).empty()) {
@@ -121,7 +137,8 @@ Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, 
   return {};
 }
 
-int run_main(const std::vector<std::string>& words) {
+int run_main(const std::vector<std::string>& given) {
+  const std::vector<std::string> words = usual_words(given);
   CLI::App app("kvtwin", "kvtwin");
   app.set_help_flag();
   app.option_defaults()->always_capture_default();
@@ -162,12 +179,33 @@ int run_main(const std::vector<std::string>& words) {
   return status;
 }
 
+// A closed standard stream would give its number to the next file that is opened, and that file would get
+// what is printed. Closed output is as good as a full disk: what is printed there fails.
+void hold_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) != -1) continue;
+    const int held = open(stream == STDOUT_FILENO ? "/dev/full" : "/dev/null", O_RDWR);
+    if (held >= 0 && held != stream) {
+      dup2(held, stream);
+      close(held);
+    }
+  }
+}
+
+// Success means that all output was written.
+int written(int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  fmt::print(stderr, "standard output: cannot be written: {}\n", std::strerror(errno));
+  return kExitEnvironment;
+}
+
 }  // namespace
 }  // namespace kvtwin
 
 int main(int argc, char** argv) {
+  kvtwin::hold_standard_streams();
   try {
-    return kvtwin::run_main(std::vector<std::string>(argv + 1, argv + argc));
+    return kvtwin::written(kvtwin::run_main(std::vector<std::string>(argv + 1, argv + argc)));
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "out of memory; use a smaller scenario, or a machine with more\n");
   } catch (const std::exception& error) {

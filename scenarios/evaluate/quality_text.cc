@@ -40,9 +40,10 @@ Json record(const QualityRow& row, const std::map<std::string, double>& full) {
   out["questions"] = a.questions;
   out["answered"] = a.answered;
   out["right"] = a.right;
-  out["accuracy"] = share(a.right, a.questions);
-  out["accuracy_low"] = range.low;
-  out["accuracy_high"] = range.high;
+  const auto measured = [&](double value) { return row.refused.empty() ? Json(value) : Json(); };
+  out["accuracy"] = measured(share(a.right, a.questions));
+  out["accuracy_low"] = measured(range.low);
+  out["accuracy_high"] = measured(range.high);
   out["right_permuted"] = a.right_permuted;
   out["answer_tokens"] = a.tokens;
   out["token_loss"] = a.loss;

@@ -169,14 +169,17 @@ Result<Waiting> prepare(const EvaluateRequest& request, const Load& load, const 
   return Waiting{folder.string(), (folder / "scenario.textproto").string(), ""};
 }
 
+// Beside the scenario and the log: a run has its folder for itself.
+std::string run_of(const std::string& folder) { return folder + "/run"; }
+
 Result<void> run_all(const std::vector<Waiting>& all, const std::string& program, uint32_t processes) {
   std::map<std::string, std::string> todo;  // by folder: sets that take the same time share one
   for (const Waiting& one : all) {
-    if (one.why.empty() && !read_result(one.folder)) todo[one.folder] = one.scenario;
+    if (one.why.empty() && !read_result(run_of(one.folder))) todo[one.folder] = one.scenario;
   }
   std::vector<Job> jobs;
   for (const auto& [folder, scenario] : todo)
-    jobs.push_back({{"run", scenario, "--quiet", "--out=" + folder}, folder + "/log.txt"});
+    jobs.push_back({{"run", scenario, "--quiet", "--force", "--out=" + run_of(folder)}, folder + "/log.txt"});
   return run_jobs(program, jobs, {processes}, [](const JobEnd&) { return true; });
 }
 
@@ -207,7 +210,7 @@ Result<void> add_throughput(const EvaluateRequest& request, const std::string& p
     if (tokens == 0) continue;
     const auto found = known.find({file_of(request, row.policy), static_cast<double>(row.budget) / tokens});
     if (found == known.end()) continue;
-    const Result<v1::RunResult> run = read_result(found->second.folder);
+    const Result<v1::RunResult> run = read_result(run_of(found->second.folder));
     row.simulated_tokens_per_s = run ? run->rates().output_tokens_per_s() : 0;
     row.simulated_load = run ? fs::path(request.load).stem().string() : "";
     if (!run && found->second.why.empty())

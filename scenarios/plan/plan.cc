@@ -16,11 +16,6 @@
 namespace kvtwin {
 namespace {
 
-// How far prices may be off, by what they rest on. models/README.md: interpolated tables 6 % on prefill
-// steps, the H200's roofline 9 % on its kernels. Where the fractions of a roofline are another device's, and
-// beyond tables, nobody has measured it: 30 % is assumed.
-constexpr double kErrorMeasured = 0.03, kErrorInterpolated = 0.06, kErrorRoofline = 0.09,
-                 kErrorUnmeasured = 0.3;
 // So little of the step time may be unmeasured and still count as measured.
 constexpr double kMeasuredEnough = 0.995;
 constexpr uint32_t kStepsDownMax = 6;
@@ -74,6 +69,7 @@ class Runner {
     out.error = row.error;
     if (!out.ran) return out;
     for (const auto& [name, text] : row.metrics) {
+      if (name == "decisions") out.digest = text;
       double value = 0;
       if (std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc{})
         out.figures[name] = value;
@@ -156,6 +152,7 @@ void weigh_evidence(const PlanSpec& spec, Candidate* candidate) {
   };
   const double measured = share("cost_measured"), interpolated = share("cost_interpolated");
   if (measured + interpolated < kMeasuredEnough && !spec.allow_roofline) {
+    candidate->not_judged = true;
     candidate->refused = fmt::format(
         "{:.0f} % of its step time is outside what was measured; give tables (cost.profile), or "
         "--allow-roofline",
@@ -200,6 +197,11 @@ void note_run(const LoadRun& run, Candidate* candidate) {
   if (run.kept && run.load >= candidate->held.load) candidate->held = run;
   if (!run.kept && (candidate->broken.load == 0 || run.load <= candidate->broken.load))
     candidate->broken = run;
+}
+
+double replicas_of(const PlanSpec& spec) {
+  const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.sweep.scenario, spec.sweep.sets);
+  return scenario ? scenario->values.replay().replicas() : 1;
 }
 
 Result<void> run_at_need(const PlanSpec& spec, Runner* runner, std::vector<Candidate>* candidates) {
@@ -248,6 +250,45 @@ Result<void> find_capacities(const PlanSpec& spec, Runner* runner, std::vector<C
       note_run((*runs)[i], &(*candidates)[asks[i].candidate]);
     }
   }
+}
+
+// A load that no run reads has no capacity. Where all runs of a candidate are one, the ends of the axis say
+// whether the load is read at all.
+Result<void> check_load_counts(const PlanSpec& spec, Runner* runner,
+                               const std::vector<Candidate>& candidates) {
+  const auto tried = std::find_if(candidates.begin(), candidates.end(),
+                                  [](const Candidate& c) { return c.refused.empty(); });
+  if (tried == candidates.end() || spec.load.low == spec.load.high) return {};
+  const auto index = static_cast<size_t>(tried - candidates.begin());
+  for (const LoadRun* run : {&tried->held, &tried->broken}) {
+    if (run->ran && !run->same_as(tried->at_need)) return {};
+  }
+  for (const double load : {spec.load.low, spec.load.high}) {
+    const Result<std::vector<LoadRun>> runs = runner->run(candidates, {{index, load, 0}});
+    if (!runs) return tl::unexpected<Mistake>(runs.error());
+    const LoadRun& end = runs->front();
+    if (!end.ran || !end.same_as(tried->at_need)) return {};
+  }
+  return mistake(fmt::format("--load={}", spec.load.field),
+                 fmt::format("the runs at {} and {} are the same: nothing in this scenario depends on it",
+                             written(spec.load, spec.load.low), written(spec.load, spec.load.high)),
+                 "a load that the scenario reads, or a trace with more work (replay.replicas)");
+}
+
+// More sessions than the trace has are never in flight.
+Result<void> check_population(const PlanSpec& spec, const std::vector<Candidate>& candidates) {
+  if (spec.load.field != "replay.population") return {};
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.at_need.ran) continue;
+    const auto sessions = candidate.at_need.figures.find("sessions");
+    if (sessions == candidate.at_need.figures.end() || sessions->second >= spec.need) return {};
+    return mistake(fmt::format("--need={}", written(spec.load, spec.need)),
+                   fmt::format("the trace has {:.0f} sessions, so {} are never in flight", sessions->second,
+                               written(spec.load, spec.need)),
+                   fmt::format("--set=replay.replicas={:.0f}, or a trace with more sessions",
+                               std::ceil(spec.need / std::max(sessions->second, 1.0) * replicas_of(spec))));
+  }
+  return {};
 }
 
 struct Seeds {
@@ -322,9 +363,7 @@ void mark_front(Plan* plan) {
   }
 }
 
-}  // namespace
-
-Result<Plan> make_plan(const PlanSpec& spec, const PlanRun& how) {
+Result<void> check_axes(const PlanSpec& spec) {
   for (const Axis& axis : spec.sweep.axes) {
     if (axis.sampled())
       return mistake("--vary=" + axis.field, "is a range to sample from",
@@ -332,17 +371,42 @@ Result<Plan> make_plan(const PlanSpec& spec, const PlanRun& how) {
     if (axis.field == spec.load.field || axis.field == "seed")
       return mistake("--vary=" + axis.field, "is the load, or the seed", "the plan varies these itself");
   }
-  if (spec.need < spec.load.low || spec.need > spec.load.high)
-    return mistake("--need",
-                   fmt::format("{} is outside the load's {} to {}", spec.need, spec.load.low, spec.load.high),
-                   "a load inside, or a wider --load");
-  // What is wrong with the scenario itself is wrong with every candidate.
-  const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.sweep.scenario, spec.sweep.sets);
-  const uint64_t seed = scenario ? scenario->values.seed() : 42;
+  if (spec.need >= spec.load.low && spec.need <= spec.load.high) return {};
+  return mistake("--need",
+                 fmt::format("{} is outside the load's {} to {}", spec.need, spec.load.low, spec.load.high),
+                 "a load inside, or a wider --load");
+}
+
+// A value that no scenario takes is an error of the command line, not a candidate; and every field is read.
+Result<void> check_values(const PlanSpec& spec, const std::vector<SweepPoint>& points) {
+  SweepSpec at_need = spec.sweep;
+  at_need.sets.push_back(fmt::format("{}={}", spec.load.field, written(spec.load, spec.need)));
+  if (Result<void> ok = check_fields_read(at_need, points); !ok) {
+    Mistake wrong = ok.error();
+    if (wrong.where == "--set=" + at_need.sets.back()) wrong.where = "--load=" + spec.load.field;
+    return tl::unexpected<Mistake>(wrong);
+  }
+  for (const SweepPoint& point : points) {
+    std::vector<std::string> sets = at_need.sets;
+    for (size_t a = 0; a < point.size(); ++a) sets.push_back(spec.sweep.axes[a].field + "=" + point[a]);
+    const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.sweep.scenario, sets);
+    if (!scenario) return tl::unexpected<Mistake>(scenario.error().front());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Plan> make_plan(const PlanSpec& spec, const PlanRun& how) {
+  if (const Result<void> ok = check_axes(spec); !ok) return tl::unexpected<Mistake>(ok.error());
   const Result<std::vector<SweepPoint>> points = sweep_points(spec.sweep.axes, {});
   if (!points) return tl::unexpected<Mistake>(points.error());
+  if (const Result<void> ok = check_values(spec, *points); !ok) return tl::unexpected<Mistake>(ok.error());
+  const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.sweep.scenario, spec.sweep.sets);
+  const uint64_t seed = scenario ? scenario->values.seed() : 42;
   Plan plan;
   for (const SweepPoint& point : *points) plan.candidates.push_back(make_candidate(spec, point));
+  // What is wrong with the scenario itself is wrong with every candidate.
   if (std::none_of(plan.candidates.begin(), plan.candidates.end(),
                    [](const Candidate& c) { return c.refused.empty(); })) {
     return mistake(spec.sweep.scenario, "no candidate can run: " + plan.candidates.front().refused);
@@ -353,9 +417,11 @@ Result<Plan> make_plan(const PlanSpec& spec, const PlanRun& how) {
                             std::tuple(!b.refused.empty(), b.usd_per_hour, b.gpus);
                    });
   Runner runner(spec, how, seed);
-  if (Result<void> ok = run_at_need(spec, &runner, &plan.candidates); !ok)
-    return tl::unexpected<Mistake>(ok.error());
-  if (Result<void> ok = find_capacities(spec, &runner, &plan.candidates); !ok)
+  std::vector<Candidate>* const all = &plan.candidates;
+  if (Result<void> ok = run_at_need(spec, &runner, all); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_population(spec, *all); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = find_capacities(spec, &runner, all); !ok) return tl::unexpected<Mistake>(ok.error());
+  if (Result<void> ok = check_load_counts(spec, &runner, *all); !ok)
     return tl::unexpected<Mistake>(ok.error());
   if (Result<void> ok = choose(spec, &runner, &plan); !ok) return tl::unexpected<Mistake>(ok.error());
   mark_front(&plan);

@@ -22,6 +22,12 @@
 
 namespace kvtwin {
 
+// How far prices may be off, by what they rest on. models/README.md: interpolated tables 6 % on prefill
+// steps, the H200's roofline 9 % on its kernels. Where the fractions of a roofline are another device's, and
+// beyond tables, nobody has measured it: 30 % is assumed.
+inline constexpr double kErrorMeasured = 0.03, kErrorInterpolated = 0.06, kErrorRoofline = 0.09,
+                        kErrorUnmeasured = 0.3;
+
 // The field that says how much there is to do.
 struct LoadAxis {
   std::string field;
@@ -57,15 +63,18 @@ struct PlanSpec {
 struct LoadRun {
   double load = 0;
   bool ran = false, kept = false;
-  std::string error;
+  std::string error, digest;
   std::vector<SloValue> values;
   std::map<std::string, double> figures;
+
+  bool same_as(const LoadRun& other) const { return digest == other.digest && figures == other.figures; }
 };
 
 struct Candidate {
-  SweepPoint values;    // by axis
-  std::string name;     // "hardware.node=h200 engines.count=2"
-  std::string refused;  // why it is none; empty: it was tried
+  SweepPoint values;        // by axis
+  std::string name;         // "hardware.node=h200 engines.count=2"
+  std::string refused;      // why it is none; empty: it was tried
+  bool not_judged = false;  // it ran, and was was refused because its step times were not measured
   uint32_t gpus = 0;
   double usd_per_hour = 0;
   bool price_known = false, price_assumed = false;
@@ -87,6 +96,9 @@ struct Plan {
   std::vector<Candidate> candidates;  // cheapest first
   std::optional<size_t> best;
   uint64_t runs = 0;  // that were made now
+
+  // No candidate was judged: without --allow-roofline the question has no answer.
+  bool not_judged() const;
 };
 
 struct PlanRun {

@@ -95,15 +95,22 @@ class Answer {
       print(" Next limit: {}, {:.0f} % used at {}.", next->name, 100 * next->use,
             load_text(spec_, c.held.load));
     out_ += '\n';
-    // More was offered, and the very same run came out: the trace holds no more.
-    if (c.held.load != c.at_need.load && c.held.figures == c.at_need.figures)
-      print(
-          "But the runs at {} and {} are the same: the trace has too little work for this load; the margin "
-          "is not known.\n",
-          load_text(spec_, spec_.need), load_text(spec_, c.held.load));
+    same_runs(c);
     if (c.seeds_tried > 1 && !c.seeds_matter)
       print("All seeds gave the same run: nothing is drawn in this scenario, so they are no evidence.\n");
     trust(c);
+  }
+
+  // More was offered, and the same run came out.
+  void same_runs(const Candidate& c) {
+    if (c.held.load == c.at_need.load || !c.held.same_as(c.at_need)) return;
+    const double sessions = figure(c.held, "sessions");
+    const bool too_few = spec_.load.field == "replay.population" && sessions < c.held.load;
+    const std::string cause =
+        too_few ? fmt::format("the trace has {:.0f} sessions, too little work for this load", sessions)
+                : fmt::format("no more of {} is used", last_word(spec_.load.field));
+    print("But the runs at {} and {} are the same: {}; the margin is not known.\n",
+          load_text(spec_, spec_.need), load_text(spec_, c.held.load), cause);
   }
 
   // To first order every latency grows with the time of steps.
@@ -122,6 +129,13 @@ class Answer {
   }
 
   void nothing() {
+    if (plan_.not_judged()) {
+      print(
+          "Not judged: no candidate's kernels were measured; --allow-roofline answers with the error that "
+          "rooflines have ({:.0f} to {:.0f} %).\n",
+          100 * kErrorRoofline, 100 * kErrorUnmeasured);
+      return;
+    }
     print("No candidate holds {} = {}.\n", last_word(spec_.load.field), load_text(spec_, spec_.need));
     const Candidate* most = nullptr;
     for (const Candidate& c : plan_.candidates) {
@@ -199,6 +213,12 @@ nlohmann::ordered_json json_of(const PlanSpec& spec, const Candidate& c) {
 }
 
 }  // namespace
+
+bool Plan::not_judged() const {
+  return !candidates.empty() && std::all_of(candidates.begin(), candidates.end(), [](const Candidate& c) {
+    return !c.refused.empty();
+  }) && std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.not_judged; });
+}
 
 std::vector<Use> uses_of(const std::vector<Slo>& slos, const LoadRun& run) {
   std::vector<Use> uses;

@@ -5,8 +5,8 @@
 //                      with _mean, _p50, _p90, _p95 or _p99; "<" or "<=", and ns, us, ms, s, min or h
 //   ttft<2s            without a percentile: of each call, for goodput; ttft, tpot and e2e
 //   goodput>=95%       at least so many of all calls keep every condition of the second form
-//   calls_per_s>1.5    any other figure of a result by its name (kvtwin run --format=jsonl), with a plain
-//   number
+//   calls_per_s>1.5    any other figure of a result by its name (kvtwin run --format=jsonl), with a
+//                      plain number
 //
 // TPOT of calls with one token counts as kept.
 

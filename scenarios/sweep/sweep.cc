@@ -17,6 +17,7 @@
 #include "scenarios/results.h"
 #include "scenarios/scenario.h"
 #include "scenarios/sweep/pool.h"
+#include "scenarios/unread_fields.h"
 
 namespace kvtwin {
 namespace fs = std::filesystem;
@@ -70,6 +71,8 @@ Job job_of(const SweepSpec& spec, const std::string& dir, const SweepRow& row) {
   job.words = {"run", spec.scenario};
   for (const std::string& set : sets_of(spec, row.values)) job.words.push_back("--set=" + set);
   job.words.push_back("--out=" + point_dir(dir, row.key).string());
+  job.words.push_back("--allow-unread");  // check_axes() has seen that some point reads each field
+  job.words.push_back("--force");         // a damaged result is made again
   job.words.push_back("--quiet");
   job.errors = error_file(dir, row.key).string();
   return job;
@@ -100,9 +103,29 @@ const char* name_of(PointState state) {
   return kNames[static_cast<size_t>(state)];
 }
 
+Result<void> check_fields_read(const SweepSpec& spec, const std::vector<SweepPoint>& points) {
+  std::map<std::string, std::string> given;  // field to the word that gave it
+  for (const std::string& set : spec.sets) given[set.substr(0, set.find('='))] = "--set=" + set;
+  for (const Axis& axis : spec.axes) given[axis.field] = "--vary=" + axis.field;
+  std::map<std::string, Mistake> unread;
+  for (size_t i = 0; i < points.size() && !given.empty(); ++i) {
+    const tl::expected<Scenario, Mistakes> scenario = load_scenario(spec.scenario, sets_of(spec, points[i]));
+    if (!scenario) continue;  // a failed row
+    std::erase_if(given, [&](const auto& one) {
+      const std::optional<Mistake> why = why_unread(scenario->values, one.first, one.second);
+      if (why) unread.try_emplace(one.first, *why);
+      return !why;
+    });
+    std::erase_if(unread, [&](const auto& one) { return !given.contains(one.first); });
+  }
+  if (!unread.empty()) return tl::unexpected<Mistake>(unread.begin()->second);
+  return {};
+}
+
 Result<std::vector<SweepRow>> plan_sweep(const SweepSpec& spec, const std::string& dir, const Warn& warn) {
   const Result<std::vector<SweepPoint>> points = sweep_points(spec.axes, spec.sampling);
   if (!points) return tl::unexpected<Mistake>(points.error());
+  if (Result<void> ok = check_fields_read(spec, *points); !ok) return tl::unexpected<Mistake>(ok.error());
   Result<std::vector<SweepRow>> rows = plan_points(spec, *points, dir, warn);
   // A field that nobody knows, say: nothing will ever run, so nothing is written either.
   if (rows && !rows->empty() &&

@@ -43,6 +43,10 @@ struct SweepRow {
   std::vector<std::pair<std::string, std::string>> metrics;
 };
 
+// Every field that the sweep sets or varies is read at one point at least (unread_fields.h): an axis that no
+// point reads would give equal rows.
+Result<void> check_fields_read(const SweepSpec& spec, const std::vector<SweepPoint>& points);
+
 // All points in order, each with its key, and as far as DIR knows them. Points at which the scenario is wrong
 // are failed rows, no mistakes. `warn` is told of results that cannot be read and count as missing.
 using Warn = std::function<void(const std::string&)>;

@@ -33,7 +33,7 @@ Result<void> keep_recording(const std::string& from, const std::string& to) {
     if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
     files.push_back({"outcomes.binpb", *outcomes});
   }
-  return write_files(to, files);
+  return replace_run(to, files);
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ Result<void> run_apart(const std::string& scenario, const std::vector<std::strin
                        const std::vector<std::string>& words, const std::string& errors,
                        const std::string& out) {
   Job job;
-  job.words = {"run", scenario, "--quiet", "--out=" + out};
+  job.words = {"run", scenario, "--quiet", "--force", "--out=" + out};
   for (const std::string& set : sets) job.words.push_back("--set=" + set);
   job.words.insert(job.words.end(), words.begin(), words.end());
   job.errors = errors;

@@ -57,6 +57,8 @@ TEST_CASE(
       {"replay nowhere", "a run leaves a log only with --record"},
       {"compare nowhere nowhere", "nowhere: cannot be opened"},
       {"compare nowhere", "REQUESTS is required"},
+      {"compare nowhere .", "two runs beside each other: kvtwin report nowhere . --out=report.html"},
+      {"list POLICIES", "did you mean \"policies\"?"},
       {"list polices", "did you mean \"policies\"?"},
       {"trace imprt", "kvtwin trace: no command \"imprt\"; did you mean \"import\"?"},
   };
@@ -363,7 +365,7 @@ TEST_CASE("cli: of a server's counters, what an earlier scrape had seen is taken
   // Eight since: two up to 0.1 s, six from there to 0.5 s; the fourth is a third of the way.
   const auto median = [&](const std::string& more) {
     const Outcome read =
-        tool(scratch, "import after.txt --format=prometheus --seconds=10 --out=scraped" + more);
+        tool(scratch, "import after.txt --format=prometheus --seconds=10 --force --out=scraped" + more);
     REQUIRE_MESSAGE(read.status == 0, read.err);
     REQUIRE(tool(scratch, "report scraped --out=scraped.md").status == 0);
     const std::string text = scratch.read("scraped.md");

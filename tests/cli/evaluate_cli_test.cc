@@ -365,13 +365,17 @@ TEST_CASE("kvtwin evaluate: wrong input is said, a policy set that is refused is
   says({out, "--tokens=20"}, "96 to 8192");
   const Outcome refused = run_kvtwin(
       folder, evaluate({"full", "snapkv"}, {out, "--tasks=needle", "--budgets=4", "--questions=2"}));
-  CHECK(refused.status == 0);
+  CHECK(refused.status == 1);
   CHECK_MESSAGE(refused.out.find("snapkv: ") != std::string::npos, refused.out);
+  const nlohmann::json rows = nlohmann::json::parse(folder.read("q/quality.json"));
+  CHECK(std::any_of(rows.begin(), rows.end(), [](const nlohmann::json& row) {
+    return !row["refused"].get<std::string>().empty() && row["accuracy"].is_null();
+  }));
   const Outcome other = run_kvtwin(
       folder, evaluate({"full"}, {"--out=" + folder.file("r"), "--tasks=needle", "--questions=2",
                                   "--set=model.name=" KVTWIN_SOURCE_DIR "/models/tiny/llama-4x256.textproto",
                                   "--set=cpu.checkpoint="}));
-  CHECK(other.status == 0);
+  CHECK(other.status == 2);  // nothing was answered
   CHECK_MESSAGE(other.out.find("vocabulary of 512") != std::string::npos, other.out);
 }
 

@@ -100,7 +100,8 @@ TEST_CASE("plan: refuses what nobody measured, and says what is wrong") {
   };
   const Outcome refused =
       plan({"--slo=ttft_p90<1s", "--load=replay.population=1..4", "--need=1", "--seeds=1"});
-  CHECK(refused.status == 1);
+  CHECK(refused.status == 2);
+  CHECK(refused.out.starts_with("Not judged: "));
   CHECK(refused.out.find("100 % of its step time is outside what was measured") != std::string::npos);
   const Outcome none =
       plan({"--slo=ttft_p90<1us", "--load=replay.population=1..4", "--need=2", "--allow-roofline"});

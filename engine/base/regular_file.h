@@ -1,0 +1,28 @@
+// Input files are read twice (once for the fingerprint of inputs) and to their end. A pipe gives its bytes
+// once, a device may have no end, so both are refused before they are opened.
+
+#ifndef KVTWIN_ENGINE_BASE_REGULAR_FILE_H_
+#define KVTWIN_ENGINE_BASE_REGULAR_FILE_H_
+
+#include <sys/stat.h>
+
+#include <string>
+
+#include "engine/base/result.h"
+
+namespace kvtwin {
+
+// Wrong: `path` is there, and is a pipe, a socket or a device. Whether it can be opened is for the reader to
+// find.
+inline Result<void> check_regular_file(const std::string& path) {
+  struct stat about = {};
+  if (stat(path.c_str(), &about) != 0 || S_ISREG(about.st_mode) || S_ISDIR(about.st_mode)) return {};
+  const char* const what = S_ISFIFO(about.st_mode)   ? "is a pipe"
+                           : S_ISSOCK(about.st_mode) ? "is a socket"
+                                                     : "is a device";
+  return mistake(path, what, "a regular file: inputs are read more than once");
+}
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_BASE_REGULAR_FILE_H_

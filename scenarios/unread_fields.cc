@@ -1,0 +1,179 @@
+#include "scenarios/unread_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace kvtwin {
+namespace {
+
+bool one_of(const std::string& value, std::initializer_list<std::string_view> known) {
+  return std::find(known.begin(), known.end(), value) != known.end();
+}
+
+bool has_format(const v1::Scenario& values, std::initializer_list<std::string_view> formats) {
+  const std::string& format = values.trace().format();
+  return format == "auto" || one_of(format, formats);
+}
+
+bool fixed_population(const v1::Scenario& v) { return v.replay().arrivals() == "fixed_population"; }
+bool poisson(const v1::Scenario& v) { return v.replay().arrivals() == "poisson"; }
+// Recorded times count as arrivals, or as the times of calls in the open loops (replay_session.cc).
+bool recorded_times(const v1::Scenario& v) {
+  return v.replay().arrivals() == "recorded" || v.replay().mode() != "closed_loop";
+}
+// The open loops take calls' recorded times, which contain tools and thinking.
+bool closed_loop(const v1::Scenario& v) { return one_of(v.replay().mode(), {"auto", "closed_loop"}); }
+bool retries(const v1::Scenario& v) { return v.replay().on_reject() == "retry"; }
+bool mooncake_rows(const v1::Scenario& v) {
+  return has_format(v, {"mooncake", "mooncake-delta", "agentic_mooncake"});
+}
+bool mooncake(const v1::Scenario& v) { return has_format(v, {"mooncake"}); }
+bool weka(const v1::Scenario& v) { return has_format(v, {"weka"}); }
+bool sized_by_memory(const v1::Scenario& v) {
+  return v.memory().gpu_pages() == 0 || v.engines().further_size() > 0;
+}
+bool host_tier(const v1::Scenario& v) { return v.memory().host_bytes() > 0; }
+bool disk_tier(const v1::Scenario& v) { return v.memory().disk_bytes() > 0; }
+bool prefix_cache(const v1::Scenario& v) { return v.limits().prefix_cache(); }
+bool drops(const v1::Scenario& v) {
+  return v.policies().budget() != "all" || v.policies().layout() == "arena" ||
+         v.simulation().kept() != "fixed";
+}
+bool pyramid(const v1::Scenario& v) { return v.policies().budget() == "pyramid"; }
+bool released(const v1::Scenario& v) { return v.policies().budget() == "released"; }
+bool reserved(const v1::Scenario& v) { return v.policies().budget() == "reserved"; }
+bool head_masks(const v1::Scenario& v) { return v.policies().budget() == "head_masks"; }
+bool head_groups(const v1::Scenario& v) { return one_of(v.policies().layout(), {"ragged", "arena"}); }
+bool packed(const v1::Scenario& v) {
+  return one_of(v.policies().precision(), {"int4", "kivi_int2", "triaxial"});
+}
+bool int4(const v1::Scenario& v) { return v.policies().precision() == "int4"; }
+bool kivi(const v1::Scenario& v) { return v.policies().precision() == "kivi_int2"; }
+bool triaxial(const v1::Scenario& v) { return v.policies().precision() == "triaxial"; }
+bool uniform_cut(const v1::Scenario& v) { return v.policies().partition() == "uniform"; }
+bool flash_decoding(const v1::Scenario& v) { return v.policies().partition() == "flash_decoding"; }
+bool flashinfer(const v1::Scenario& v) { return v.policies().partition() == "flashinfer"; }
+bool aot(const v1::Scenario& v) { return v.policies().partition() == "aot"; }
+bool computed(const v1::Scenario& v) { return v.world() != "sim"; }
+bool wall_clock(const v1::Scenario& v) { return v.clock() == "wall"; }
+bool judge_q(const v1::Scenario& v) { return computed(v) && v.policies().scorer() == "judge_q"; }
+bool cuda(const v1::Scenario& v) { return v.world() == "cuda"; }
+
+struct Row {
+  std::string_view field;
+  bool (*reads)(const v1::Scenario& values);
+  std::string_view chosen_by;  // the field that decides
+  std::string_view makes_it_count;
+};
+
+// Not here, because they are checked with all their values: scorer_options.cc and retrieval_options.cc.
+constexpr std::array kRows = std::to_array<Row>({
+    {"replay.population", fixed_population, "replay.arrivals", "fixed_population"},
+    {"replay.sessions_per_s", poisson, "replay.arrivals", "poisson"},
+    {"replay.arrival_scale", recorded_times, "replay.arrivals", "recorded"},
+    {"replay.tool_scale", closed_loop, "replay.mode", "closed_loop"},
+    {"replay.think_scale", closed_loop, "replay.mode", "closed_loop"},
+    {"replay.delay_scale", closed_loop, "replay.mode", "closed_loop"},
+    {"replay.think_cap_s", closed_loop, "replay.mode", "closed_loop"},
+    {"replay.retries_max", retries, "replay.on_reject", "retry"},
+    {"trace.block_tokens", mooncake_rows, "trace.format", "mooncake"},
+    {"trace.infer_sessions", mooncake, "trace.format", "mooncake"},
+    {"trace.jitter_ns", mooncake, "trace.format", "mooncake"},
+    {"trace.prefix_sharing", weka, "trace.format", "weka"},
+    {"trace.all_files", weka, "trace.format", "weka"},
+    {"memory.gpu_fraction", sized_by_memory, "memory.gpu_pages", "0"},
+    {"limits.evict_batch_pages", prefix_cache, "limits.prefix_cache", "true"},
+    {"limits.clean_batch_pages", host_tier, "memory.host_bytes", "64000000000"},
+    {"limits.clean_pages_target", host_tier, "memory.host_bytes", "64000000000"},
+    {"limits.spill_pages_target", disk_tier, "memory.disk_bytes", "1000000000000"},
+    {"policies.prefix_eviction", prefix_cache, "limits.prefix_cache", "true"},
+    {"policies.budget_options.sinks", drops, "policies.budget", "ratio"},
+    {"policies.budget_options.window", drops, "policies.budget", "ratio"},
+    {"policies.budget_options.chunk_tokens", drops, "policies.budget", "ratio"},
+    {"policies.budget_options.interval", drops, "policies.budget", "ratio"},
+    {"policies.budget_options.ratio", drops, "policies.budget", "ratio"},
+    {"policies.budget_options.cells", drops, "policies.budget", "uniform"},
+    {"policies.budget_options.sinks_free", drops, "policies.budget", "uniform"},
+    {"policies.budget_options.pyramid_beta", pyramid, "policies.budget", "pyramid"},
+    {"policies.budget_options.kept_min", released, "policies.budget", "released"},
+    {"policies.budget_options.uniform_depth", released, "policies.budget", "released"},
+    {"policies.budget_options.alpha", reserved, "policies.budget", "reserved"},
+    {"policies.budget_options.inflation", reserved, "policies.budget", "reserved"},
+    {"policies.budget_options.decode_reserve", reserved, "policies.budget", "reserved"},
+    {"policies.budget_options.full_heads", head_masks, "policies.budget", "head_masks"},
+    {"policies.layout_options.heads_per_group", head_groups, "policies.layout", "ragged"},
+    {"policies.layout_options.clustering", head_groups, "policies.layout", "ragged"},
+    {"policies.precision_options.group", packed, "policies.precision", "int4"},
+    {"policies.precision_options.per_channel_keys", int4, "policies.precision", "int4"},
+    {"policies.precision_options.residual_tokens", kivi, "policies.precision", "kivi_int2"},
+    {"policies.precision_options.tag_map", triaxial, "policies.precision", "triaxial"},
+    {"policies.precision_options.bits", triaxial, "policies.precision", "triaxial"},
+    {"policies.precision_options.ageing", triaxial, "policies.precision", "triaxial"},
+    {"policies.partition_options.uniform_splits", uniform_cut, "policies.partition", "uniform"},
+    {"policies.partition_options.flash_splits_max", flash_decoding, "policies.partition", "flash_decoding"},
+    {"policies.partition_options.plan_ns", flashinfer, "policies.partition", "flashinfer"},
+    {"policies.partition_options.aot_weight", aot, "policies.partition", "aot"},
+    {"policies.partition_options.aot_exact_grid", aot, "policies.partition", "aot"},
+    {"policies.partition_options.aot_waves", aot, "policies.partition", "aot"},
+    {"policies.partition_options.profile", aot, "policies.partition", "aot"},
+    {"policies.partition_options.alpha", aot, "policies.partition", "aot"},
+    {"cpu.decode", computed, "world", "cpu"},
+    {"cpu.scorer_weights", computed, "world", "cpu"},
+    {"cpu.sleep", wall_clock, "clock", "wall"},
+    {"cpu.judge_rows", judge_q, "policies.scorer", "judge_q"},
+    {"cuda.timings", cuda, "world", "cuda"},
+});
+
+// What the deciding field is now, for people.
+std::string value_of(const v1::Scenario& values, std::string_view path) {
+  const google::protobuf::Message* message = &values;
+  for (size_t begin = 0;;) {
+    const size_t dot = path.find('.', begin);
+    const std::string name(path.substr(begin, dot == std::string_view::npos ? dot : dot - begin));
+    const google::protobuf::FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(name);
+    const google::protobuf::Reflection* reflection = message->GetReflection();
+    if (dot != std::string_view::npos) {
+      message = &reflection->GetMessage(*message, field);
+      begin = dot + 1;
+      continue;
+    }
+    using Field = google::protobuf::FieldDescriptor;
+    switch (field->cpp_type()) {
+      case Field::CPPTYPE_BOOL:
+        return reflection->GetBool(*message, field) ? "true" : "false";
+      case Field::CPPTYPE_UINT32:
+        return std::to_string(reflection->GetUInt32(*message, field));
+      case Field::CPPTYPE_UINT64:
+        return std::to_string(reflection->GetUInt64(*message, field));
+      default:
+        return reflection->GetString(*message, field);
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<Mistake> why_unread(const v1::Scenario& values, const std::string& field,
+                                  const std::string& where) {
+  const auto row =
+      std::find_if(kRows.begin(), kRows.end(), [&](const Row& one) { return one.field == field; });
+  if (row == kRows.end() || row->reads(values)) return std::nullopt;
+  return Mistake{
+      where,
+      fmt::format("{} is not read where {} is {}", field, row->chosen_by, value_of(values, row->chosen_by)),
+      fmt::format("--set={}={} makes it count", row->chosen_by, row->makes_it_count)};
+}
+
+Mistakes unread_sets(const v1::Scenario& values, const std::vector<std::string>& sets) {
+  Mistakes out;
+  for (const std::string& set : sets) {
+    const std::optional<Mistake> unread = why_unread(values, set.substr(0, set.find('=')), "--set=" + set);
+    if (unread) out.push_back(*unread);
+  }
+  return out;
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,280 @@
+// What a command promises whatever it does: output that is complete, answers to the question that was asked,
+// output folders of one run.
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "tests/cli/program.h"
+
+namespace fs = std::filesystem;
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::string kScenarios = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/";
+const std::string kSample = kScenarios + "coding_agents_small.textproto";
+
+// kvtwin with redirections, by a shell.
+Outcome shell(const Folder& folder, const std::string& words) {
+  const std::string err = folder.file(".err");
+  const int status = std::system(
+      fmt::format("cd '{}' && timeout 60 '{}' {} 2>'{}'", folder.path(), KVTWIN_PROGRAM, words, err).c_str());
+  Outcome out;
+  out.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  out.err = Folder::read_any(err);
+  return out;
+}
+
+std::vector<std::string> small_run(const std::string& out, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {"run", kSample, "--quiet", "--set=replay.sessions_max=1", "--out=" + out};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+}  // namespace
+
+TEST_CASE("command line: a setting that the others leave unread is refused, with what makes it count") {
+  const Folder folder;
+  struct Row {
+    std::vector<std::string> words;
+    const char* message;
+  };
+  const std::string out = "--out=" + folder.file("o");
+  const std::vector<Row> rows = {
+      {{"run", kSample, "--no-write", "--set=replay.population=4"},
+       "--set=replay.population=4: replay.population is not read where replay.arrivals is recorded; "
+       "--set=replay.arrivals=fixed_population makes it count"},
+      {{"run", kSample, "--no-write", "--set=replay.sessions_per_s=2"},
+       "--set=replay.arrivals=poisson makes it"},
+      {{"run", kSample, "--no-write", "--set=replay.retries_max=2"}, "--set=replay.on_reject=retry makes it"},
+      {{"run", kSample, "--no-write", "--set=limits.spill_pages_target=9"}, "memory.disk_bytes is 0"},
+      {{"run", kSample, "--no-write", "--set=policies.precision_options.group=64"},
+       "policies.precision is bf16"},
+      // The trace makes "auto" a closed loop, in which arrivals are not recorded times.
+      {{"run", kSample, "--no-write", "--set=replay.arrivals=all_at_once", "--set=replay.arrival_scale=2"},
+       "replay.arrival_scale is not read"},
+      {{"sweep", kSample, "--vary=replay.population=1,2,4", out},
+       "--vary=replay.population: replay.population"},
+      {{"sweep", kSample, "--vary=limits.calls_max=1,2", "--set=replay.population=4", out},
+       "--set=replay.population=4: replay.population"},
+      {{"sweep", kSample, "--vary=limits.calls_max=1,2", "--halve=ttft_p99_ms:min",
+        "--rungs=replay.population=1,2", out},
+       "--set=replay.population=1: replay.population"},
+      {{"plan", kSample, "--slo=ttft_p99<2s", "--load=replay.population=1..500", "--need=200",
+        "--allow-roofline", "--vary=hardware.node=h200,h100", out},
+       "--load=replay.population: replay.population is not read"},
+      {{"plan", kSample, "--slo=ttft_p99<2s", "--load=replay.population=1..24", "--need=24",
+        "--allow-roofline", out},
+       "--set=replay.arrivals=fixed_population makes it count"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.words.back());
+    const Outcome outcome = run_kvtwin(folder, row.words);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    CHECK_MESSAGE(outcome.said(row.message), outcome.err);
+  }
+  CHECK(!folder.has("o"));
+}
+
+TEST_CASE("command line: a setting that one point of a sweep reads, or that a file holds, is no mistake") {
+  const Folder folder;
+  const Outcome sweep = run_kvtwin(
+      folder, {"sweep", kSample, "--quiet", "--vary=replay.arrivals=recorded,fixed_population",
+               "--vary=replay.population=1,2", "--set=replay.sessions_max=2", "--out=" + folder.file("s")});
+  CHECK_MESSAGE(sweep.status == 0, sweep.err);
+  const std::string text = Folder::read_any(kSample);
+  const std::string file = folder.write("mine.textproto", text + "\nreplay { population: 3 }\n");
+  const Outcome run = run_kvtwin(folder, {"run", file, "--no-write", "--quiet", "--set=replay.sessions_max=1",
+                                          "--set=trace.path=" + kScenarios + "../traces/data/none"});
+  CHECK(!run.said("is not read"));
+  const Outcome allowed = run_kvtwin(folder, {"run", kSample, "--no-write", "--quiet", "--allow-unread",
+                                              "--set=replay.population=4", "--set=replay.sessions_max=1"});
+  CHECK_MESSAGE(allowed.status == 0, allowed.err);
+  CHECK(allowed.out.find("--allow-unread") != std::string::npos);
+}
+
+TEST_CASE("command line: a plan answers only what it asked") {
+  const Folder folder;
+  const auto plan = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {
+        "plan", kSample, "--quiet", "--seeds=1", "--slo=ttft_p99<60s", "--out=" + folder.file("p")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_kvtwin(folder, words);
+  };
+  // Read, but nothing comes of it: no call is ever preempted or rejected for want of these.
+  const Outcome same = plan({"--load=limits.calls_max=200..400", "--need=300", "--allow-roofline"});
+  CHECK(same.status == 2);
+  CHECK_MESSAGE(same.said("--load=limits.calls_max: the runs at 200 and 400 are the same"), same.err);
+  const std::vector<std::string> population = {"--set=replay.arrivals=fixed_population", "--allow-roofline",
+                                               "--load=replay.population=1..500"};
+  std::vector<std::string> words = population;
+  words.push_back("--need=200");
+  const Outcome few = plan(words);
+  CHECK(few.status == 2);
+  CHECK_MESSAGE(few.said("--need=200: the trace has 24 sessions, so 200 are never in flight; "
+                         "--set=replay.replicas=9"),
+                few.err);
+  words.back() = "--need=16";
+  const Outcome capped = plan(words);
+  CHECK_MESSAGE(capped.status == 0, capped.err);
+  CHECK_MESSAGE(
+      capped.out.find("the trace has 24 sessions, too little work for this load") != std::string::npos,
+      capped.out);
+  const Outcome unjudged =
+      plan({"--set=replay.arrivals=fixed_population", "--load=replay.population=1..4", "--need=2"});
+  CHECK(unjudged.status == 2);
+  CHECK_MESSAGE(unjudged.out.starts_with("Not judged: "), unjudged.out);
+  const Outcome typo = plan({"--set=replay.arrivals=fixed_population", "--load=replay.population=1..4",
+                             "--need=2", "--allow-roofline", "--vary=memory.host_bytes=0,500GB"});
+  CHECK(typo.status == 2);
+  CHECK_MESSAGE(typo.said("\"500GB\" is no value of memory.host_bytes"), typo.err);
+}
+
+TEST_CASE("command line: output that cannot be written is exit status 3") {
+  const Folder folder;
+  const std::string run = "run " + kSample + " --quiet --no-write --set=replay.sessions_max=1";
+  const std::string sweep =
+      "sweep " + kSample + " --quiet --vary=limits.calls_max=1,2 --set=replay.sessions_max=1 --out=s";
+  for (const std::string& words :
+       {run, run + " --format=json", std::string("list policies"), std::string("--help"),
+        std::string("--version"), sweep + " --format=csv",
+        std::string("trace inspect ") + KVTWIN_SOURCE_DIR + "/traces/data/coding_agents_small.kvtrace"}) {
+    for (const char* stdout_to : {" >/dev/full", " >&-"}) {
+      CAPTURE(words);
+      CAPTURE(stdout_to);
+      const Outcome outcome = shell(folder, words + stdout_to);
+      CHECK(outcome.status == 3);
+      CHECK(outcome.err.find("write") != std::string::npos);
+    }
+  }
+  // With nothing to say there is nothing to lose, and no file gets what is printed.
+  CHECK(shell(folder, run + " >/dev/null").status == 0);
+}
+
+TEST_CASE("command line: an output folder holds one run") {
+  const Folder folder;
+  const std::string dir = folder.file("o");
+  REQUIRE(run_kvtwin(folder, small_run(dir, {"--record", "--timeline=0..1"})).status == 0);
+  REQUIRE(folder.has("o/log.binpb"));
+  CHECK(run_kvtwin(folder, {"replay", dir}).status == 0);
+  // Other inputs: refused before anything runs, and nothing is changed.
+  const std::string before = folder.read("o/run.binpb");
+  const Outcome other = run_kvtwin(folder, small_run(dir, {"--set=limits.calls_max=2"}));
+  CHECK(other.status == 2);
+  CHECK_MESSAGE(other.said("holds the result of other inputs (coding_agents_small)"), other.err);
+  CHECK(folder.read("o/run.binpb") == before);
+  // The same inputs without a log leave none; what is not ours stays.
+  folder.write("o/notes.txt", "mine");
+  REQUIRE(run_kvtwin(folder, small_run(dir)).status == 0);
+  CHECK(!folder.has("o/log.binpb"));
+  CHECK(!folder.has("o/timeline.json"));
+  CHECK(folder.read("o/notes.txt") == "mine");
+  CHECK(folder.read("o/run.binpb") == before);
+  fs::remove(dir + "/notes.txt");
+  REQUIRE(run_kvtwin(folder, small_run(dir, {"--record"})).status == 0);
+  REQUIRE(run_kvtwin(folder, small_run(dir, {"--set=limits.calls_max=2", "--force"})).status == 0);
+  CHECK(!folder.has("o/log.binpb"));
+  for (const auto& entry : fs::directory_iterator(folder.path()))
+    CHECK(entry.path().filename().string().find("kvtwin-run") == std::string::npos);
+}
+
+TEST_CASE("command line: replay refuses a log beside the result of another run") {
+  const Folder folder;
+  REQUIRE(run_kvtwin(folder, small_run(folder.file("a"), {"--record"})).status == 0);
+  REQUIRE(run_kvtwin(folder, small_run(folder.file("b"), {"--record", "--set=limits.step_tokens_max=512"}))
+              .status == 0);
+  fs::copy_file(folder.file("a/log.binpb"), folder.file("b/log.binpb"), fs::copy_options::overwrite_existing);
+  const Outcome mixed = run_kvtwin(folder, {"replay", folder.file("b")});
+  CHECK(mixed.status == 2);
+  CHECK_MESSAGE(mixed.said("is the log of another run"), mixed.err);
+  CHECK(run_kvtwin(folder, {"replay", folder.file("b/log.binpb")}).status == 0);
+}
+
+TEST_CASE("command line: an import does not mix with another result") {
+  const Folder folder;
+  const std::string bench = std::string(KVTWIN_SOURCE_DIR) + "/tests/scenarios/data/";
+  REQUIRE(run_kvtwin(folder, small_run(folder.file("o"), {"--record"})).status == 0);
+  const std::string jsonl = folder.write(
+      "bench.json", R"({"input_lens":[10],"output_lens":[2],"ttfts":[0.1],"itls":[[0.1]],"errors":[""],)"
+                    R"("start_times":[0.0],"duration":1.0,"completed":1,"model_id":"m"})");
+  const Outcome refused =
+      run_kvtwin(folder, {"import", jsonl, "--format=bench", "--out=" + folder.file("o")});
+  CHECK(refused.status == 2);
+  CHECK_MESSAGE(refused.said("holds the result of other inputs"), refused.err);
+  const Outcome forced =
+      run_kvtwin(folder, {"import", jsonl, "--format=bench", "--force", "--out=" + folder.file("o")});
+  CHECK_MESSAGE(forced.status == 0, forced.err);
+  CHECK(!folder.has("o/log.binpb"));
+  CHECK(run_kvtwin(folder, {"import", jsonl, "--format=bench", "--out=" + folder.file("o")}).status == 0);
+}
+
+TEST_CASE("command line: numbers that do not fit are refused") {
+  const Folder folder;
+  for (const char* seed : {"-1", "18446744073709551616", "1.5", ""}) {
+    CAPTURE(seed);
+    const Outcome run =
+        run_kvtwin(folder, {"run", kSample, "--no-write", "--quiet", std::string("--seed=") + seed});
+    CHECK(run.status == 2);
+    CHECK_MESSAGE(run.said(std::string("--seed=") + seed), run.err);
+    CHECK(run_kvtwin(folder, {"sweep", kSample, "--vary=seed=1,2", std::string("--seed=") + seed,
+                              "--out=" + folder.file("s")})
+              .status == 2);
+  }
+}
+
+TEST_CASE("command line: pipes and devices are no input files") {
+  const Folder folder;
+  const std::string pipe = folder.file("pipe");
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  for (const std::string& input : {pipe, std::string("/dev/zero")}) {
+    for (const std::string& words :
+         {"run " + input, "run " + kSample + " --set=trace.path=" + input, "trace inspect " + input,
+          "run " + kSample + " --set=cost.profile=" + input, "compare x " + input, "replay " + input,
+          "import --out=x " + input, "model import --name=x " + input,
+          "trace import mooncake --out=x " + input}) {
+      CAPTURE(words);
+      const Outcome outcome = shell(folder, words + " >/dev/null");
+      CHECK(outcome.status == 2);
+      const bool named =
+          outcome.said("is a pipe") || outcome.said("is a device") || outcome.said("x/run.binpb");
+      CHECK_MESSAGE(named, outcome.err);
+    }
+  }
+}
+
+TEST_CASE("command line: the words that everybody tries first") {
+  const Folder folder;
+  const std::string main_help = run_kvtwin(folder, {"--help"}).out;
+  const std::string run_help = run_kvtwin(folder, {"run", "--help"}).out;
+  const std::string version = run_kvtwin(folder, {"--version"}).out;
+  REQUIRE(!main_help.empty());
+  REQUIRE(run_help != main_help);
+  CHECK(run_kvtwin(folder, {"-h"}).out == main_help);
+  CHECK(run_kvtwin(folder, {"help"}).out == main_help);
+  CHECK(run_kvtwin(folder, {"help", "run"}).out == run_help);
+  CHECK(run_kvtwin(folder, {"run", "-h"}).out == run_help);
+  CHECK(run_kvtwin(folder, {"version"}).out == version);
+  const Outcome short_version = run_kvtwin(folder, {"-V"});
+  CHECK(short_version.out == version);
+  CHECK(short_version.status == 0);
+  for (const char* command :
+       {"run", "replay", "sweep", "plan", "report", "compare", "trace", "model", "explain", "calibrate",
+        "validate", "inspect-policy", "evaluate", "import", "list"})
+    CHECK_MESSAGE(main_help.find(fmt::format("\n  kvtwin {} ", command)) != std::string::npos, command);
+  CHECK(main_help.find("formats") != std::string::npos);
+  const Outcome alone = run_kvtwin(folder, {"--format=json"});
+  CHECK(alone.status == 2);
+  CHECK_MESSAGE(alone.said("no option \"--format\"; options follow their command"), alone.err);
+}
+
+TEST_CASE("command line: a world that is not there is exit status 4") {
+  if (fs::exists("/dev/nvidiactl")) return;  // there it is
+  const Folder folder;
+  const Outcome cuda = run_kvtwin(
+      folder, {"run", kScenarios + "search_tiny.textproto", "--world=cuda", "--clock=wall", "--no-write"});
+  CHECK(cuda.status == 4);
+  CHECK_MESSAGE(cuda.said("CUDA"), cuda.err);
+}
