@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The tables "over the suite" of the validation reports and of the README, from the recordings:
 
-  reports/validation/suite.py build/dev/scenarios/kvtwin              over the suite, by groups
-  reports/validation/suite.py build/dev/scenarios/kvtwin --scenarios  one by one
+  reports/validation/suite.py build/dev/bin/kvtwin              over the suite, by groups
+  reports/validation/suite.py build/dev/bin/kvtwin --scenarios  one by one
 
 Medians are over scenarios, of sizes of differences; in brackets the worst scenario, with its sign. Steps and
 copies are pooled over all scenarios of a group. A scenario is dense if it names neither scorer, retrieval nor precision.

@@ -2,7 +2,7 @@
 # FreeKV's speed-up over the other methods that recall, by miss rate, and its ablation: METHODS 6.6's figures
 # again, from the model alone. Prints markdown.
 #
-#   scenarios/studies/freekv_speedup.sh build/dev/scenarios/kvtwin [MODEL ...]
+#   scenarios/studies/freekv_speedup.sh build/dev/bin/kvtwin [MODEL ...]
 #
 # Time per step is the median gap between tokens (itl): with four calls, prompts of others do not count.
 set -euo pipefail

@@ -2,7 +2,7 @@
 # Study c: when does it pay to keep the KV of waiting agents in host memory? By the time they think, and by the
 # generation of PCIe. Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
 #
-#   scenarios/studies/host_offload.sh build/dev/scenarios/kvtwin [SESSIONS [POPULATION]]
+#   scenarios/studies/host_offload.sh build/dev/bin/kvtwin [SESSIONS [POPULATION]]
 set -euo pipefail
 
 kvtwin=${1:?the program}

@@ -3,7 +3,7 @@
 # equal quality, as far as issue F's small model was asked (reports/quality)?
 # Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
 #
-#   scenarios/studies/kv_policies.sh build/dev/scenarios/kvtwin [SESSIONS [POPULATION]]
+#   scenarios/studies/kv_policies.sh build/dev/bin/kvtwin [SESSIONS [POPULATION]]
 set -euo pipefail
 
 kvtwin=${1:?the program}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Study b: one H200, two H100 or four L40S for 200 concurrent coding agents? Prints markdown.
 #
-#   scenarios/studies/plan_200_agents.sh build/dev/scenarios/kvtwin [AGENTS]
+#   scenarios/studies/plan_200_agents.sh build/dev/bin/kvtwin [AGENTS]
 #
 # The trace is made here, by kvtwin's own generator. Everything is priced by rooflines: those of the H200 rest on
 # kernels measured there, the others on the H200's fractions.

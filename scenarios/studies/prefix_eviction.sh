@@ -2,7 +2,7 @@
 # Study e: which cached prefix should go first? All orders at several sizes of memory, each beside Belady's order on
 # the very calls of its run, and beside a cache without end. Real sessions (WEKA, $KVTWIN_DATA). Prints markdown.
 #
-#   scenarios/studies/prefix_eviction.sh build/dev/scenarios/kvtwin [SESSIONS [POPULATION [GIB...]]]
+#   scenarios/studies/prefix_eviction.sh build/dev/bin/kvtwin [SESSIONS [POPULATION [GIB...]]]
 set -euo pipefail
 
 kvtwin=${1:?the program}

@@ -2,7 +2,7 @@
 # Study d: reserved ragged pages against compressing and reclaiming afterwards, as heads need more and more
 # different budgets. Prints markdown.
 #
-#   scenarios/studies/ragged_heads.sh build/dev/scenarios/kvtwin [CALLS]
+#   scenarios/studies/ragged_heads.sh build/dev/bin/kvtwin [CALLS]
 #
 # Heads are of two kinds: one keeps 0.25 + s, the other 0.25 - s of its cells, so all together keep a quarter.
 # They alternate from head to head, so that neighbours differ, or from layer to layer, so that whole layers do.

@@ -2,7 +2,7 @@
 # TANGRAM's throughput against full KV on 4 x A100-80 (TP4), its parts added one by one, and H_p = 1..32 with three
 # prices of bookkeeping. Prints markdown.
 #
-#   scenarios/studies/tangram.sh build/dev/scenarios/kvtwin [CALLS [OUTPUT [PART ...]]]
+#   scenarios/studies/tangram.sh build/dev/bin/kvtwin [CALLS [OUTPUT [PART ...]]]
 #
 # PART: parts, reclaim, groups, terms; all of them where none is named.
 #

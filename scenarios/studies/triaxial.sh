@@ -3,7 +3,7 @@
 # alone. Qwen3-32B's geometry (the text part of Qwen3-VL-32B) on one H100, agents that use a computer (osworld-like,
 # mean prompt 11.7k, mean output 320), all sessions at once, tools and thinking taking no time. Prints markdown.
 #
-#   scenarios/studies/triaxial.sh build/dev/scenarios/kvtwin
+#   scenarios/studies/triaxial.sh build/dev/bin/kvtwin
 #
 # Concurrency is the mean number of calls that run: time of calls without queueing, over elapsed time (Little).
 set -euo pipefail
