@@ -17,7 +17,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr double kUsMax = 1e9;  // a quarter of an hour for one kernel: certainly no kernel time
+constexpr double kTableUsMax = 1e9;  // a quarter of an hour for one kernel: certainly no kernel time
 constexpr const char* kDenseNames[kDenseOps] = {"embedding",  "layernorm", "qkv_proj",
                                                 "rotary_emb", "o_proj",    "gate_up_proj",
                                                 "act_fn",     "down_proj", "final_layernorm"};
@@ -119,7 +119,7 @@ Result<void> read_curves(const std::string& path, const char* count_column,
     if (!*more) break;
     const uint32_t at = row.count(1);
     if (at == 0) row.fail(1, "counts start at 1");
-    points[std::string(row.text(0).substr(0, 64))].emplace_back(at, row.real(2, 0, kUsMax));
+    points[std::string(row.text(0).substr(0, 64))].emplace_back(at, row.real(2, 0, kTableUsMax));
   }
   for (const auto& [name, curve] : wanted) {
     const auto it = points.find(name);
@@ -144,7 +144,7 @@ Result<std::vector<AttentionRow>> read_attention_rows(const std::string& path) {
   for (Result<bool> more = file->next(&row);; more = file->next(&row)) {
     if (!more) return tl::unexpected<Mistake>(more.error());
     if (!*more) break;
-    rows.push_back({row.count(0), row.count(1), row.count(2), row.count(3), row.real(4, 0, kUsMax)});
+    rows.push_back({row.count(0), row.count(1), row.count(2), row.count(3), row.real(4, 0, kTableUsMax)});
   }
   return rows;
 }
@@ -251,8 +251,8 @@ Result<void> read_skew(const std::string& path, CostTables* tables) {
     const uint32_t n = row.count(1), chunk = row.count(5), context = row.count(6), longest = row.count(8);
     const double skew = row.real(4, 0, 1e9);
     // These three columns are sums over the repetitions, so only their ratios mean anything.
-    const double mean = row.real(10, 0, kUsMax), most = row.real(11, 0, kUsMax),
-                 real = row.real(12, 0, kUsMax);
+    const double mean = row.real(10, 0, kTableUsMax), most = row.real(11, 0, kTableUsMax),
+                 real = row.real(12, 0, kTableUsMax);
     if (longest < kSkewLongestMin || longest > kSkewLongestMax || skew != kSkewRatio) continue;
     if (mixed && context > kSkewChunkContextMax) continue;
     Sums& s = sums[{mixed ? chunk : 0, n}];

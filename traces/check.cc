@@ -13,7 +13,7 @@ namespace kvtwin {
 namespace {
 
 constexpr int64_t kTimeMax = int64_t{1} << 61;
-constexpr uint32_t kTokensMax = 1u << 30;
+constexpr uint32_t kSpanTokensMax = 1u << 30;
 
 constexpr uint64_t kSharedSpansMax = 4u << 20;
 
@@ -28,7 +28,7 @@ std::vector<uint64_t> tokens_before(const Spans& spans) {
 }
 
 Result<void> check_span(const v1::Span& span, const std::string& where) {
-  if (span.tokens() > kTokensMax)
+  if (span.tokens() > kSpanTokensMax)
     return mistake(where, fmt::format("{} tokens", span.tokens()), "at most 2^30");
   if (span.token_ids_size() != 0 && static_cast<uint32_t>(span.token_ids_size()) != span.tokens()) {
     return mistake(where, fmt::format("{} token ids for {} tokens", span.token_ids_size(), span.tokens()));
@@ -148,7 +148,7 @@ class Checking {
 
   Result<void> call(const v1::LlmCall& call) {
     if (!model_exists(call.model())) return wrong(fmt::format("calls model {}", call.model()));
-    if (call.prompt_tokens() > kTokensMax || call.output_tokens() > kTokensMax) {
+    if (call.prompt_tokens() > kSpanTokensMax || call.output_tokens() > kSpanTokensMax) {
       return wrong(fmt::format("{} prompt and {} output tokens", call.prompt_tokens(), call.output_tokens()),
                    "at most 2^30 each");
     }
@@ -195,7 +195,7 @@ class Checking {
                      fmt::format("within {} spans", before->size() - 1));
       }
       sum += (*before)[end] - (*before)[run.first()];
-      if (sum > 2 * uint64_t{kTokensMax}) return wrong(fmt::format("{} spans exceed 2^31 tokens", what));
+      if (sum > 2 * uint64_t{kSpanTokensMax}) return wrong(fmt::format("{} spans exceed 2^31 tokens", what));
       const uint64_t last = (*before)[end] - (*before)[end - 1];
       if (run.keep_tokens() > last) {
         return wrong(fmt::format("{} keeps {} tokens of a span of {}", what, run.keep_tokens(), last));

@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kImageChars = 5'850;  // a screenshot of about 1,500 tokens
-constexpr uint64_t kTokensMax = uint64_t{1} << 29;
+constexpr uint64_t kLogTokensMax = uint64_t{1} << 29;
 constexpr uint64_t kRecordBytesMax = uint64_t{192} << 20;  // about 400,000 records
 
 uint64_t memory_of(const Record& record) {
@@ -137,8 +137,8 @@ void read_usage(const json& message, JsonFields* at, Record* record) {
   record->output_tokens = usage.u64_if("output_tokens").value_or(0);
   const uint64_t input = usage.u64_if("input_tokens").value_or(0);
   for (const uint64_t count : {input, record->cache_read, record->cache_write, record->output_tokens}) {
-    if (count > kTokensMax)
-      usage.wrong(fmt::format("counts {} tokens", count), fmt::format("at most {}", kTokensMax));
+    if (count > kLogTokensMax)
+      usage.wrong(fmt::format("counts {} tokens", count), fmt::format("at most {}", kLogTokensMax));
   }
   record->prompt_tokens = input + record->cache_read + record->cache_write;
   if (usage.failed()) at->wrong(usage.error().value().what, usage.error().value().hint);
@@ -148,7 +148,7 @@ void read_usage(const json& message, JsonFields* at, Record* record) {
 
 uint32_t tokens_of(uint64_t chars) {
   const uint64_t tokens = (chars * 10 + 38) / 39;
-  return static_cast<uint32_t>(tokens == 0 ? 1 : tokens > kTokensMax ? kTokensMax : tokens);
+  return static_cast<uint32_t>(tokens == 0 ? 1 : tokens > kLogTokensMax ? kLogTokensMax : tokens);
 }
 
 Log& Logs::log(const std::string& id) {

@@ -16,7 +16,7 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint32_t kThink = v1::LlmCall::kThinkNsFieldNumber;
+constexpr uint32_t kThinkField = v1::LlmCall::kThinkNsFieldNumber;
 
 class MooncakeImport {
  public:
@@ -134,7 +134,7 @@ class MooncakeImport {
       return;
     }
     if (!rows_[i].at_ns || !rows_[parent].at_ns) {
-      mark(node, kThink, v1::UNKNOWN);
+      mark(node, kThinkField, v1::UNKNOWN);
       return;
     }
     const int64_t gap = std::max<int64_t>(0, jittered(i) - jittered(parent));
@@ -149,7 +149,7 @@ class MooncakeImport {
       mark(&before, v1::LlmCall::kRecordedServiceNsFieldNumber, v1::ESTIMATED, kMooncakeServiceRecipe);
     }
     node->mutable_llm()->set_think_ns(std::max<int64_t>(0, gap - service));
-    mark(node, kThink, v1::ESTIMATED, kMooncakeServiceRecipe);
+    mark(node, kThinkField, v1::ESTIMATED, kMooncakeServiceRecipe);
   }
 
   const std::string& path_;

@@ -13,8 +13,8 @@ namespace {
 
 using namespace task;
 
-constexpr uint64_t kSessionsMax = 10'000'000;
-constexpr uint32_t kTokensMax = 8'192, kQuestionsMax = 64;
+constexpr uint64_t kTaskSessionsMax = 10'000'000;
+constexpr uint32_t kTaskTokensMax = 8'192, kQuestionsMax = 64;
 constexpr char kMixed[] = "mixed";
 
 Result<void> check(const TaskOptions& options) {
@@ -31,8 +31,8 @@ Result<void> check(const TaskOptions& options) {
   const struct {
     const char* flag;
     uint64_t value, low, high;
-  } rows[] = {{"--sessions", options.sessions, 1, kSessionsMax},
-              {"--tokens", options.tokens, kTaskTokensMin, kTokensMax},
+  } rows[] = {{"--sessions", options.sessions, 1, kTaskSessionsMax},
+              {"--tokens", options.tokens, kTaskTokensMin, kTaskTokensMax},
               {"--questions", options.questions, 1, kQuestionsMax}};
   for (const auto& row : rows) {
     if (row.value < row.low || row.value > row.high)

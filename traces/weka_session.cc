@@ -26,9 +26,9 @@ struct AgentState {
   WekaPrefix prefix;
 };
 
-class Builder {
+class WekaBuilder {
  public:
-  Builder(const WekaTrace& trace, PrefixSharing sharing, NameTable* models)
+  WekaBuilder(const WekaTrace& trace, PrefixSharing sharing, NameTable* models)
       : trace_(trace), sharing_(sharing), models_(models), spans_(&session_, trace.block_tokens) {}
 
   Result<v1::Session> build() {
@@ -248,7 +248,7 @@ class Builder {
 }  // namespace
 
 Result<v1::Session> weka_session(const WekaTrace& trace, PrefixSharing sharing, NameTable* models) {
-  return Builder(trace, sharing, models).build();
+  return WekaBuilder(trace, sharing, models).build();
 }
 
 }  // namespace kvtwin

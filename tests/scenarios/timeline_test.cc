@@ -16,17 +16,17 @@ using kvtwin::testing::read_perfetto;
 
 namespace {
 
-constexpr int64_t kUs = 1000;
+constexpr int64_t kMicrosecond = 1000;
 
 // Two engines; call 7 runs one step of prefill and two of decoding while pages move, call 8 is cut by the
 // window.
 Timeline small_timeline() {
-  Timeline out({Instant{0}, Instant{1000 * kUs}}, 2, [](EngineId, StepId) {
-    return std::vector<StepOperation>{{"qkv", 0, Duration{0}, Duration{5 * kUs}},
-                                      {"recall", 0, Duration{2 * kUs}, Duration{9 * kUs}}};
+  Timeline out({Instant{0}, Instant{1000 * kMicrosecond}}, 2, [](EngineId, StepId) {
+    return std::vector<StepOperation>{{"qkv", 0, Duration{0}, Duration{5 * kMicrosecond}},
+                                      {"recall", 0, Duration{2 * kMicrosecond}, Duration{9 * kMicrosecond}}};
   });
   const EngineId one{1};
-  const auto at = [](int64_t us) { return Instant{us * kUs}; };
+  const auto at = [](int64_t us) { return Instant{us * kMicrosecond}; };
   CallReady ready;
   ready.call = CallId{7};
   out.saw_event(at(0), one, ready);
@@ -93,12 +93,12 @@ TEST_CASE("timeline: the Perfetto trace has what happened, and nothing that the 
   const auto steps = of_row(trace, "steps");
   REQUIRE(steps.size() == 3);
   CHECK(steps[0]->name == "prefill");
-  CHECK(steps[0]->from == 10 * kUs);
-  CHECK(steps[0]->to == 20 * kUs);
+  CHECK(steps[0]->from == 10 * kMicrosecond);
+  CHECK(steps[0]->to == 20 * kMicrosecond);
   CHECK(steps[0]->annotations.at("tokens") == "30");
   CHECK(steps[2]->name == "decode");
-  CHECK(steps[2]->from == 25 * kUs);
-  CHECK(steps[2]->to == 31 * kUs);
+  CHECK(steps[2]->from == 25 * kMicrosecond);
+  CHECK(steps[2]->to == 31 * kMicrosecond);
   CHECK(steps[2]->annotations.at("step") == "2");
 
   const auto recalls = of_row(trace, "host to gpu");
@@ -113,7 +113,7 @@ TEST_CASE("timeline: the Perfetto trace has what happened, and nothing that the 
   const auto calls = of_row(trace, "calls");
   REQUIRE(calls.size() == 2);
   CHECK(calls[0]->name == "call 7");
-  CHECK(calls[0]->to == 31 * kUs);
+  CHECK(calls[0]->to == 31 * kMicrosecond);
   CHECK(calls[0]->moments == std::vector<std::string>{"first token"});
   CHECK(calls[1]->name == "call 8");
   CHECK(calls[1]->to == UINT64_MAX);

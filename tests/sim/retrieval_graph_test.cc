@@ -13,12 +13,12 @@ using namespace kvtwin;
 
 namespace {
 
-constexpr uint32_t kLayers = 6;
+constexpr uint32_t kGraphLayers = 6;
 
 RetrievalStepSpec spec_of(RetrievalMethod method) {
   RetrievalStepSpec spec;
   spec.method = method;
-  spec.layers = kLayers;
+  spec.layers = kGraphLayers;
   spec.layers_dense = method == RetrievalMethod::kInfinigen ? 1 : 0;
   spec.converts = method == RetrievalMethod::kFreekv;
   return spec;
@@ -93,7 +93,7 @@ bool waits(const StepGraph& graph, OpId op, OpId cause) {
 TEST_CASE("retrieval graph: without retrieval it is the chain of its layers") {
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kAll));
   set_costs(&step, {});
-  CHECK(run(&step, {}).end == kLayers * (10 + 1 + 20 + 30));
+  CHECK(run(&step, {}).end == kGraphLayers * (10 + 1 + 20 + 30));
   CHECK(run(&step, {}).exposed == 0);
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("retrieval graph: each method's layer takes what METHODS 6.5 says") {
     CAPTURE(static_cast<int>(row.method));
     RetrievalStep step = make_retrieval_step(spec_of(row.method));
     set_costs(&step, {});
-    CHECK(run(&step, row.counts, 5).end == kLayers * row.want);
+    CHECK(run(&step, row.counts, 5).end == kGraphLayers * row.want);
   }
 }
 
@@ -129,11 +129,11 @@ TEST_CASE("retrieval graph: InfiniGen hides a layer's recall behind the layer be
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kInfinigen));
   set_costs(&step, {});
   // Slack: from its choice in the layer before to its attention: that layer, then 14 + 11 of its own.
-  CHECK(run(&step, {.blocking = 8, .flagged = true}).end == kLayers * layer + (kLayers - 1) * ahead);
+  CHECK(run(&step, {.blocking = 8, .flagged = true}).end == kGraphLayers * layer + (kGraphLayers - 1) * ahead);
   CHECK(run(&step, {.blocking = 8, .flagged = true}).exposed == 0);
   const StepTiming late = run(&step, {.blocking = 40, .flagged = true});
   CHECK(late.exposed > 0);
-  CHECK(late.end == kLayers * layer + (kLayers - 1) * ahead + late.exposed);
+  CHECK(late.end == kGraphLayers * layer + (kGraphLayers - 1) * ahead + late.exposed);
 }
 
 TEST_CASE("F-5 retrieval graph: with every head corrected, speculation saves nothing and costs its check") {
@@ -148,7 +148,7 @@ TEST_CASE("F-5 retrieval graph: with every head corrected, speculation saves not
   const StepTiming a = run(&corrected, counts, 4), b = run(&blocking, counts, 4);
   CHECK(a.bytes_in == b.bytes_in);
   // The check takes the place of the synchronisation that a choice without speculation waits for.
-  CHECK(a.end - kLayers * durations.cosine == b.end - kLayers * durations.sync);
+  CHECK(a.end - kGraphLayers * durations.cosine == b.end - kGraphLayers * durations.sync);
   CHECK(a.exposed == b.exposed);
 }
 
@@ -162,7 +162,7 @@ TEST_CASE("F-6 retrieval graph: calls that fit their arena move nothing and wait
     std::vector<uint32_t> none(step.outcome_count());
     StepCarry carry;
     const StepTiming timing = step.graph.evaluate(0, none, &carry);
-    CHECK(timing.end == kLayers * (10 + 1 + 20 + 30));
+    CHECK(timing.end == kGraphLayers * (10 + 1 + 20 + 30));
     CHECK(timing.bytes_in + timing.bytes_out == 0);
     CHECK(timing.exposed == 0);
   }
@@ -172,8 +172,8 @@ TEST_CASE("F-3 retrieval graph: bytes moved are the pages that were missed, 2 P 
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kFreekv));
   set_costs(&step, {});
   const StepTiming timing = run(&step, {.blocking = 3, .background = 4, .flagged = true, .filled = 2});
-  CHECK(timing.bytes_in == kLayers * (3 + 4) * 2 * 32 * 128 * 2);
-  CHECK(timing.bytes_out == kLayers * 2 * 8 * 2 * 32 * 128 * 2);
+  CHECK(timing.bytes_in == kGraphLayers * (3 + 4) * 2 * 32 * 128 * 2);
+  CHECK(timing.bytes_out == kGraphLayers * 2 * 8 * 2 * 32 * 128 * 2);
 }
 
 TEST_CASE("F-7 retrieval graph: the edges that the released code lacks") {
@@ -190,12 +190,12 @@ TEST_CASE("F-7 retrieval graph: the edges that the released code lacks") {
   Durations slow;
   slow.recall = 100;
   set_costs(&step, slow);
-  CHECK(run(&step, {.background = 4}, 1).end == kLayers * (10 + 1 + 2 + 20 + 30));
+  CHECK(run(&step, {.background = 4}, 1).end == kGraphLayers * (10 + 1 + 2 + 20 + 30));
   const StepTiming second = run(&step, {.background = 4}, 2);
-  CHECK(second.end > kLayers * 100);
+  CHECK(second.end > kGraphLayers * 100);
   CHECK(second.exposed > 0);
   // PCIe is one FIFO: in the long run a step takes what its recalls take.
-  CHECK(run(&step, {.background = 4}, 50).end == doctest::Approx(kLayers * 400).epsilon(0.02));
+  CHECK(run(&step, {.background = 4}, 50).end == doctest::Approx(kGraphLayers * 400).epsilon(0.02));
 }
 
 TEST_CASE("F-7 retrieval graph: a slot is reused when the page in it has been offloaded") {
@@ -203,7 +203,7 @@ TEST_CASE("F-7 retrieval graph: a slot is reused when the page in it has been of
   Durations durations;
   durations.offload = 5000;
   set_costs(&step, durations);
-  const Ticks free = kLayers * (10 + 1 + 1 + 20 + 30);
+  const Ticks free = kGraphLayers * (10 + 1 + 1 + 20 + 30);
   CHECK(run(&step, {.filled = 1}, 1).end == free);
   const StepTiming second = run(&step, {.filled = 1}, 2);
   CHECK(second.end > 5000);
@@ -221,8 +221,8 @@ TEST_CASE("F-7 retrieval graph: with one staging buffer a recall waits for the c
   set_costs(&two, durations);
   set_costs(&one, durations);
   const Counts counts{.background = 2};
-  CHECK(run(&two, counts, 40).end == doctest::Approx(kLayers * 200).epsilon(0.02));
-  CHECK(run(&one, counts, 40).end == doctest::Approx(kLayers * 280).epsilon(0.02));
+  CHECK(run(&two, counts, 40).end == doctest::Approx(kGraphLayers * 200).epsilon(0.02));
+  CHECK(run(&one, counts, 40).end == doctest::Approx(kGraphLayers * 280).epsilon(0.02));
   for (size_t l = 1; l < one.layers.size(); ++l) {
     CHECK(waits(one.graph, one.layers[l].recall_next, one.layers[l - 1].convert_next));
   }
@@ -242,7 +242,7 @@ TEST_CASE("X-8 retrieval graph: whatever operations take, no slot is written whi
       RetrievalStep step = make_retrieval_step(spec);
       StepCarry carry;
       Ticks end = 0;
-      std::vector<Ticks> delivered(kLayers, 0), offloaded(kLayers, 0);  // by layer, of the steps before
+      std::vector<Ticks> delivered(kGraphLayers, 0), offloaded(kGraphLayers, 0);  // by layer, of the steps before
       for (int i = 0; i < 6; ++i) {
         for (uint32_t op = 0; op < step.graph.op_count(); ++op) {
           // Transfers that often outlast their step.
@@ -253,15 +253,15 @@ TEST_CASE("X-8 retrieval graph: whatever operations take, no slot is written whi
         std::vector<uint32_t> counts(step.outcome_count());
         for (uint32_t& count : counts)
           count = prng.chance(1, rare) ? static_cast<uint32_t>(prng.range(1, 2)) : 0;
-        for (uint32_t l = 0; l < kLayers; ++l)
+        for (uint32_t l = 0; l < kGraphLayers; ++l)
           counts[step.background(l)] = static_cast<uint32_t>(prng.range(0, 2));
-        for (uint32_t l = 0; l < kLayers; ++l) counts[step.unflagged(l)] = counts[step.flagged(l)] == 0;
+        for (uint32_t l = 0; l < kGraphLayers; ++l) counts[step.unflagged(l)] = counts[step.flagged(l)] == 0;
         end = step.graph.evaluate(end, counts, &carry).end;
         std::vector<OpTime> times;
         step.graph.times(&times);
         const auto of = [&](OpId op) { return times[static_cast<size_t>(op)]; };
         const auto happens = [&](uint32_t outcome) { return counts[outcome] > 0; };
-        for (uint32_t l = 0; l < kLayers; ++l) {
+        for (uint32_t l = 0; l < kGraphLayers; ++l) {
           const RetrievalLayerOps& ops = step.layers[l];
           // What was recalled for this step, in it or before it, is there; a page that left its slot is home.
           REQUIRE(of(ops.attention).start >= delivered[l]);
@@ -285,7 +285,7 @@ TEST_CASE("retrieval graph: dense layers neither choose nor move anything") {
   RetrievalStepSpec spec = spec_of(RetrievalMethod::kFreekv);
   spec.layers_dense = 2;
   const RetrievalStep step = make_retrieval_step(spec);
-  for (uint32_t l = 0; l < kLayers; ++l) {
+  for (uint32_t l = 0; l < kGraphLayers; ++l) {
     CHECK((step.layers[l].recall_next == kNoOp) == (l < 2));
     CHECK((step.layers[l].offload == kNoOp) == (l < 2));
     CHECK(step.layers[l].attention != kNoOp);
