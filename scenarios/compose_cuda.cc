@@ -231,6 +231,14 @@ OperationsOfStep CudaWorld::operations() {
 
 }  // namespace
 
+Result<void> check_cuda_backend(const Scenario& scenario) {
+  const Result<void> ok = cuda::check_gpu();
+  if (ok) return {};
+  const std::string& way_out = ok.error().hint;
+  return mistake(scenario.where("world"), ok.error().what,
+                 way_out.empty() ? "--world=cpu, or --world=sim" : way_out + "; or --world=cpu");
+}
+
 Result<void> check_cuda_world(const Scenario& scenario, const Composed& composed) {
   return check_cuda(scenario, composed);
 }

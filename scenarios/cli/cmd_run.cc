@@ -149,6 +149,14 @@ Client* attach(const RunArguments& arguments, const Scenario& scenario,
   return client;
 }
 
+// Whether this build and machine have what the scenario runs on.
+Result<void> check_backend(const RunArguments& arguments, const Scenario& scenario) {
+  if (needs_simulator(scenario) && !can_simulate())
+    return mistake(arguments.scenario, "this build has no simulated world",
+                   "install libsimgrid-dev and configure again, or --world=cpu --clock=wall");
+  return scenario.values.world() == "cuda" ? check_cuda_backend(scenario) : Result<void>{};
+}
+
 int run_scenario(const RunArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
@@ -160,15 +168,8 @@ int run_scenario(const RunArguments& arguments) {
   }
   const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, all_sets(arguments));
   if (!scenario) return complain(in_words_given(arguments, scenario.error()));
-  if (needs_simulator(*scenario) && !can_simulate()) {
-    return complain(Mistake{arguments.scenario, "this build has no simulated world",
-                            "install libsimgrid-dev and configure again, or --world=cpu --clock=wall"},
-                    kExitNoBackend);
-  }
-  if (scenario->values.world() == "cuda") {
-    if (const Result<void> ok = check_cuda_backend(*scenario); !ok)
-      return complain(ok.error(), kExitNoBackend);
-  }
+  if (const Result<void> ok = check_backend(arguments, *scenario); !ok)
+    return complain(ok.error(), kExitNoBackend);
   const Result<uint64_t> inputs = inputs_fingerprint(*scenario);
   if (!inputs) return complain(inputs.error());
   const std::string out = arguments.out.empty() ? fmt::format("out/run-{:016x}", *inputs) : arguments.out;

@@ -26,42 +26,6 @@
 
 namespace kvtwin {
 
-int complain(const Mistake& mistake, int status) {
-  fmt::print(stderr, "{}\n", mistake.text());
-  return status;
-}
-
-int complain(const std::vector<Mistake>& mistakes, int status) {
-  for (const Mistake& one : mistakes) complain(one, status);
-  return status;
-}
-
-Result<void> write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return {};
-  return mistake(path, "cannot be written", "check the folder and its permissions");
-}
-
-Result<OutputFormat> parse_format(const std::string& text) {
-  if (text == "table") return OutputFormat::kTable;
-  if (text == "json") return OutputFormat::kJson;
-  if (text == "jsonl") return OutputFormat::kJsonl;
-  if (text == "csv") return OutputFormat::kCsv;
-  return mistake("--format", fmt::format("there is no format \"{}\"", text), "table, json, jsonl or csv");
-}
-
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> out;
-  for (size_t from = 0; from <= text.size();) {
-    const size_t comma = std::min(text.find(',', from), text.size());
-    out.push_back(text.substr(from, comma - from));
-    from = comma + 1;
-  }
-  return out;
-}
-
 namespace {
 
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {

@@ -129,7 +129,8 @@ TEST_CASE("retrieval graph: InfiniGen hides a layer's recall behind the layer be
   RetrievalStep step = make_retrieval_step(spec_of(RetrievalMethod::kInfinigen));
   set_costs(&step, {});
   // Slack: from its choice in the layer before to its attention: that layer, then 14 + 11 of its own.
-  CHECK(run(&step, {.blocking = 8, .flagged = true}).end == kGraphLayers * layer + (kGraphLayers - 1) * ahead);
+  CHECK(run(&step, {.blocking = 8, .flagged = true}).end ==
+        kGraphLayers * layer + (kGraphLayers - 1) * ahead);
   CHECK(run(&step, {.blocking = 8, .flagged = true}).exposed == 0);
   const StepTiming late = run(&step, {.blocking = 40, .flagged = true});
   CHECK(late.exposed > 0);
@@ -242,7 +243,8 @@ TEST_CASE("X-8 retrieval graph: whatever operations take, no slot is written whi
       RetrievalStep step = make_retrieval_step(spec);
       StepCarry carry;
       Ticks end = 0;
-      std::vector<Ticks> delivered(kGraphLayers, 0), offloaded(kGraphLayers, 0);  // by layer, of the steps before
+      std::vector<Ticks> delivered(kGraphLayers, 0),
+          offloaded(kGraphLayers, 0);  // by layer, of the steps before
       for (int i = 0; i < 6; ++i) {
         for (uint32_t op = 0; op < step.graph.op_count(); ++op) {
           // Transfers that often outlast their step.

@@ -1,0 +1,141 @@
+#include "scenarios/result_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "models/textproto.h"
+
+namespace kvtwin {
+namespace fs = std::filesystem;
+
+Result<void> write_files(const std::string& dir, const std::vector<RunFile>& files) {
+  std::error_code failed;
+  fs::create_directories(dir, failed);
+  if (failed) return mistake(dir, "cannot be made: " + failed.message(), "choose another --out");
+  for (const RunFile& file : files) {
+    const fs::path path = fs::path(dir) / file.name, draft = fs::path(dir) / (file.name + ".part");
+    std::ofstream out(draft, std::ios::binary | std::ios::trunc);
+    out.write(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
+    out.close();
+    if (!out) {
+      const std::string why = std::strerror(errno);
+      fs::remove(draft, failed);
+      return mistake(path.string(), "cannot be written: " + why, "is the disk full?");
+    }
+    fs::rename(draft, path, failed);
+    if (failed) return mistake(path.string(), "cannot be written: " + failed.message());
+  }
+  return {};
+}
+
+namespace {
+
+// Everything that kvtwin run and kvtwin import leave in a folder.
+constexpr std::string_view kRunFiles[] = {"calls.csv",
+                                          "heads.json",
+                                          "log.binpb",
+                                          "operations.csv",
+                                          "outcomes.binpb",
+                                          "requests.jsonl",
+                                          "run.binpb",
+                                          "timeline.json",
+                                          "timeline.perfetto-trace",
+                                          "tools.csv",
+                                          "scenario.resolved.textproto"};
+
+bool is_run_file(std::string name) {
+  if (name.ends_with(".part")) name.resize(name.size() - 5);
+  return std::find(std::begin(kRunFiles), std::end(kRunFiles), name) != std::end(kRunFiles);
+}
+
+bool holds_run_files_alone(const fs::path& dir) {
+  std::error_code failed;
+  if (fs::is_empty(dir, failed)) return false;  // it may be a mount point, or where somebody stands
+  for (fs::directory_iterator at(dir, failed), end; !failed && at != end; at.increment(failed)) {
+    if (!is_run_file(at->path().filename().string()) || !at->is_regular_file(failed)) return false;
+  }
+  return !failed;
+}
+
+// Both folders change names in one step, where the file system can.
+bool exchange(const fs::path& a, const fs::path& b) {
+  return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+}
+
+// run.binpb goes first and comes last: without it there is no result.
+Result<void> move_in(const fs::path& dir, const fs::path& draft, const std::vector<RunFile>& files) {
+  std::error_code failed;
+  fs::remove(dir / "run.binpb", failed);
+  for (const std::string_view name : kRunFiles) {
+    if (!failed) fs::remove(dir / name, failed);
+  }
+  for (const RunFile& file : files) {
+    if (!failed) fs::rename(draft / file.name, dir / file.name, failed);
+  }
+  if (failed) return mistake(dir.string(), "cannot be written: " + failed.message());
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_replaceable(const std::string& dir, uint64_t inputs, bool force) {
+  std::error_code ignored;
+  if (force || !fs::exists(fs::path(dir) / "run.binpb", ignored)) return {};
+  const Result<v1::RunResult> old = read_result(dir);
+  if (old && old->inputs() == inputs) return {};
+  return mistake(dir,
+                 old ? fmt::format("holds the result of other inputs ({})", old->scenario())
+                     : "holds a result that cannot be read",
+                 "another --out; --force replaces it");
+}
+
+Result<void> replace_run(const std::string& dir, const std::vector<RunFile>& files) {
+  std::error_code failed;
+  const fs::path given(dir);
+  const fs::path target = fs::exists(given, failed) ? fs::canonical(given, failed)
+                                                    : fs::absolute(given, failed).lexically_normal();
+  const bool is_new = !fs::exists(target, failed), swap = is_new || holds_run_files_alone(target);
+  const std::string name = fmt::format(".kvtwin-run-{}", getpid());
+  fs::path whole = target;
+  if (!whole.has_filename()) whole = whole.parent_path();
+  const fs::path draft = swap ? fs::path(whole.string() + name) : whole / name;
+  Result<void> done = write_files(draft.string(), files);
+  if (done && swap) {
+    failed.clear();
+    if (is_new) {
+      fs::rename(draft, whole, failed);
+    } else if (!exchange(draft, whole)) {
+      done = move_in(whole, draft, files);  // a file system that cannot exchange
+    }
+    if (failed) done = mistake(dir, "cannot be made: " + failed.message(), "choose another --out");
+  } else if (done) {
+    done = move_in(whole, draft, files);
+  }
+  fs::remove_all(draft, failed);
+  return done;
+}
+
+Result<v1::RunResult> read_result(const std::string& dir) {
+  const std::string path = dir + "/run.binpb";
+  const Result<std::string> bytes = read_text_file(path);
+  if (!bytes) return tl::unexpected(bytes.error());
+  v1::RunResult out;
+  google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
+  if (!out.ParseFromString(*bytes)) return mistake(path, "is no run result", "run the scenario again");
+  if (out.schema_version() != kResultSchema) {
+    return mistake(path, fmt::format("schema version is {}", out.schema_version()),
+                   fmt::format("this version reads {}", kResultSchema));
+  }
+  return out;
+}
+
+}  // namespace kvtwin
