@@ -120,7 +120,7 @@ TEST_CASE("methods: what the CPU engine cannot compute is refused by name, statu
     const char* says;
   } rows[] = {
       {"snapkv",
-       {"--set=cpu.scorer_weights=/dev/null"},
+       {"--set=cpu.scorer_weights=" KVTWIN_SOURCE_DIR "/tests/golden/hf/data/llama_tied"},
        "scorer \"snapkv\" under budget uniform has no weights"},
       {"judge_q", {"--set=cpu.scorer_weights=/nowhere"}, "\"/nowhere\" does not exist"},
       {"judge_q",
