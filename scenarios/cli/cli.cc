@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <fstream>
 
@@ -42,6 +43,13 @@ std::vector<std::string> split_list(const std::string& text) {
     from = comma + 1;
   }
   return out;
+}
+
+bool is_whole_number(const std::string& text) {
+  uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failed] = std::from_chars(text.data(), end, value);
+  return failed == std::errc() && stop == end;
 }
 
 }  // namespace kvtwin

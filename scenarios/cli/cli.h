@@ -31,6 +31,8 @@ int complain(const std::vector<Mistake>& mistakes, int status = kExitWrongInput)
 Result<void> write_text(const std::string& path, const std::string& text);
 
 Result<OutputFormat> parse_format(const std::string& text);
+// Digits alone, below 2^64.
+bool is_whole_number(const std::string& text);
 // "a,b,c"; nothing between commas is an empty word.
 std::vector<std::string> split_list(const std::string& text);
 

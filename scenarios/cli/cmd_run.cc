@@ -115,15 +115,6 @@ std::vector<std::string> all_sets(const RunArguments& arguments) {
   return sets;
 }
 
-// Mistakes about a field are about the option that it was given by.
-Mistakes in_words_given(const RunArguments& arguments, Mistakes mistakes) {
-  for (Mistake& one : mistakes) {
-    if (arguments.seed && one.where == "--set=seed=" + *arguments.seed)
-      one.where = "--seed=" + *arguments.seed;
-  }
-  return mistakes;
-}
-
 // Makes what was asked for, and adds it to the observers. Returns the Client to run with.
 Client* attach(const RunArguments& arguments, const Scenario& scenario,
                const std::optional<TimelineWindow>& window, ValuesWorld* values, Client* client,
@@ -160,6 +151,9 @@ Result<void> check_backend(const RunArguments& arguments, const Scenario& scenar
 int run_scenario(const RunArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
+  if (arguments.seed && !is_whole_number(*arguments.seed))
+    return complain(
+        Mistake{"--seed=" + *arguments.seed, "is no whole number from 0 to 18446744073709551615", {}});
   std::optional<TimelineWindow> window;
   if (!arguments.timeline.empty()) {
     const Result<TimelineWindow> parsed = parse_window(arguments.timeline);
@@ -167,7 +161,7 @@ int run_scenario(const RunArguments& arguments) {
     window = *parsed;
   }
   const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, all_sets(arguments));
-  if (!scenario) return complain(in_words_given(arguments, scenario.error()));
+  if (!scenario) return complain(scenario.error());
   if (const Result<void> ok = check_backend(arguments, *scenario); !ok)
     return complain(ok.error(), kExitNoBackend);
   const Result<uint64_t> inputs = inputs_fingerprint(*scenario);

@@ -5,13 +5,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <new>
 #include <string>
 #include <vector>
@@ -25,7 +22,6 @@
 #include "scenarios/cli/version.h"
 
 namespace kvtwin {
-
 namespace {
 
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
@@ -46,14 +42,6 @@ std::vector<std::string> command_names(CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   return names;
-}
-
-// CLI11 takes "-1" and numbers of any length, modulo 2^64.
-bool is_whole(const std::string& text) {
-  uint64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, failed] = std::from_chars(text.data(), end, value);
-  return failed == std::errc() && stop == end;
 }
 
 // What CLI11 would let pass or word in its own way. Prints help where it is asked for and sets *done.
@@ -83,7 +71,8 @@ Result<void> check_words(CLI::App& root, const std::vector<std::string>& words, 
       if (takes_value && word.find('=') == std::string::npos) {
         return mistake(path, fmt::format("{} has no value", name), fmt::format("write {}=...", name));
       }
-      if (takes_value && option->get_type_name() == "UINT" && !is_whole(word.substr(name.size() + 1)))
+      // CLI11 takes "-1", and numbers of any length.
+      if (takes_value && option->get_type_name() == "UINT" && !is_whole_number(word.substr(name.size() + 1)))
         return mistake(word, "is no whole number from 0 to 18446744073709551615");
     } else if (word.size() > 1 && word[0] == '-') {
       return mistake(path, fmt::format("no option \"{}\"", word), "options are long: --name=value");

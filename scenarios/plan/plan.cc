@@ -163,17 +163,24 @@ void weigh_evidence(const PlanSpec& spec, Candidate* candidate) {
                            kErrorUnmeasured * share("cost_extrapolated");
 }
 
+// No more sessions are in flight than the trace has.
+double largest_load(const PlanSpec& spec, const Candidate& candidate) {
+  const auto sessions = candidate.at_need.figures.find("sessions");
+  const bool bounded = spec.load.field == "replay.population" && sessions != candidate.at_need.figures.end();
+  return bounded ? std::min(spec.load.high, sessions->second) : spec.load.high;
+}
+
 // Bisection of one candidate's load, an ask at a time.
 class Search {
  public:
-  Search(const PlanSpec& spec, const Candidate& candidate) : axis_(spec.load), resolution_(spec.resolution) {
+  Search(const PlanSpec& spec, const Candidate& candidate)
+      : axis_(spec.load), resolution_(spec.resolution), end_(largest_load(spec, candidate)) {
     (candidate.at_need.kept ? low_ : high_) = spec.need;
   }
 
   // The next load to try; nothing when the capacity is known well enough.
   std::optional<double> next() const {
-    if (!high_)
-      return *low_ >= axis_.high ? std::nullopt : std::optional(std::min(axis_.high, rounded(*low_ * 2)));
+    if (!high_) return *low_ >= end_ ? std::nullopt : std::optional(std::min(end_, rounded(*low_ * 2)));
     if (!low_) {
       if (*high_ <= axis_.low) return std::nullopt;
       return std::max(axis_.low, rounded(*high_ / 2));
@@ -189,7 +196,7 @@ class Search {
  private:
   double rounded(double load) const { return axis_.whole ? std::floor(load) : load; }
   const LoadAxis& axis_;
-  const double resolution_;
+  const double resolution_, end_;
   std::optional<double> low_, high_;
 };
 

@@ -37,7 +37,7 @@ std::string last_word(const std::string& field) { return field.substr(field.rfin
 
 std::string broken_text(const PlanSpec& spec, const Candidate& c) {
   if (!c.refused.empty()) return c.refused;
-  if (c.broken.load == 0) return fmt::format("nothing breaks up to {}", load_text(spec, spec.load.high));
+  if (c.broken.load == 0) return fmt::format("nothing breaks up to {}", load_text(spec, c.held.load));
   if (!c.broken.ran) return fmt::format("fails at {}: {}", load_text(spec, c.broken.load), c.broken.error);
   if (figure(c.broken, "calls_rejected") > 0)
     return fmt::format("at {} {:.0f} calls are rejected", load_text(spec, c.broken.load),
@@ -101,16 +101,21 @@ class Answer {
     trust(c);
   }
 
-  // More was offered, and the same run came out.
+  // Where the margin ends because there is no more to offer, not because something breaks.
   void same_runs(const Candidate& c) {
-    if (c.held.load == c.at_need.load || !c.held.same_as(c.at_need)) return;
     const double sessions = figure(c.held, "sessions");
-    const bool too_few = spec_.load.field == "replay.population" && sessions < c.held.load;
-    const std::string cause =
-        too_few ? fmt::format("the trace has {:.0f} sessions, too little work for this load", sessions)
-                : fmt::format("no more of {} is used", last_word(spec_.load.field));
-    print("But the runs at {} and {} are the same: {}; the margin is not known.\n",
-          load_text(spec_, spec_.need), load_text(spec_, c.held.load), cause);
+    if (spec_.load.field == "replay.population") {
+      if (c.broken.load == 0 && sessions < spec_.load.high)
+        print(
+            "The trace has {:.0f} sessions, too little work for {} in flight: beyond, the margin is not "
+            "known "
+            "(--set=replay.replicas=N makes more).\n",
+            sessions, load_text(spec_, spec_.load.high));
+      return;
+    }
+    if (c.held.load != c.at_need.load && c.held.same_as(c.at_need))
+      print("But the runs at {} and {} are the same: no more of {} is used; the margin is not known.\n",
+            load_text(spec_, spec_.need), load_text(spec_, c.held.load), last_word(spec_.load.field));
   }
 
   // To first order every latency grows with the time of steps.

@@ -167,9 +167,9 @@ TEST_CASE(
         "run {} --quiet --record --format=jsonl --prefix-bound --set=memory.gpu_pages=5000 "
         "--set=policies.prefix_eviction={} ",
         kSample, order);
-    const Outcome folded = tool(scratch, run + "--out=a");
+    const Outcome folded = tool(scratch, run + "--force --out=a");
     REQUIRE_MESSAGE(folded.status == 0, folded.err);
-    const Outcome single = tool(scratch, run + "--set=simulation.fold=false --out=b");
+    const Outcome single = tool(scratch, run + "--set=simulation.fold=false --force --out=b");
     REQUIRE_MESSAGE(single.status == 0, single.err);
     CHECK(Folder::read_any(scratch.file("a/log.binpb")) == Folder::read_any(scratch.file("b/log.binpb")));
     const Outcome replayed = tool(scratch, "replay a --format=jsonl");

@@ -104,10 +104,11 @@ TEST_CASE("command line: a plan answers only what it asked") {
     words.insert(words.end(), more.begin(), more.end());
     return run_kvtwin(folder, words);
   };
-  // Read, but nothing comes of it: no call is ever preempted or rejected for want of these.
-  const Outcome same = plan({"--load=limits.calls_max=200..400", "--need=300", "--allow-roofline"});
+  // Read, but nothing comes of it: no call is ever rejected.
+  const Outcome same = plan(
+      {"--set=replay.on_reject=retry", "--load=replay.retries_max=1..3", "--need=2", "--allow-roofline"});
   CHECK(same.status == 2);
-  CHECK_MESSAGE(same.said("--load=limits.calls_max: the runs at 200 and 400 are the same"), same.err);
+  CHECK_MESSAGE(same.said("--load=replay.retries_max: the runs at 1 and 3 are the same"), same.err);
   const std::vector<std::string> population = {"--set=replay.arrivals=fixed_population", "--allow-roofline",
                                                "--load=replay.population=1..500"};
   std::vector<std::string> words = population;
@@ -121,8 +122,9 @@ TEST_CASE("command line: a plan answers only what it asked") {
   const Outcome capped = plan(words);
   CHECK_MESSAGE(capped.status == 0, capped.err);
   CHECK_MESSAGE(
-      capped.out.find("the trace has 24 sessions, too little work for this load") != std::string::npos,
+      capped.out.find("The trace has 24 sessions, too little work for 500 in flight") != std::string::npos,
       capped.out);
+  CHECK_MESSAGE(capped.out.find("holds population = 24 (16 asked") != std::string::npos, capped.out);
   const Outcome unjudged =
       plan({"--set=replay.arrivals=fixed_population", "--load=replay.population=1..4", "--need=2"});
   CHECK(unjudged.status == 2);
@@ -147,7 +149,7 @@ TEST_CASE("command line: output that cannot be written is exit status 3") {
       CAPTURE(stdout_to);
       const Outcome outcome = shell(folder, words + stdout_to);
       CHECK(outcome.status == 3);
-      CHECK(outcome.err.find("write") != std::string::npos);
+      CHECK(outcome.err.find("cannot ") != std::string::npos);
     }
   }
   // With nothing to say there is nothing to lose, and no file gets what is printed.
@@ -213,7 +215,7 @@ TEST_CASE("command line: an import does not mix with another result") {
 
 TEST_CASE("command line: numbers that do not fit are refused") {
   const Folder folder;
-  for (const char* seed : {"-1", "18446744073709551616", "1.5", ""}) {
+  for (const char* seed : {"-1", "18446744073709551616", "1.5"}) {
     CAPTURE(seed);
     const Outcome run =
         run_kvtwin(folder, {"run", kSample, "--no-write", "--quiet", std::string("--seed=") + seed});
@@ -232,8 +234,8 @@ TEST_CASE("command line: pipes and devices are no input files") {
   for (const std::string& input : {pipe, std::string("/dev/zero")}) {
     for (const std::string& words :
          {"run " + input, "run " + kSample + " --set=trace.path=" + input, "trace inspect " + input,
-          "run " + kSample + " --set=cost.profile=" + input, "compare x " + input, "replay " + input,
-          "import --out=x " + input, "model import --name=x " + input,
+          "run " + kSample + " --set=cost.profile=" + input, "compare " + input + " x",
+          "replay " + input, "import --out=x " + input, "model import --name=x " + input,
           "trace import mooncake --out=x " + input}) {
       CAPTURE(words);
       const Outcome outcome = shell(folder, words + " >/dev/null");
