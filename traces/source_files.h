@@ -6,6 +6,7 @@
 #ifndef KVTWIN_TRACES_SOURCE_FILES_H_
 #define KVTWIN_TRACES_SOURCE_FILES_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
