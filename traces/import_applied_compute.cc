@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kRowTokensMax = uint64_t{1} << 29;  // of a whole session
-constexpr size_t kTurnsMax = 8'192;                 // prompts list every turn before them
+constexpr size_t kTurnsMax = 8'192;                    // prompts list every turn before them
 
 // A list of counts or of seconds. Wrong entries are remembered by `fields`.
 std::vector<uint32_t> counts_of(const char* name, JsonFields* fields, uint64_t* sum) {

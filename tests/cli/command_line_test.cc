@@ -234,8 +234,8 @@ TEST_CASE("command line: pipes and devices are no input files") {
   for (const std::string& input : {pipe, std::string("/dev/zero")}) {
     for (const std::string& words :
          {"run " + input, "run " + kSample + " --set=trace.path=" + input, "trace inspect " + input,
-          "run " + kSample + " --set=cost.profile=" + input, "compare " + input + " x",
-          "replay " + input, "import --out=x " + input, "model import --name=x " + input,
+          "run " + kSample + " --set=cost.profile=" + input, "compare " + input + " x", "replay " + input,
+          "import --out=x " + input, "model import --name=x " + input,
           "trace import mooncake --out=x " + input}) {
       CAPTURE(words);
       const Outcome outcome = shell(folder, words + " >/dev/null");

@@ -1,12 +1,13 @@
 // Scenarios that write a retired name: the error names its successor.
 
+#include "engine/base/retired_names.h"
+
 #include <doctest/doctest.h>
 #include <google/protobuf/descriptor.h>
 
 #include <string>
 #include <vector>
 
-#include "engine/base/retired_names.h"
 #include "models/textproto.h"
 #include "scenarios/scenario.h"
 
@@ -40,7 +41,8 @@ TEST_CASE("retired names: a scenario's field or --set gets an error that names t
     for (const std::string& path : paths) {
       const auto loaded = parse_scenario(kGood, kPath, {path + std::string(name.old) + "=1"});
       REQUIRE_MESSAGE(!loaded, path << name.old);
-      CHECK_MESSAGE(loaded.error().front().hint == "it is called \"" + std::string(name.now) + "\" now", path << name.old);
+      CHECK_MESSAGE(loaded.error().front().hint == "it is called \"" + std::string(name.now) + "\" now",
+                    path << name.old);
       ++checked;
     }
   }

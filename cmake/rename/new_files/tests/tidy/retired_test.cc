@@ -1,4 +1,5 @@
-// The names that went when the vocabulary became the field's: none comes back, and users who write one are told its successor.
+// The names that went when the vocabulary became the field's: none comes back, and users who write one are
+// told its successor.
 
 #include <doctest/doctest.h>
 
@@ -25,8 +26,8 @@ RetiredNames retired() {
 TEST_CASE("tidy: retired identifiers stay out") {
   const RetiredNames names = retired();
   REQUIRE(names.size() > 500);
-  for (const SourceFile& file : read_sources(kFolders, {".h", ".cc", ".cu", ".cuh", ".proto", ".textproto", ".ts", ".py",
-                                                        ".sh", ".cmake"})) {
+  for (const SourceFile& file : read_sources(
+           kFolders, {".h", ".cc", ".cu", ".cuh", ".proto", ".textproto", ".ts", ".py", ".sh", ".cmake"})) {
     for (const std::string& finding : check_retired(file, names)) CHECK_MESSAGE(false, finding);
   }
 }
