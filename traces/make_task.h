@@ -35,7 +35,8 @@ struct TaskOptions {
   uint32_t questions = 4;  // of a session; what does not fit is left out
 };
 
-// Every task, in the order in which help lists them. "mixed" has sessions of all others in turn, but for asked_again, that came later.
+// Every task, in the order in which help lists them. "mixed" has sessions of all others in turn, but for
+// asked_again, that came later.
 std::vector<TaskInfo> tasks();
 
 // The key under which a call's node says what it is (Node.extras): {"task":"needle","scored":true,"turn":3,

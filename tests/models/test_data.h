@@ -11,8 +11,7 @@
 
 inline std::string test_data(const std::string& path) {
   const char* dir = std::getenv("KVTWIN_DATA");
-  return (dir != nullptr ? std::string(dir) : kvtwin::testing::source_dir() + "/../shared/data") + "/" +
-         path;
+  return (dir != nullptr ? std::string(dir) : kvtwin::testing::source_dir() + "/../shared/data") + "/" + path;
 }
 
 inline bool have_test_data(const std::string& path) {

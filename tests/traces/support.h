@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "tests/support/folder.h"
+#include "tests/support/source_dir.h"
 #include "traces/check.h"
 #include "traces/formats.h"
-#include "tests/support/source_dir.h"
 
 namespace kvtwin::testing {
 
@@ -61,8 +61,9 @@ inline std::string slurp(const std::string& path) {
 // "" when the outside data is not there: then say so and return.
 inline std::string data(const std::string& name) {
   const char* const set = std::getenv("KVTWIN_DATA");
-  const auto root = set != nullptr ? std::filesystem::path(set)
-                                   : std::filesystem::path(kvtwin::testing::source_dir()) / ".." / "shared" / "data";
+  const auto root = set != nullptr
+                        ? std::filesystem::path(set)
+                        : std::filesystem::path(kvtwin::testing::source_dir()) / ".." / "shared" / "data";
   const auto path = root / name;
   return std::filesystem::exists(path) ? path.string() : std::string();
 }

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "engine/base/prng.h"
+#include "tests/support/source_dir.h"
 #include "tests/traces_more/collect.h"
 #include "traces/import_more.h"
-#include "tests/support/source_dir.h"
 
 namespace kvtwin::testing {
 
