@@ -63,6 +63,8 @@ TEST_CASE("disk: what cannot be is said with its place and the way out, status 2
   for (const auto& row : rows) {
     CAPTURE(row.words.front());
     const Outcome outcome = run_with(folder, kAgents, with(with(kSmall, {kDisk, "--no-write"}), row.words));
+    // Without a GPU, or in a build without CUDA, that comes first.
+    if (row.words.front() == "--world=cuda" && outcome.status == 4) continue;
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(outcome.said(row.says), outcome.err);
   }
