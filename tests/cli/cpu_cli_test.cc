@@ -98,7 +98,7 @@ TEST_CASE("cpu: under the virtual clock it decides what the simulated world deci
   CHECK(after(computed.out, "samples=") == after(wall.out, "samples="));
 }
 
-TEST_CASE("cuda: without a GPU a sentence says so, status 2; with one, it decides what the others decide") {
+TEST_CASE("cuda: without a GPU a sentence says so, status 4; with one, it decides what the others decide") {
   const Folder folder;
   const auto run = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words = {"run", kScenario, "--quiet", "--set=replay.sessions_max=1"};
@@ -108,7 +108,7 @@ TEST_CASE("cuda: without a GPU a sentence says so, status 2; with one, it decide
   const Outcome first = run({"--world=cuda", "--no-write", "--clock=virtual"});
   if (first.said("no simulated world")) return;
   if (first.status != 0) {
-    CHECK(first.status == 2);
+    CHECK(first.status == 4);
     CHECK_MESSAGE((first.said("there is no CUDA GPU here") || first.said("this build has no CUDA world")),
                   first.err);
     CHECK_MESSAGE(first.said("--world=cpu, or --world=sim"), first.err);
