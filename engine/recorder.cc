@@ -128,6 +128,7 @@ class Recorder::Watch : public Client {
     for (const uint32_t trigger : call.triggers) out->add_trigger(trigger);
     write_roles(call.roles, out);
     out->set_turn(call.turn);
+    out->set_index(call.index);
   }
 
   Client* const client_;

@@ -4,6 +4,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include <array>
+#include <map>
 #include <unordered_set>
 
 #include "engine/recorder.h"
@@ -279,6 +280,8 @@ class LogReader {
     call.turn = in.turn();
     call.call = CallId{in.call()};
     call.session = SessionId{in.session()};
+    const uint32_t sent_before = sent_[call.session]++;
+    call.index = in.has_index() ? in.index() : sent_before;
     call.prompt_tokens = in.prompt_tokens();
     call.output_tokens = in.output_tokens();
     step->event = call;
@@ -347,6 +350,7 @@ class LogReader {
   uint64_t records_ = 0;
   uint64_t answers_ = 0;
   Instant client_at_{};
+  std::map<SessionId, uint32_t> sent_;  // calls, by session
   std::unordered_set<uint32_t> ready_;  // asked for members only, so its order reaches nothing
   bool ended_ = false;
 };

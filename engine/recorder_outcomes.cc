@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -14,7 +15,8 @@
 namespace kvtwin {
 namespace {
 
-constexpr uint32_t kOutcomeSchema = 1;
+constexpr uint32_t kOutcomeSchema = 2;
+constexpr uint32_t kSchemaByCallId = 1;  // still read; see RequestNumbers
 
 void record_recalls(const std::vector<LayerRecall>& recalls, v1::StepOutcomes* out) {
   for (const LayerRecall& recall : recalls) {
@@ -28,10 +30,31 @@ void record_recalls(const std::vector<LayerRecall>& recalls, v1::StepOutcomes* o
 
 }  // namespace
 
-uint32_t plan_fingerprint(const LaunchStep& launch, uint32_t offset) {
+RequestNumbers::RequestNumbers(const Log& log) : from_log_(true) {
+  for (const Log::ClientStep& step : log.client) {
+    const auto* ready = std::get_if<CallReady>(&step.event);
+    if (ready == nullptr) continue;
+    calls_.insert_or_assign(ready->key(),
+                            ready->call);  // sent again after a rejection: outcomes are the last one's
+    requests_.emplace(ready->call, ready->key());
+  }
+}
+
+uint64_t RequestNumbers::of(const RequestKey& request) const {
+  if (!from_log_) return uint64_t{raw(request.session)} << 32 | request.index;
+  const auto found = calls_.find(request);
+  return found == calls_.end() ? UINT64_MAX : raw(found->second);
+}
+
+std::optional<RequestKey> RequestNumbers::request(CallId call) const {
+  const auto found = requests_.find(call);
+  return found == requests_.end() ? std::nullopt : std::optional(found->second);
+}
+
+uint32_t plan_fingerprint(const LaunchStep& launch, uint32_t offset, const RequestNumbers& numbers) {
   uint64_t sum = draw({launch.entries.size()});
   for (const PlanEntry& entry : launch.entries) {
-    sum = draw({sum, raw(entry.call), static_cast<uint64_t>(entry.kind), entry.tokens,
+    sum = draw({sum, numbers.of(entry.request), static_cast<uint64_t>(entry.kind), entry.tokens,
                 uint64_t{entry.context} + offset});
   }
   return static_cast<uint32_t>(sum);
@@ -72,19 +95,24 @@ class OutcomeLog::Watch final : public OutcomeSource {
     v1::StepOutcomes& out = *record.mutable_step();
     out.set_engine(raw(launch.engine));
     out.set_step(raw(launch.step) + offset);
-    out.set_plan(plan_fingerprint(launch, offset));
+    out.set_plan(plan_fingerprint(launch, offset, {}));
     record_recalls(values->recalls, &out);
     KVT_CHECK(values->kept.size() <= launch.compressions.size());
     for (size_t i = 0; i < values->kept.size(); ++i) {
       const CellsKept& kept = values->kept[i];
       v1::StepOutcomes::Kept& one = *out.add_kept();
-      one.set_call(raw(kept.call));
+      name(launch.entries[launch.compressions[i].entry].request, one.mutable_request());
       one.set_attempt(attempts_.of(kept.call));
       one.set_tokens(launch.compressions[i].end);
       one.mutable_count()->Add(kept.counts.begin(), kept.counts.end());
       one.mutable_live()->Add(kept.live.begin(), kept.live.end());
     }
-    for (const CallId call : values->eos) out.add_eos(raw(call));
+    for (const CallId call : values->eos) {
+      const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
+                                      [&](const PlanEntry& of) { return of.call == call; });
+      KVT_CHECK(entry != launch.entries.end());
+      name(entry->request, out.add_ended());
+    }
     append_record(record, &state_.engines.at(raw(launch.engine)));
     ++state_.records;
   }
@@ -95,6 +123,11 @@ class OutcomeLog::Watch final : public OutcomeSource {
   }
 
  private:
+  static void name(const RequestKey& request, v1::StepOutcomes::Request* out) {
+    out->set_session(raw(request.session));
+    out->set_index(request.index);
+  }
+
   OutcomeSource* const source_;
   State& state_;
   Attempts attempts_;
@@ -129,7 +162,8 @@ namespace {
 
 class OutcomeReader {
  public:
-  OutcomeReader(const std::string& name, RecordedOutcomes* out) : name_(name), out_(*out) {}
+  OutcomeReader(const std::string& name, const ReadNumbers& numbers, RecordedOutcomes* out)
+      : name_(name), numbers_(numbers), out_(*out) {}
 
   Result<void> take(const v1::OutcomeRecord& record) {
     ++records_;
@@ -157,9 +191,15 @@ class OutcomeReader {
   }
 
   Result<void> header(const v1::OutcomeHeader& header) {
-    if (header.schema_version() != kOutcomeSchema) {
+    by_call_ = header.schema_version() == kSchemaByCallId;
+    if (!by_call_ && header.schema_version() != kOutcomeSchema) {
       return wrong(fmt::format("schema version is {}", header.schema_version()),
-                   fmt::format("this version reads {}", kOutcomeSchema));
+                   fmt::format("this version reads {} and {}", kSchemaByCallId, kOutcomeSchema));
+    }
+    if (by_call_) {
+      Result<RequestNumbers> numbers = numbers_();
+      if (!numbers) return tl::unexpected(numbers.error());
+      out_.numbers = std::move(*numbers);
     }
     if (header.engines() == 0 || header.engines() > kRecordedEnginesMax) {
       return wrong(fmt::format("{} engines", header.engines()), "1 to 4,096");
@@ -189,7 +229,12 @@ class OutcomeReader {
       one.recalls.push_back({in.blocking(l), in.background(l), in.corrected(l), shares ? in.heads(l) : 0,
                              shares ? in.chosen(l) : 0});
     }
-    for (const uint32_t call : in.eos()) one.eos.push_back(CallId{call});
+    for (const uint32_t call : in.eos()) {
+      const Result<RequestKey> request = key_of(call);
+      if (!request) return tl::unexpected(request.error());
+      one.eos.push_back(*request);
+    }
+    for (const v1::StepOutcomes::Request& ended : in.ended()) one.eos.push_back(key_of(ended));
     if (!engine.steps.emplace(in.step(), std::move(one)).second) {
       return wrong(fmt::format("step {} of engine {} for the second time", in.step(), in.engine()));
     }
@@ -209,21 +254,36 @@ class OutcomeReader {
       return wrong(fmt::format("{} words of live bits for {} tokens", in.live_size(), in.tokens()));
     }
     RecordedOutcomes::Kept kept{{in.count().begin(), in.count().end()}, {in.live().begin(), in.live().end()}};
-    engine->kept.insert_or_assign({CallId{in.call()}, in.attempt(), in.tokens()}, std::move(kept));
+    const Result<RequestKey> request = by_call_ ? key_of(in.call()) : key_of(in.request());
+    if (!request) return tl::unexpected(request.error());
+    engine->kept.insert_or_assign({*request, in.attempt(), in.tokens()}, std::move(kept));
     return {};
   }
 
+  static RequestKey key_of(const v1::StepOutcomes::Request& request) {
+    return {SessionId{request.session()}, request.index()};
+  }
+  Result<RequestKey> key_of(uint32_t call) {
+    const std::optional<RequestKey> request = out_.numbers.request(CallId{call});
+    if (request) return *request;
+    return wrong(fmt::format("request {} is not in the log beside it", call),
+                 "log.binpb and outcomes.binpb of one run belong together");
+  }
+
   const std::string& name_;
+  const ReadNumbers& numbers_;
   RecordedOutcomes& out_;
+  bool by_call_ = false;
   uint64_t records_ = 0;
   bool ended_ = false;
 };
 
 }  // namespace
 
-Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view bytes) {
+Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view bytes,
+                                       const ReadNumbers& numbers) {
   RecordedOutcomes out;
-  OutcomeReader reader(name, &out);
+  OutcomeReader reader(name, numbers, &out);
   google::protobuf::LogSilencer silence;  // what is wrong is said by the Mistake
   RecordReader in(bytes);
   std::string_view part;

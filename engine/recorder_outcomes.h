@@ -10,8 +10,10 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,16 +23,35 @@
 
 namespace kvtwin {
 
-// Recorded outcomes in memory. Recalls are sums over a step's calls, so they hold for the very same step;
-// what is kept is one call's own. Calls are told apart by their numbers, which follow the order of arrival.
+struct Log;
+
+// The numbers by which a file of outcomes names requests. Files of schema 1 use the CallIds of the recorded
+// run, which only that run's log can turn into keys; later files use the key itself.
+class RequestNumbers {
+ public:
+  RequestNumbers() = default;
+  explicit RequestNumbers(const Log& log);
+
+  uint64_t of(const RequestKey& request) const;
+  // The request that `log` names `call`; none if it names no such request.
+  std::optional<RequestKey> request(CallId call) const;
+
+ private:
+  bool from_log_ = false;
+  std::map<RequestKey, CallId> calls_;
+  std::map<CallId, RequestKey> requests_;
+};
+
+// Recorded outcomes in memory. Recalls are sums over the requests of a step, so they hold for the very same
+// step; what a compression retains belongs to one request.
 struct RecordedOutcomes {
   struct Step {
     uint32_t plan = 0;  // plan_fingerprint()
     std::vector<LayerRecall> recalls;
-    std::vector<CallId> eos;
+    std::vector<RequestKey> eos;
   };
   struct KeptAt {
-    CallId call{};
+    RequestKey request{};
     uint32_t attempt = 0;  // admissions, from 1
     uint32_t tokens = 0;   // Compression::end
     auto operator<=>(const KeptAt&) const = default;
@@ -46,10 +67,11 @@ struct RecordedOutcomes {
     uint32_t groups = 0;  // that counts were given for; 0: there are none
   };
   std::vector<Engine> engines;
+  RequestNumbers numbers;  // that the fingerprints were computed with
 };
 
 // The entries of single step `launch.step + offset`.
-uint32_t plan_fingerprint(const LaunchStep& launch, uint32_t offset);
+uint32_t plan_fingerprint(const LaunchStep& launch, uint32_t offset, const RequestNumbers& numbers);
 
 // How often each call was admitted, by what its entries say.
 class Attempts {
@@ -80,8 +102,13 @@ class OutcomeLog {
   std::unique_ptr<State> state_;
 };
 
-// `name` is for messages. Fails on anything that is not a whole file of outcomes.
-Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view bytes);
+// Reads the numbers of the run that the outcomes are of from its log.
+using ReadNumbers = std::function<Result<RequestNumbers>()>;
+
+// `name` is for messages. `numbers` is called for files of schema 1 only. Fails on anything that is not a
+// whole file of outcomes.
+Result<RecordedOutcomes> read_outcomes(const std::string& name, std::string_view bytes,
+                                       const ReadNumbers& numbers);
 
 }  // namespace kvtwin
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <numeric>
@@ -12,6 +14,8 @@
 #include "engine/base/check.h"
 #include "engine/base/regular_file.h"
 #include "engine/policy/budget_groups.h"
+#include "engine/recorder_log.h"
+#include "models/textproto.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/formats.h"
 #include "scenarios/retrieval_options.h"
@@ -45,6 +49,16 @@ sim::RetrievalBehaviour behaviour_of(const Scenario& scenario, const LlmSpec& ll
   return out;
 }
 
+// From the log of the run whose outcomes are `path`.
+Result<RequestNumbers> numbers_beside(const std::string& path) {
+  const std::string log_path = (std::filesystem::path(path).parent_path() / "log.binpb").string();
+  const Result<std::string> bytes = read_text_file(log_path, SIZE_MAX);
+  if (!bytes) return tl::unexpected<Mistake>(bytes.error());
+  const Result<Log> log = read_log(log_path, *bytes);
+  if (!log) return tl::unexpected<Mistake>(log.error());
+  return RequestNumbers(*log);
+}
+
 // The record of another run, if it can be one of engines like these.
 Result<RecordedOutcomes> read_record(const Scenario& scenario, const Composed& composed) {
   const std::string path = recorded_outcomes_file(scenario);
@@ -57,7 +71,7 @@ Result<RecordedOutcomes> read_record(const Scenario& scenario, const Composed& c
         "it is there where the run was recorded (kvtwin run --record) and compresses or retrieves");
   }
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-  Result<RecordedOutcomes> record = read_outcomes(path, bytes);
+  Result<RecordedOutcomes> record = read_outcomes(path, bytes, [&] { return numbers_beside(path); });
   if (!record) return record;
   const auto check = [&](const char* what, size_t recorded, size_t here) -> Result<void> {
     if (recorded == 0 || recorded == here) return {};
@@ -140,7 +154,7 @@ void Outcomes::add_engine(const Scenario& scenario, const Composed& composed, si
   const sim::RecordedParts parts{.kept = kept_ == "recorded", .recalls = recalled_ == "recorded"};
   if (models.size() == 2) models = {own(std::make_unique<sim::CombinedSource>(models))};
   if (parts.kept || parts.recalls) {
-    auto source = std::make_unique<sim::RecordedSource>(&record_.engines[engine], parts, models.front());
+    auto source = std::make_unique<sim::RecordedSource>(&record_, engine, parts, models.front());
     recorded_.push_back(source.get());
     engines_.push_back({own(std::move(source)), nullptr});
   } else if (recalled_.empty()) {

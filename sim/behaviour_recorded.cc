@@ -20,7 +20,8 @@ void RecordedSource::step(const LaunchStep& launch, uint32_t offset, StepValues*
   attempts_.saw(launch, offset);
   if (parts_.kept && offset == 0 && !launch.compressions.empty()) replace_kept(launch, values);
   const auto found = record_.steps.find(raw(launch.step) + offset);
-  const bool same = found != record_.steps.end() && found->second.plan == plan_fingerprint(launch, offset);
+  const bool same =
+      found != record_.steps.end() && found->second.plan == plan_fingerprint(launch, offset, numbers_);
   if (parts_.recalls && same) {
     ++recalls_.asked;
     ++recalls_.found;
@@ -28,7 +29,17 @@ void RecordedSource::step(const LaunchStep& launch, uint32_t offset, StepValues*
   } else if (parts_.recalls && moves(values->recalls)) {
     ++recalls_.asked;
   }
-  if (same && !found->second.eos.empty()) values->eos = found->second.eos;
+  if (same && !found->second.eos.empty()) replace_eos(launch, found->second.eos, values);
+}
+
+void RecordedSource::replace_eos(const LaunchStep& launch, const std::vector<RequestKey>& ended,
+                                 StepValues* values) {
+  values->eos.clear();
+  for (const RequestKey& request : ended) {
+    for (const PlanEntry& entry : launch.entries) {
+      if (entry.request == request) values->eos.push_back(entry.call);
+    }
+  }
 }
 
 void RecordedSource::replace_kept(const LaunchStep& launch, StepValues* values) {
@@ -41,7 +52,8 @@ void RecordedSource::replace_kept(const LaunchStep& launch, StepValues* values) 
   for (size_t i = 0; i < launch.compressions.size(); ++i) {
     const Compression& compression = launch.compressions[i];
     const CallId call = launch.entries[compression.entry].call;
-    const auto found = record_.kept.find({call, attempts_.of(call), compression.end});
+    const RequestKey& request = launch.entries[compression.entry].request;
+    const auto found = record_.kept.find({request, attempts_.of(call), compression.end});
     ++kept_.asked;
     if (found != record_.kept.end()) {
       ++kept_.found;

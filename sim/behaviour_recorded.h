@@ -2,9 +2,9 @@
 // decided, or what a model of them drew.
 //
 // Recalls are taken where the step is the very same one (number and entries); what a compression keeps, where
-// the same call comes to the same place on the same attempt. So decisions that are equal so far stay equal,
-// and the digests of the two runs are one. What the record does not know, another source answers, and it is
-// counted: such a run says how much of it was recorded.
+// the same request (RequestKey) comes to the same place on the same attempt. So decisions that are equal so
+// far stay equal, and the digests of the two runs are one. What the record does not know, another source
+// answers, and it is counted: such a run says how much of it was recorded.
 
 #ifndef KVTWIN_SIM_BEHAVIOUR_RECORDED_H_
 #define KVTWIN_SIM_BEHAVIOUR_RECORDED_H_
@@ -24,10 +24,10 @@ struct RecordedParts {
 
 class RecordedSource final : public OutcomeSource {
  public:
-  // One engine's. `record` and `others` must outlive this; `others` may be null where nothing else can
-  // answer.
-  RecordedSource(const RecordedOutcomes::Engine* record, RecordedParts parts, OutcomeSource* others)
-      : record_(*record), parts_(parts), others_(others) {}
+  // Of engine number `engine`. `record` and `others` must outlive this; `others` may be null where nothing
+  // else can answer.
+  RecordedSource(const RecordedOutcomes* record, size_t engine, RecordedParts parts, OutcomeSource* others)
+      : record_(record->engines[engine]), numbers_(record->numbers), parts_(parts), others_(others) {}
 
   void step(const LaunchStep& launch, uint32_t offset, StepValues* values) override;
   void told(const Command& command) override;
@@ -41,8 +41,10 @@ class RecordedSource final : public OutcomeSource {
 
  private:
   void replace_kept(const LaunchStep& launch, StepValues* values);
+  static void replace_eos(const LaunchStep& launch, const std::vector<RequestKey>& ended, StepValues* values);
 
   const RecordedOutcomes::Engine& record_;
+  const RequestNumbers& numbers_;
   const RecordedParts parts_;
   OutcomeSource* const others_;
   Attempts attempts_;

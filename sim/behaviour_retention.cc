@@ -38,7 +38,7 @@ RetentionSource::RetentionSource(const CoreConfig& config, KeptModel model, uint
       model_(model),
       contexts_(std::move(contexts)),
       page_tokens_(config.page_tokens),
-      seed_(draw({seed, raw(config.engine)})),
+      seed_(seed),
       groups_(make_groups(config.policies)) {
   KVT_CHECK(model != KeptModel::kProfile || spec_.mu.size() == groups_.heads());
   KVT_CHECK(model != KeptModel::kContexts || !contexts_.empty());
@@ -53,6 +53,7 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, StepValues
     // Pages that a stretch was given ahead may have gone back when it was cut short.
     if (holes_) call.pages.resize(std::min<size_t>(call.pages.size(), div_ceil(entry.context, page_tokens_)));
     if (!entry.first) continue;
+    call.key = entry.request;
     ++call.attempt;
     call.gone.assign(groups_.groups(), 0);
     call.pages.clear();
@@ -73,9 +74,9 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, StepValues
     counts.clear();
     live.clear();
     if (holes_) {
-      choose(c, id, &calls_[id], &live);
+      choose(c, &calls_[id], &live);
     } else if (c.keep.empty()) {
-      count(c, id, &calls_[id], &counts);
+      count(c, &calls_[id], &counts);
     }
     values->kept_counts.insert(values->kept_counts.end(), counts.begin(), counts.end());
     values->kept_live.insert(values->kept_live.end(), live.begin(), live.end());
@@ -101,23 +102,27 @@ void RetentionSource::told(const Command& command) {
   if (drop->reason != DropCallState::Reason::kPreempted) calls_.erase(drop->call);
 }
 
+uint64_t RetentionSource::drawn(const Call& call, std::initializer_list<uint64_t> of) const {
+  return draw({draw({seed_, raw(call.key.session), call.key.index}), draw(of)});
+}
+
 // The part of what is ranked that `head` keeps. Shares are of what all heads keep on average, `fixed`: the
 // window is in the ratio, but not in them.
-Share RetentionSource::share_of(uint32_t head, CallId id, const Call& call, uint32_t end, Share fixed) const {
+Share RetentionSource::share_of(uint32_t head, const Call& call, uint32_t end, Share fixed) const {
   if (model_ == KeptModel::kFixed) return fixed;
   __int128 share = 0;
   if (model_ == KeptModel::kContexts) {
     // The same context for all chunks of a call, and for its next attempt.
-    const uint64_t context = draw({seed_, kContext, raw(id)}) % (contexts_.size() / groups_.heads());
+    const uint64_t context = drawn(call, {kContext}) % (contexts_.size() / groups_.heads());
     share = contexts_[context * groups_.heads() + head];
   } else {
-    const int64_t z = normal(draw({seed_, kDeviation, raw(id), call.attempt, head, end}));
+    const int64_t z = normal(drawn(call, {kDeviation, call.attempt, head, end}));
     share = __int128{spec_.mu[head]} + ((__int128{z} * static_cast<int64_t>(spec_.sigma[head])) >> 32);
   }
   return clipped(spec_.shares ? (share * static_cast<int64_t>(fixed)) >> 32 : share);
 }
 
-uint32_t RetentionSource::kept_of_group(uint32_t group, CallId id, const Call& call, uint32_t end,
+uint32_t RetentionSource::kept_of_group(uint32_t group, const Call& call, uint32_t end,
                                         uint32_t candidates) const {
   // The window counts as kept: the rest keeps less than the ratio (METHODS 2.4, r_adj).
   const uint64_t ranked = end > spec_.sinks ? end - spec_.sinks : 0;
@@ -134,7 +139,7 @@ uint32_t RetentionSource::kept_of_group(uint32_t group, CallId id, const Call& c
   }
   Share share = 0;
   for (const uint32_t head : groups_.members(group)) {
-    share = std::max(share, share_of(head, id, call, end, fixed));
+    share = std::max(share, share_of(head, call, end, fixed));
   }
   uint32_t kept = part_up(share, candidates);
   if (released_) {
@@ -146,8 +151,7 @@ uint32_t RetentionSource::kept_of_group(uint32_t group, CallId id, const Call& c
   return std::min(kept, candidates);
 }
 
-void RetentionSource::count(const Compression& c, CallId id, Call* call,
-                            std::vector<uint32_t>* counts) const {
+void RetentionSource::count(const Compression& c, Call* call, std::vector<uint32_t>* counts) const {
   uint32_t forced = 0;
   for (const Compression::Forced& f : c.forced) forced += f.end - f.begin;
   const bool chunked = c.begin > 0;
@@ -155,7 +159,7 @@ void RetentionSource::count(const Compression& c, CallId id, Call* call,
     const uint32_t held = c.end - call->gone[group];
     // Cells before c.begin are locked; behind it nothing has been dropped yet where chunks are compressed.
     const uint32_t candidates = (chunked ? c.end - c.begin : held) - forced;
-    const uint32_t kept = kept_of_group(group, id, *call, c.end, candidates);
+    const uint32_t kept = kept_of_group(group, *call, c.end, candidates);
     const uint32_t left = held - candidates + kept;
     call->gone[group] = c.end - left;
     counts->push_back(left);
@@ -172,7 +176,7 @@ void RetentionSource::adopt(const Adoption& adoption, Call* call) const {
   }
 }
 
-void RetentionSource::choose(const Compression& c, CallId id, Call* call, std::vector<uint64_t>* live) {
+void RetentionSource::choose(const Compression& c, Call* call, std::vector<uint64_t>* live) {
   KVT_CHECK(c.begin == 0 && c.keep.size() == 1);
   call->dead.resize(c.end, false);
   live->assign(div_ceil(c.end, 64u), 0);
@@ -182,7 +186,7 @@ void RetentionSource::choose(const Compression& c, CallId id, Call* call, std::v
     if (is_forced(c, position)) {
       (*live)[position / 64] |= uint64_t{1} << (position % 64);
     } else {
-      candidates.emplace_back(draw({seed_, kPosition, raw(id), call->attempt, position, c.end}), position);
+      candidates.emplace_back(drawn(*call, {kPosition, call->attempt, position, c.end}), position);
     }
   }
   const size_t keep = std::min<size_t>(c.keep[0], candidates.size());

@@ -7,13 +7,15 @@
 //            keep more where others keep less do so here, which decides how long groups get.
 //
 // Where the counts are the policy's, only positions are drawn, and only where cells keep their places: all
-// candidates are equally likely. Draws are keyed by (seed, call, attempt, head or position, end), so neither
-// the order of events nor folding changes them. Integers throughout, so neither does the compiler.
+// candidates are equally likely. Draws are keyed by (seed, session, index in the session, attempt, head or
+// position, end), so neither the order of sending nor of events, nor the engine, nor coalescing of steps
+// changes them. Integers throughout, so neither does the compiler.
 
 #ifndef KVTWIN_SIM_BEHAVIOUR_RETENTION_H_
 #define KVTWIN_SIM_BEHAVIOUR_RETENTION_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <vector>
 
@@ -36,19 +38,21 @@ class RetentionSource final : public OutcomeSource {
 
  private:
   struct Call {
+    RequestKey key{};
     uint32_t attempt = 0;
     std::vector<uint32_t> gone;  // by group: cells dropped so far
     std::vector<PageId> pages;   // where cells keep their places
     std::vector<bool> dead;      // by position, likewise
   };
 
-  void count(const Compression& compression, CallId id, Call* call, std::vector<uint32_t>* counts) const;
-  uint32_t kept_of_group(uint32_t group, CallId id, const Call& call, uint32_t end,
-                         uint32_t candidates) const;
-  void choose(const Compression& compression, CallId id, Call* call, std::vector<uint64_t>* live);
+  void count(const Compression& compression, Call* call, std::vector<uint32_t>* counts) const;
+  uint32_t kept_of_group(uint32_t group, const Call& call, uint32_t end, uint32_t candidates) const;
+  void choose(const Compression& compression, Call* call, std::vector<uint64_t>* live);
   void adopt(const Adoption& adoption, Call* call) const;
   void continue_from(const LaunchStep& launch, const Adoption& adoption);
-  Share share_of(uint32_t head, CallId id, const Call& call, uint32_t end, Share fixed) const;
+  Share share_of(uint32_t head, const Call& call, uint32_t end, Share fixed) const;
+  // A draw of this request's own.
+  uint64_t drawn(const Call& call, std::initializer_list<uint64_t> of) const;
 
   const uint32_t engine_;
   const BudgetSpec spec_;

@@ -8,8 +8,9 @@
 //            layer. No distribution of misses is published, so the miss rate is given here too, unless a
 //            calibration found both by layer (kvtwin calibrate policy retrieval).
 //
-// Misses are rounded up or down by chance so that their mean is exact; draws are keyed by (seed, call,
-// attempt, position, layer, head): neither batching nor folding changes one.
+// Misses are rounded up or down by chance so that their mean is exact; draws are keyed by (seed, session,
+// index in the session, attempt, position, layer, head): neither the order of sending, nor batching, nor
+// coalescing of steps changes one.
 
 #ifndef KVTWIN_SIM_BEHAVIOUR_RETRIEVAL_H_
 #define KVTWIN_SIM_BEHAVIOUR_RETRIEVAL_H_

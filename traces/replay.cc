@@ -145,6 +145,7 @@ void ReplayClient::send(const Due& due, ClientEvents* events) {
   CallReady ready;
   ready.call = CallId{id};
   ready.session = SessionId{due.instance};
+  ready.index = node.index;
   ready.prompt_tokens = node.prompt_tokens;
   ready.output_tokens = node.output_tokens;
   ready.roles = {table_.roles.data() + node.role_first, node.role_count};

@@ -90,9 +90,11 @@ Result<void> ReplayBuilder::session(const v1::Session& session) {
   row.node_first = static_cast<uint32_t>(table_.nodes.size());
   row.node_count = static_cast<uint32_t>(session.nodes_size());
   table_.sessions.push_back(std::move(row));
+  uint32_t calls = 0;
   for (int index = 0; index < session.nodes_size(); ++index) {
     const std::string node_where = fmt::format("{}, node {}", where, index);
     if (auto ok = node(session, index, node_where); !ok) return ok;
+    if (session.nodes(index).has_llm()) table_.nodes.back().index = calls++;
   }
   link(session);
   return {};

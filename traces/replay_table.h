@@ -68,6 +68,7 @@ struct TableNode {
   uint32_t agent = 0;
   uint32_t model = 0;
   uint32_t turn = 0;
+  uint32_t index = 0;  // of a call: how many calls of its session stand before it
   NodeKind kind{};
   Provenance prompt_provenance{};
   Provenance output_provenance{};

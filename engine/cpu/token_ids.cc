@@ -66,8 +66,7 @@ void IdentityTokens::sent(CallReady* call) {
   Call& known = calls_[call->call];
   known.prompt_tokens = call->prompt_tokens;
   known.output_tokens = call->output_tokens;
-  known.session = call->session;
-  known.in_session = sent_[call->session]++;
+  known.key = call->key();
   if (options_.given) known.given = options_.given(call->call);
   if (options_.outputs_unknown) known.given.resize(std::min<size_t>(known.given.size(), call->prompt_tokens));
   uint64_t left = options_.outputs_unknown ? call->prompt_tokens / options_.unit_tokens : UINT64_MAX;
@@ -90,7 +89,7 @@ uint32_t IdentityTokens::token(CallId id, uint32_t position) const {
   const auto run =
       static_cast<size_t>(std::upper_bound(call.ends.begin(), call.ends.end(), unit) - call.ends.begin());
   constexpr uint64_t kNoSpace = UINT64_MAX;  // no run has it
-  uint64_t bits = draw({options_.seed, kNoSpace, raw(call.session), call.in_session, position});
+  uint64_t bits = draw({options_.seed, kNoSpace, raw(call.key.session), call.key.index, position});
   if (run < call.ends.size() && (call.runs[run].space & kPrivateSpace) == 0) {
     const UnitRun& found = call.runs[run];
     const uint64_t number = found.first + (unit - (call.ends[run] - found.count));

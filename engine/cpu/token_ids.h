@@ -3,10 +3,9 @@
 // Where the trace gives ids of the model's own vocabulary, they are taken instead (traces/trace_tokens.h).
 //
 //   token(call, p) = ordinary id number draw(seed, space, unit, p mod unit_tokens) of the vocabulary
-// where (space, unit) is the identity of p's unit. Positions without identity are numbered by session, call
-// of the session, and position: call ids are dealt in the order of sending, which may depend on times. Since
-// outputs have identities too (what the next prompt says they were), forced decoding makes later prompts
-// match the KV that was generated, bit for bit.
+// where (space, unit) is the identity of p's unit. Positions without identity are numbered by session, index
+// in the session (RequestKey) and position. Since outputs have identities too (what the next prompt says they
+// were), forced decoding makes later prompts match the KV that was generated, bit for bit.
 
 #ifndef KVTWIN_ENGINE_CPU_TOKEN_IDS_H_
 #define KVTWIN_ENGINE_CPU_TOKEN_IDS_H_
@@ -55,15 +54,14 @@ class IdentityTokens final : public TokenIds {
   uint32_t token(CallId call, uint32_t position) const override;
   uint32_t prompt_tokens(CallId call) const override { return known(call).prompt_tokens; }
   uint32_t output_tokens(CallId call) const override { return known(call).output_tokens; }
-  SessionId session(CallId call) const override { return known(call).session; }
+  SessionId session(CallId call) const override { return known(call).key.session; }
 
  private:
   class Watch;
   struct Call {
     uint32_t prompt_tokens = 0;
     uint32_t output_tokens = 0;
-    SessionId session{};
-    uint32_t in_session = 0;  // so many calls of the session were sent before
+    RequestKey key{};
     std::vector<UnitRun> runs;
     std::vector<uint64_t> ends;  // of each run, in units from the start
     std::vector<uint32_t> given;
@@ -76,7 +74,6 @@ class IdentityTokens final : public TokenIds {
   const TokenIdOptions options_;
   uint32_t first_id_ = 0, ids_ = 0;
   std::map<CallId, Call> calls_;
-  std::map<SessionId, uint32_t> sent_;  // calls, by session
   std::unique_ptr<Watch> watch_;
 };
 

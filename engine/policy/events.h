@@ -7,6 +7,7 @@
 #ifndef KVTWIN_ENGINE_POLICY_EVENTS_H_
 #define KVTWIN_ENGINE_POLICY_EVENTS_H_
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <variant>
@@ -16,6 +17,15 @@
 #include "engine/policy/tags.h"
 
 namespace kvtwin {
+
+// Names a request by what the trace says of it: the index-th LLM request of its session, in the order of the
+// trace. Outcomes and random draws are keyed by this and not by CallId, which is dealt in the order of
+// sending and so depends on times. A request that the Client sends again after a rejection keeps its key.
+struct RequestKey {
+  SessionId session{};
+  uint32_t index = 0;
+  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
+};
 
 // A call may start: everything it waits for has happened. Sent by the Client, placed by the Router.
 // output_tokens is forced (replay); a policy may use it to know when the call ends, never to rank.
@@ -37,6 +47,9 @@ struct CallReady {
   uint32_t emitted = 0;
   EngineId from{};
   std::span<const PageId> source{};
+  uint32_t index = 0;  // in the session (RequestKey)
+
+  RequestKey key() const { return {session, index}; }
 };
 
 // The pages of a call that this engine handed over have been read, or nobody wants them any more.

@@ -84,7 +84,8 @@ Result<Recording> read_recording(const std::string& path, const std::string& rep
   if (!fs::exists(path + kOutcomes, error)) return out;
   const Result<std::string> said = read_text_file(path + kOutcomes, kLogBytesMax);
   if (!said) return tl::unexpected<Mistake>(said.error());
-  Result<RecordedOutcomes> outcomes = read_outcomes(path + kOutcomes, *said);
+  Result<RecordedOutcomes> outcomes = read_outcomes(
+      path + kOutcomes, *said, [&]() -> Result<RequestNumbers> { return RequestNumbers(out.log); });
   if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
   if (outcomes->engines.size() != out.log.engines.size())
     return mistake(path + kOutcomes, fmt::format("is of {} engines", outcomes->engines.size()),

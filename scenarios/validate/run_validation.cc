@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <utility>
 
@@ -11,13 +12,17 @@
 #include "scenarios/compose.h"
 #include "scenarios/compose_parts.h"
 #include "scenarios/compose_retrieving.h"
+#include "scenarios/result_folder.h"
 #include "scenarios/results.h"
 #include "scenarios/validate/divergence.h"
+#include "scenarios/validate/forced_outcomes.h"
 #include "scenarios/validate/recordings.h"
 #include "traces/proto/validation.pb.h"
 
 namespace kvtwin {
 namespace {
+
+namespace fs = std::filesystem;
 
 CopyPrice copy_price(const Composed& composed) {
   CopyPrice out;
@@ -115,11 +120,29 @@ double length_ms(const Log& log) {
   return static_cast<double>(last) / 1e6;
 }
 
+// Settings that make a simulation follow the outcomes that were forced on the real run. None where its
+// outcomes were its own, or no compression had any.
+Result<std::vector<std::string>> forced_sets(const ValidateRequest& request, const Scenario& scenario,
+                                             const Recording& real) {
+  if (!scenario.values.simulation().impose()) return std::vector<std::string>();
+  const std::string& name = scenario.values.name();
+  const Result<std::string> outcomes = retained_outcomes(fmt::format("{}/{}", name, real.repeat), real.log);
+  if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
+  if (outcomes->empty()) return std::vector<std::string>();
+  const fs::path dir = fs::absolute(fmt::format("{}/{}.forced", request.work, name));
+  if (Result<void> ok = write_files(dir.string(), {{"outcomes.binpb", *outcomes}}); !ok)
+    return tl::unexpected<Mistake>(ok.error());
+  return std::vector<std::string>{"simulation.kept=recorded", "simulation.recorded_run=" + dir.string()};
+}
+
 // Question three.
-Result<void> compare_runs(const ValidateRequest& request, const std::string& path,
+Result<void> compare_runs(const ValidateRequest& request, const Scenario& scenario, const std::string& path,
                           const std::vector<Recording>& recordings, ScenarioValidation* out) {
+  Result<std::vector<std::string>> sets = forced_sets(request, scenario, recordings.front());
+  if (!sets) return tl::unexpected<Mistake>(sets.error());
+  sets->insert(sets->begin(), request.sets.begin(), request.sets.end());
   const std::string dir = fmt::format("{}/{}.sim", request.work, out->name);
-  if (Result<void> ok = run_apart(path, request.sets, {"--world=sim", "--record"},
+  if (Result<void> ok = run_apart(path, *sets, {"--world=sim", "--record"},
                                   fmt::format("{}/{}.errors", request.work, out->name), dir);
       !ok)
     return ok;
@@ -157,7 +180,7 @@ Result<ScenarioValidation> validate_one(const ValidateRequest& request, const st
   all->steps.insert(all->steps.end(), priced->steps.begin(), priced->steps.end());
   all->copies.insert(all->copies.end(), priced->copies.begin(), priced->copies.end());
   all->details += priced->details;
-  if (Result<void> ok = compare_runs(request, path, *recordings, &out); !ok)
+  if (Result<void> ok = compare_runs(request, *scenario, path, *recordings, &out); !ok)
     return tl::unexpected<Mistake>(ok.error());
   return out;
 }

@@ -34,7 +34,9 @@ class ArrivingCalls final : public Client {
     for (; next_ < calls_.size() && calls_[next_].at_ns <= now.ns; ++next_) {
       const RetrievalCall& call = calls_[next_];
       const SessionId session{call.session == UINT32_MAX ? next_ : call.session};
-      events->push_back(CallReady{CallId{next_}, session, call.prompt, call.output, call.identity, {}});
+      CallReady ready{CallId{next_}, session, call.prompt, call.output, call.identity, {}};
+      ready.index = next_;
+      events->push_back(ready);
     }
   }
   void tokens_emitted(Instant, CallId, uint32_t, ClientEvents*) override {}

@@ -30,7 +30,12 @@ TEST_CASE("token ids: equal identities are equal tokens, others are not, and all
   const std::vector<UnitRun> a = {{5, 100, 3}, {6, 0, 2}}, b = {{5, 101, 2}, {5, 104, 1}, {6, 1, 1}};
   OneShot client(
       {{.call = CallId{0}, .prompt_tokens = 40, .output_tokens = 10, .identity = a, .triggers = {}},
-       {.call = CallId{1}, .prompt_tokens = 32, .output_tokens = 10, .identity = b, .triggers = {}}});
+       {.call = CallId{1},
+        .prompt_tokens = 32,
+        .output_tokens = 10,
+        .identity = b,
+        .triggers = {},
+        .index = 1}});
   cpu::IdentityTokens tokens({.seed = 9, .unit_tokens = 8, .vocab = 4096});
   ClientEvents events;
   tokens.watch(&client)->wake({}, &events);

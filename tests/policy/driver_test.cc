@@ -33,6 +33,7 @@ class OneSession final : public Client {
     CallReady ready;
     ready.call = CallId{sent_++};
     ready.session = SessionId{4};
+    ready.index = sent_ - 1;
     ready.prompt_tokens = 40;
     ready.output_tokens = 3;
     events->push_back(ready);

@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "engine/base/prng.h"
+#include "engine/recorder_log.h"
+#include "engine/recorder_records.h"
+#include "traces/proto/run.pb.h"
 
 namespace kvtwin {
 namespace {
@@ -38,6 +41,11 @@ class Drawn final : public OutcomeSource {
   Prng prng_;
 };
 
+constexpr RequestKey kRequest{SessionId{5}, 2};
+
+// Files of schema 2 need no log.
+Result<RequestNumbers> no_log() { return mistake("log.binpb", "is not there"); }
+
 // One call, begun twice, with a compression at each prompt's end.
 std::string write_log(std::vector<StepValues>* said) {
   OutcomeLog log(2);
@@ -46,8 +54,9 @@ std::string write_log(std::vector<StepValues>* said) {
   StepValues values;
   for (uint64_t step = 0; step < 12; ++step) {
     const bool prompt = step % 6 == 0;
-    const PlanEntry entry{CallId{3},         prompt ? EntryKind::kChunk : EntryKind::kDecode,    prompt, true,
-                          prompt ? 40u : 1u, prompt ? 0u : 39u + static_cast<uint32_t>(step % 6)};
+    PlanEntry entry{CallId{3},         prompt ? EntryKind::kChunk : EntryKind::kDecode,    prompt, true,
+                    prompt ? 40u : 1u, prompt ? 0u : 39u + static_cast<uint32_t>(step % 6)};
+    entry.request = kRequest;
     Compression compression;
     compression.end = 40;
     LaunchStep launch;
@@ -66,7 +75,7 @@ std::string write_log(std::vector<StepValues>* said) {
 TEST_CASE("outcome log: what was said is read again, by step and by call, attempt and place") {
   std::vector<StepValues> said;
   const std::string bytes = write_log(&said);
-  const Result<RecordedOutcomes> read = read_outcomes("log", bytes);
+  const Result<RecordedOutcomes> read = read_outcomes("log", bytes, no_log);
   REQUIRE(read);
   REQUIRE(read->engines.size() == 2);
   CHECK(read->engines[0].steps.empty());
@@ -76,14 +85,14 @@ TEST_CASE("outcome log: what was said is read again, by step and by call, attemp
   REQUIRE(engine.steps.size() == said.size());
   for (size_t step = 0; step < said.size(); ++step) {
     const RecordedOutcomes::Step& one = engine.steps.at(step);
-    CHECK(one.eos == said[step].eos);
+    CHECK(one.eos == std::vector<RequestKey>(said[step].eos.size(), kRequest));
     for (int l = 0; l < 3; ++l) CHECK(one.recalls[l].blocking == said[step].recalls[l].blocking);
     for (int l = 0; l < 3; ++l) CHECK(one.recalls[l].background == said[step].recalls[l].background);
     for (int l = 0; l < 3; ++l) CHECK(one.recalls[l].corrected == said[step].recalls[l].corrected);
   }
   REQUIRE(engine.kept.size() == 2);
   for (const uint32_t attempt : {1u, 2u}) {
-    const RecordedOutcomes::Kept& kept = engine.kept.at({CallId{3}, attempt, 40});
+    const RecordedOutcomes::Kept& kept = engine.kept.at({kRequest, attempt, 40});
     CHECK(kept.counts == said[(attempt - 1) * 6].kept_counts);
     CHECK(kept.live == said[(attempt - 1) * 6].kept_live);
   }
@@ -91,10 +100,69 @@ TEST_CASE("outcome log: what was said is read again, by step and by call, attemp
   CHECK(engine.steps.at(1).plan != engine.steps.at(2).plan);
 }
 
+namespace {
+
+// A file of schema 1: request 3 of its run keeps 7 of 40 tokens and ends its sequence in step 0.
+std::string by_call_number(uint32_t plan) {
+  std::string out;
+  v1::OutcomeRecord record;
+  record.mutable_header()->set_schema_version(1);
+  record.mutable_header()->set_engines(1);
+  append_record(record, &out);
+  v1::StepOutcomes& step = *record.mutable_step();
+  step.set_plan(plan);
+  step.add_eos(3);
+  v1::StepOutcomes::Kept& kept = *step.add_kept();
+  kept.set_call(3), kept.set_attempt(1), kept.set_tokens(40);
+  kept.add_count(7);
+  append_record(record, &out);
+  record.mutable_end()->set_steps(1);
+  append_record(record, &out);
+  return out;
+}
+
+// What the log of such a run says: session 5 sends requests 1 and 3, without an index.
+Log log_of_requests() {
+  Log log;
+  for (const uint32_t index : {0u, 1u}) {
+    CallReady ready;
+    ready.call = CallId{2 * index + 1}, ready.session = SessionId{5}, ready.index = index;
+    log.client.emplace_back().event = ready;
+  }
+  return log;
+}
+
+}  // namespace
+
+TEST_CASE("outcome log: files that number requests by order of sending are read by the log beside them") {
+  const Log log = log_of_requests();
+  PlanEntry entry{CallId{8}, EntryKind::kDecode, false, true, 1, 40};
+  entry.request = {SessionId{5}, 1};
+  LaunchStep launch;
+  launch.entries = {&entry, 1};
+  const uint32_t plan = plan_fingerprint(launch, 0, RequestNumbers(log));
+  const std::string bytes = by_call_number(plan);
+  const Result<RecordedOutcomes> read = read_outcomes("old", bytes, [&] { return RequestNumbers(log); });
+  REQUIRE(read);
+  const RecordedOutcomes::Engine& engine = read->engines.at(0);
+  CHECK(engine.steps.at(0).eos == std::vector<RequestKey>{entry.request});
+  CHECK(engine.kept.at({entry.request, 1, 40}).counts == std::vector<uint32_t>{7});
+  CHECK(plan_fingerprint(launch, 0, read->numbers) == engine.steps.at(0).plan);
+  entry.request.index = 0;
+  CHECK(plan_fingerprint(launch, 0, read->numbers) != engine.steps.at(0).plan);
+
+  const Result<RecordedOutcomes> alone = read_outcomes("old", bytes, no_log);
+  REQUIRE_FALSE(alone);
+  CHECK(alone.error().where == "log.binpb");
+  const Result<RecordedOutcomes> other = read_outcomes("old", bytes, [] { return RequestNumbers(Log{}); });
+  REQUIRE_FALSE(other);
+  CHECK(other.error().what.find("request 3 is not in the log") != std::string::npos);
+}
+
 TEST_CASE("outcome log: a file that was cut or changed is read or refused, and nothing else") {
   const std::string whole = write_log(nullptr);
   for (size_t length = 0; length < whole.size(); ++length) {
-    CHECK_FALSE(read_outcomes("log", whole.substr(0, length)));
+    CHECK_FALSE(read_outcomes("log", whole.substr(0, length), no_log));
   }
   Prng prng(11);
   uint32_t refused = 0;
@@ -103,7 +171,7 @@ TEST_CASE("outcome log: a file that was cut or changed is read or refused, and n
     for (uint64_t n = prng.range(1, 4); n > 0; --n) {
       changed[prng.range(0, changed.size() - 1)] = static_cast<char>(prng.next());
     }
-    const Result<RecordedOutcomes> read = read_outcomes("log", changed);
+    const Result<RecordedOutcomes> read = read_outcomes("log", changed, no_log);
     refused += read ? 0 : 1;
     if (!read) CHECK_FALSE(read.error().what.empty());
   }

@@ -39,6 +39,30 @@ std::vector<int64_t> times(const FakeWorld& world) {
 
 }  // namespace
 
+TEST_CASE("requests are numbered by their place in the session, not by when they are sent") {
+  v1::Session session;
+  add_call(&session, 100, 10)->set_start_offset_ns(3 * kSecond);
+  add_dep(add_tool(&session, kSecond), 0);
+  add_call(&session, 100, 10)->set_start_offset_ns(2 * kSecond);
+  add_call(&session, 100, 10)->set_start_offset_ns(kSecond);
+  auto client = build(plain_header(), {session, session}, {});
+  REQUIRE(client.has_value());
+  ClientEvents events;
+  std::vector<RequestKey> sent;
+  for (Instant at = (*client)->wake_at(); at < kNever; at = (*client)->wake_at()) {
+    events.clear();
+    (*client)->wake(at, &events);
+    for (const Event& event : events) {
+      if (const auto* ready = std::get_if<CallReady>(&event)) sent.push_back(ready->key());
+    }
+  }
+  std::vector<RequestKey> expected;
+  for (const uint32_t index : {2, 1, 0}) {
+    for (const uint32_t of : {0, 1}) expected.push_back({SessionId{of}, index});
+  }
+  CHECK(sent == expected);
+}
+
 TEST_CASE("a call is released think time after the last thing it waits for, delays and tool time included") {
   const FakeWorld world = replay({tool_session()});
   // root at 5 + 1; done 7; tool from 7.5 to 9.5; think 10

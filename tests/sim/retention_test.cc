@@ -35,6 +35,7 @@ struct Asked {
       : entry{call, EntryKind::kChunk, true, true, tokens, 0},
         forced{{0, 2}, {tokens - 8, tokens}},
         compression{.entry = 0, .begin = 0, .end = tokens, .staged = false, .forced = forced, .keep = {}} {
+    entry.request = {SessionId{raw(call)}, 0};
     for (uint32_t page = 0; page < div_ceil(tokens, 4u); ++page) grants.push_back({0, 0, PageId{page}});
   }
   LaunchStep launch() {
@@ -109,6 +110,28 @@ TEST_CASE("retention behaviour: a profile's draws have its mean and deviation, a
   counts(&fresh, CallId{3}, 500);
   CHECK(counts(&fresh, CallId{99}, 10'010) == late);
   CHECK(counts(&fresh, CallId{98}, 10'010) != late);
+}
+
+TEST_CASE(
+    "retention behaviour: draws belong to session and index, whatever number a request was sent under, and "
+    "where") {
+  CoreConfig drawn = config("ragged", "top_across_layers");
+  drawn.policies.budget_spec.mu.assign(8, kWhole / 2);
+  drawn.policies.budget_spec.sigma.assign(8, kWhole / 20);
+  const auto retained = [&](CallId call, RequestKey request, uint16_t engine) {
+    drawn.engine = EngineId{engine};
+    RetentionSource source(drawn, KeptModel::kProfile, 7);
+    Asked asked(call, 10'010);
+    asked.entry.request = request;
+    StepValues values;
+    source.step(asked.launch(), 0, &values);
+    return values.kept_counts;
+  };
+  const std::vector<uint32_t> first = retained(CallId{3}, {SessionId{1}, 2}, 0);
+  CHECK(retained(CallId{4}, {SessionId{1}, 2}, 0) == first);
+  CHECK(retained(CallId{3}, {SessionId{1}, 2}, 1) == first);
+  CHECK(retained(CallId{3}, {SessionId{1}, 3}, 0) != first);
+  CHECK(retained(CallId{3}, {SessionId{2}, 2}, 0) != first);
 }
 
 TEST_CASE("retention behaviour: a group is as long as its longest member") {

@@ -28,7 +28,8 @@ class Arrivals final : public Client {
   struct Row {
     int64_t at_us = 0;
     uint32_t prompt = 0, output = 0;
-    uint32_t shared = 0;  // leading pages that are everybody's
+    uint32_t shared = 0;            // leading pages that are everybody's
+    uint32_t session = UINT32_MAX;  // UINT32_MAX: one for each row
   };
   explicit Arrivals(std::vector<Row> rows) : rows_(std::move(rows)) {}
   Instant wake_at() const override {
@@ -38,8 +39,9 @@ class Arrivals final : public Client {
     for (; next_ < rows_.size() && rows_[next_].at_us * 1000 <= now.ns; ++next_) {
       std::vector<UnitRun>& identity = identities_.emplace_back();
       if (rows_[next_].shared > 0) identity.push_back({1, 0, rows_[next_].shared});
+      const SessionId session{rows_[next_].session == UINT32_MAX ? next_ : rows_[next_].session};
       events->push_back(
-          CallReady{CallId{next_}, SessionId{next_}, rows_[next_].prompt, rows_[next_].output, identity, {}});
+          CallReady{CallId{next_}, session, rows_[next_].prompt, rows_[next_].output, identity, {}});
     }
   }
   void tokens_emitted(Instant now, CallId call, uint32_t tokens, ClientEvents*) override {
@@ -357,6 +359,43 @@ TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its ra
   CHECK(static_cast<double>(outcome.corrected) == doctest::Approx(200 * 32 * 8 * 0.3).epsilon(0.03));
 }
 
+TEST_CASE(
+    "retrieval behaviour: draws belong to session and index, whatever number a request was sent under") {
+  const auto recalled = [](CallId call, RequestKey request) {
+    sim::RetrievalSource source({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {1u << 31}},
+                                RetrievalMethod::kFreekv, retrieval_defaults(RetrievalMethod::kFreekv), kPage,
+                                32, 8);
+    PlanEntry entry{call, EntryKind::kDecode, false, true, 1, 9001};
+    entry.request = request;
+    LaunchStep launch;
+    launch.tokens = 1, launch.entries = {&entry, 1};
+    StepValues values;
+    source.step(launch, 0, &values);
+    std::vector<uint32_t> corrected;
+    for (const LayerRecall& layer : values.recalls) corrected.push_back(layer.corrected);
+    return corrected;
+  };
+  const std::vector<uint32_t> first = recalled(CallId{3}, {SessionId{1}, 2});
+  CHECK(recalled(CallId{4}, {SessionId{1}, 2}) == first);
+  CHECK(recalled(CallId{3}, {SessionId{1}, 3}) != first);
+  CHECK(recalled(CallId{3}, {SessionId{2}, 2}) != first);
+}
+
+// What is recalled is a sum over requests, steps and layers, so it shows whether any draw changed.
+TEST_CASE("retrieval run: the same sessions sent in another order recall and correct the same") {
+  const auto run = [](int64_t first_us, int64_t second_us) {
+    Arrivals::Row a{.at_us = first_us, .prompt = 8192, .output = 201, .session = 5};
+    Arrivals::Row b{.at_us = second_us, .prompt = 4096, .output = 150, .session = 9};
+    return World({.miss = 0.25, .correction = 0.3})
+        .run(first_us < second_us ? std::vector{a, b} : std::vector{b, a});
+  };
+  const auto one = run(0, 1000), other = run(1000, 0), apart = run(60'000'000, 0);
+  CHECK(one.pages == other.pages);
+  CHECK(one.corrected == other.corrected);
+  CHECK(one.pages == apart.pages);
+  CHECK(one.corrected == apart.corrected);
+}
+
 TEST_CASE("F-5 retrieval run: with tau above 1 every head is corrected and nothing is recalled ahead") {
   RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   spec.tau_q32 = kOneQ32 + 1;
@@ -404,7 +443,9 @@ TEST_CASE(
     return text;
   };
   const auto decode = [](uint32_t call, uint32_t context) {
-    return PlanEntry{CallId{call}, EntryKind::kDecode, false, true, 1, context};
+    PlanEntry entry{CallId{call}, EntryKind::kDecode, false, true, 1, context};
+    entry.request = {SessionId{call}, 0};
+    return entry;
   };
   CHECK(ask({decode(1, 5000)}, 7) == ask({decode(1, 5007)}, 0));
   CHECK(ask({decode(1, 5000)}, 0) != ask({decode(1, 5001)}, 0));

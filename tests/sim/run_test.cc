@@ -47,12 +47,12 @@ class Talk final : public Client {
                 {}};
       call.identity = {due.session, 0, (call.prompt + call.output) / 16};
       calls_.push_back(call);
-      events->push_back(CallReady{CallId{static_cast<uint32_t>(calls_.size() - 1)},
-                                  SessionId{due.session},
-                                  call.prompt,
-                                  call.output,
-                                  {&calls_.back().identity, 1},
-                                  {}});
+      CallReady ready;
+      ready.call = CallId{static_cast<uint32_t>(calls_.size() - 1)};
+      ready.session = SessionId{due.session}, ready.index = due.turn;
+      ready.prompt_tokens = call.prompt, ready.output_tokens = call.output;
+      ready.identity = {&calls_.back().identity, 1};
+      events->push_back(ready);
     }
   }
   void tokens_emitted(Instant, CallId, uint32_t, ClientEvents*) override {}

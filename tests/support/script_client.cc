@@ -153,8 +153,10 @@ void ScriptClient::perform(Instant now, uint32_t call, Kind kind, ClientEvents* 
   sent_[call] = true;
   ++unanswered_;
   const uint32_t session = call / options_.calls_per_session, turn = call % options_.calls_per_session;
-  events->push_back(CallReady{CallId{call}, SessionId{session}, what.prompt, what.output, what.identity,
-                              what.triggers, what.roles, turn});
+  CallReady ready{CallId{call},  SessionId{session}, what.prompt, what.output,
+                  what.identity, what.triggers,      what.roles,  turn};
+  ready.index = turn;
+  events->push_back(ready);
   if (what.cancel_after_ns >= 0) schedule(now, call, what.cancel_after_ns, Kind::kCancel, events);
 }
 

@@ -111,8 +111,10 @@ class Runner {
     }
     for (const std::string& trigger : split(options["triggers"], ',')) triggers_.push_back(number(trigger));
     const uint32_t session = options.contains("session") ? number(options["session"]) : 0;
-    return CallReady{CallId{number(call, 1)},   SessionId{session}, number(options["prompt"]),
-                     number(options["output"]), identity_,          triggers_};
+    CallReady ready{CallId{number(call, 1)},   SessionId{session}, number(options["prompt"]),
+                    number(options["output"]), identity_,          triggers_};
+    ready.index = number(call, 1);
+    return ready;
   }
 
   Event done(const std::string& steps, std::map<std::string, std::string>& options) {

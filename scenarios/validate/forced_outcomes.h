@@ -1,0 +1,20 @@
+// What compressions retained in a recorded run, written as a record that a simulation can follow
+// (simulation.kept: "recorded"). A run with forced outcomes is simulated with the very same ones: draws of another
+// key or seed are another run's.
+
+#ifndef KVTWIN_SCENARIOS_VALIDATE_FORCED_OUTCOMES_H_
+#define KVTWIN_SCENARIOS_VALIDATE_FORCED_OUTCOMES_H_
+
+#include <string>
+
+#include "engine/base/result.h"
+#include "engine/recorder_log.h"
+
+namespace kvtwin {
+
+// The bytes of outcomes.binpb; empty if no compression of the run awaited an outcome. `name` is for messages.
+Result<std::string> retained_outcomes(const std::string& name, const Log& log);
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_SCENARIOS_VALIDATE_FORCED_OUTCOMES_H_
