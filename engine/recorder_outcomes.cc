@@ -36,25 +36,25 @@ RequestNumbers::RequestNumbers(const Log& log) : from_log_(true) {
     if (ready == nullptr) continue;
     calls_.insert_or_assign(ready->key(),
                             ready->call);  // sent again after a rejection: outcomes are the last one's
-    requests_.emplace(ready->call, ready->key());
+    keys_.emplace(ready->call, ready->key());
   }
 }
 
-uint64_t RequestNumbers::of(const RequestKey& request) const {
-  if (!from_log_) return uint64_t{raw(request.session)} << 32 | request.index;
-  const auto found = calls_.find(request);
+uint64_t RequestNumbers::of(const RequestKey& key) const {
+  if (!from_log_) return uint64_t{raw(key.session)} << 32 | key.index;
+  const auto found = calls_.find(key);
   return found == calls_.end() ? UINT64_MAX : raw(found->second);
 }
 
-std::optional<RequestKey> RequestNumbers::request(CallId call) const {
-  const auto found = requests_.find(call);
-  return found == requests_.end() ? std::nullopt : std::optional(found->second);
+std::optional<RequestKey> RequestNumbers::key(CallId call) const {
+  const auto found = keys_.find(call);
+  return found == keys_.end() ? std::nullopt : std::optional(found->second);
 }
 
 uint32_t plan_fingerprint(const LaunchStep& launch, uint32_t offset, const RequestNumbers& numbers) {
   uint64_t sum = draw({launch.entries.size()});
   for (const PlanEntry& entry : launch.entries) {
-    sum = draw({sum, numbers.of(entry.request), static_cast<uint64_t>(entry.kind), entry.tokens,
+    sum = draw({sum, numbers.of(entry.key), static_cast<uint64_t>(entry.kind), entry.tokens,
                 uint64_t{entry.context} + offset});
   }
   return static_cast<uint32_t>(sum);
@@ -101,7 +101,7 @@ class OutcomeLog::Watch final : public OutcomeSource {
     for (size_t i = 0; i < values->kept.size(); ++i) {
       const CellsKept& kept = values->kept[i];
       v1::StepOutcomes::Kept& one = *out.add_kept();
-      name(launch.entries[launch.compressions[i].entry].request, one.mutable_request());
+      name(launch.entries[launch.compressions[i].entry].key, one.mutable_key());
       one.set_attempt(attempts_.of(kept.call));
       one.set_tokens(launch.compressions[i].end);
       one.mutable_count()->Add(kept.counts.begin(), kept.counts.end());
@@ -111,7 +111,7 @@ class OutcomeLog::Watch final : public OutcomeSource {
       const auto entry = std::find_if(launch.entries.begin(), launch.entries.end(),
                                       [&](const PlanEntry& of) { return of.call == call; });
       KVT_CHECK(entry != launch.entries.end());
-      name(entry->request, out.add_ended());
+      name(entry->key, out.add_ended());
     }
     append_record(record, &state_.engines.at(raw(launch.engine)));
     ++state_.records;
@@ -123,9 +123,9 @@ class OutcomeLog::Watch final : public OutcomeSource {
   }
 
  private:
-  static void name(const RequestKey& request, v1::StepOutcomes::Request* out) {
-    out->set_session(raw(request.session));
-    out->set_index(request.index);
+  static void name(const RequestKey& key, v1::StepOutcomes::RequestKey* out) {
+    out->set_session(raw(key.session));
+    out->set_index(key.index);
   }
 
   OutcomeSource* const source_;
@@ -230,11 +230,11 @@ class OutcomeReader {
                              shares ? in.chosen(l) : 0});
     }
     for (const uint32_t call : in.eos()) {
-      const Result<RequestKey> request = key_of(call);
-      if (!request) return tl::unexpected(request.error());
-      one.eos.push_back(*request);
+      const Result<RequestKey> key = key_of(call);
+      if (!key) return tl::unexpected(key.error());
+      one.eos.push_back(*key);
     }
-    for (const v1::StepOutcomes::Request& ended : in.ended()) one.eos.push_back(key_of(ended));
+    for (const v1::StepOutcomes::RequestKey& ended : in.ended()) one.eos.push_back(key_of(ended));
     if (!engine.steps.emplace(in.step(), std::move(one)).second) {
       return wrong(fmt::format("step {} of engine {} for the second time", in.step(), in.engine()));
     }
@@ -254,18 +254,18 @@ class OutcomeReader {
       return wrong(fmt::format("{} words of live bits for {} tokens", in.live_size(), in.tokens()));
     }
     RecordedOutcomes::Kept kept{{in.count().begin(), in.count().end()}, {in.live().begin(), in.live().end()}};
-    const Result<RequestKey> request = by_call_ ? key_of(in.call()) : key_of(in.request());
-    if (!request) return tl::unexpected(request.error());
-    engine->kept.insert_or_assign({*request, in.attempt(), in.tokens()}, std::move(kept));
+    const Result<RequestKey> key = by_call_ ? key_of(in.call()) : key_of(in.key());
+    if (!key) return tl::unexpected(key.error());
+    engine->kept.insert_or_assign({*key, in.attempt(), in.tokens()}, std::move(kept));
     return {};
   }
 
-  static RequestKey key_of(const v1::StepOutcomes::Request& request) {
+  static RequestKey key_of(const v1::StepOutcomes::RequestKey& request) {
     return {SessionId{request.session()}, request.index()};
   }
   Result<RequestKey> key_of(uint32_t call) {
-    const std::optional<RequestKey> request = out_.numbers.request(CallId{call});
-    if (request) return *request;
+    const std::optional<RequestKey> key = out_.numbers.key(CallId{call});
+    if (key) return *key;
     return wrong(fmt::format("request {} is not in the log beside it", call),
                  "log.binpb and outcomes.binpb of one run belong together");
   }

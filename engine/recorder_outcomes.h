@@ -32,14 +32,14 @@ class RequestNumbers {
   RequestNumbers() = default;
   explicit RequestNumbers(const Log& log);
 
-  uint64_t of(const RequestKey& request) const;
+  uint64_t of(const RequestKey& key) const;
   // The request that `log` names `call`; none if it names no such request.
-  std::optional<RequestKey> request(CallId call) const;
+  std::optional<RequestKey> key(CallId call) const;
 
  private:
   bool from_log_ = false;
   std::map<RequestKey, CallId> calls_;
-  std::map<CallId, RequestKey> requests_;
+  std::map<CallId, RequestKey> keys_;
 };
 
 // Recorded outcomes in memory. Recalls are sums over the requests of a step, so they hold for the very same
@@ -51,7 +51,7 @@ struct RecordedOutcomes {
     std::vector<RequestKey> eos;
   };
   struct KeptAt {
-    RequestKey request{};
+    RequestKey key{};
     uint32_t attempt = 0;  // admissions, from 1
     uint32_t tokens = 0;   // Compression::end
     auto operator<=>(const KeptAt&) const = default;

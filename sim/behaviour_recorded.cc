@@ -35,9 +35,9 @@ void RecordedSource::step(const LaunchStep& launch, uint32_t offset, StepValues*
 void RecordedSource::replace_eos(const LaunchStep& launch, const std::vector<RequestKey>& ended,
                                  StepValues* values) {
   values->eos.clear();
-  for (const RequestKey& request : ended) {
+  for (const RequestKey& key : ended) {
     for (const PlanEntry& entry : launch.entries) {
-      if (entry.request == request) values->eos.push_back(entry.call);
+      if (entry.key == key) values->eos.push_back(entry.call);
     }
   }
 }
@@ -52,8 +52,8 @@ void RecordedSource::replace_kept(const LaunchStep& launch, StepValues* values) 
   for (size_t i = 0; i < launch.compressions.size(); ++i) {
     const Compression& compression = launch.compressions[i];
     const CallId call = launch.entries[compression.entry].call;
-    const RequestKey& request = launch.entries[compression.entry].request;
-    const auto found = record_.kept.find({request, attempts_.of(call), compression.end});
+    const RequestKey& key = launch.entries[compression.entry].key;
+    const auto found = record_.kept.find({key, attempts_.of(call), compression.end});
     ++kept_.asked;
     if (found != record_.kept.end()) {
       ++kept_.found;

@@ -53,7 +53,7 @@ void RetentionSource::step(const LaunchStep& launch, uint32_t offset, StepValues
     // Pages that a stretch was given ahead may have gone back when it was cut short.
     if (holes_) call.pages.resize(std::min<size_t>(call.pages.size(), div_ceil(entry.context, page_tokens_)));
     if (!entry.first) continue;
-    call.key = entry.request;
+    call.key = entry.key;
     ++call.attempt;
     call.gone.assign(groups_.groups(), 0);
     call.pages.clear();

@@ -50,7 +50,7 @@ void RetrievalSource::step(const LaunchStep& launch, uint32_t offset, StepValues
     const uint32_t candidates = candidate_pages(spec_, page_tokens_, left + 1);
     if (candidates == 0) continue;
     const auto attempt = attempts_.find(entry.call);
-    const uint64_t key = draw({behaviour_.seed, raw(entry.request.session), entry.request.index,
+    const uint64_t key = draw({behaviour_.seed, raw(entry.key.session), entry.key.index,
                                attempt == attempts_.end() ? 0 : attempt->second, position});
     add_call(key, candidates, &values->recalls);
   }

@@ -40,8 +40,8 @@ struct PlanEntry {
   // (triaxial) int4 pages that hold some of its live cells beside cells of others, or gaps: no kernel reads
   // those as they lie, beside the page that the call fills itself.
   uint32_t shared_in_part = 0;
-  bool grows = true;     // further single steps of a stretch read one more cell each; else: as many as this
-  RequestKey request{};  // names `call` for outcomes and draws
+  bool grows = true;  // further single steps of a stretch read one more cell each; else: as many as this
+  RequestKey key{};   // names `call` for outcomes and draws
 
   uint32_t live() const { return context - gone; }  // cells that a head reads besides the new ones
 };

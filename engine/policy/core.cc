@@ -108,7 +108,7 @@ void Core::State::on(const CallReady& event) {
   const Slot slot = take_slot();
   CallState& call = calls[slot];
   call.id = event.call;
-  call.request = event.key();
+  call.key = event.key();
   call.prompt = event.prompt_tokens;
   call.output = event.output_tokens;
   if (config.prefill_only && event.output_tokens > 1) {
@@ -213,8 +213,8 @@ void Core::State::forget(Slot slot) {
   call.phase = CallState::Phase::kUnused;
   unused.push_back(slot);
   --calls_live;
-  sessions.end(call.request.session);
-  session_left(call.request.session);
+  sessions.end(call.key.session);
+  session_left(call.key.session);
   drop_surplus_sessions();
 }
 
@@ -236,7 +236,7 @@ void Core::State::let_go(CallState* call, bool preempted) {
   for (const PageId page : spare_pages) give_page(page);
   call->holes = call->dead = call->dead_soon = 0;
   call->page_dead.clear();
-  prefixes().mark(snapshots ? call->snapshots : call->lease, call->request.session);
+  prefixes().mark(snapshots ? call->snapshots : call->lease, call->key.session);
   if (!KVT_PLANTED(stale_lease) || !preempted) index.release(call->lease, true);
   call->lease = {};
   if (snapshots) snapshots->release(call->snapshots, true);

@@ -33,7 +33,7 @@ void Core::State::hand_over(Slot slot) {
   index.gpu_pages(held.lease, &held.all);
   held.all.insert(held.all.end(), held.own.begin(), held.own.end());
   held.all.resize(div_ceil(call.prompt, config.page_tokens));
-  index.mark(held.lease, call.request.session);
+  index.mark(held.lease, call.key.session);
   call.lease = {};
   reserved_total -= call.reserved;
   note({kHandedOver, done, raw(call.id), digest_of(held.all)});

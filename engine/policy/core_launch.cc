@@ -80,8 +80,7 @@ void Core::State::commit_entry(size_t index_planned, Launch* launch) {
   ++call.launches;
   launch->entries.push_back({call.id, decode ? EntryKind::kDecode : EntryKind::kChunk,
                              call.admitted_now || call.resumed, samples, planned_entry.tokens, context, gone,
-                             dual ? call.narrow : 0, dual ? call.cells.adopted_in_part : 0, grows,
-                             call.request});
+                             dual ? call.narrow : 0, dual ? call.cells.adopted_in_part : 0, grows, call.key});
   launch->members.push_back({planned_entry.slot, call.id, samples});
   for (size_t i = planned_entry.granted_begin; i < planned_entry.granted_end; ++i) {
     launch->grants.push_back({0, entry, granted[i].page, granted[i].group});

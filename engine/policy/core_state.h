@@ -31,7 +31,7 @@ struct CallState {
   enum class Phase : uint8_t { kUnused, kWaiting, kRecalling, kRunning, kAway };
 
   CallId id{};
-  RequestKey request{};
+  RequestKey key{};
   uint64_t name_space = 0;
   Phase phase = Phase::kUnused;
   bool ending = false;  // cancelled, or sampled end-of-sequence: no further step

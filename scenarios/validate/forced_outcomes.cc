@@ -18,9 +18,9 @@ class LoggedOutcomes final : public OutcomeSource {
   void step(const LaunchStep& launch, uint32_t, StepValues* values) override {
     values->clear();
     // A stretch ends with the step that has outcomes.
-    const auto stretch = std::lower_bound(
-        engine_.stretches.begin(), engine_.stretches.end(), raw(launch.step),
-        [](const Log::Stretch& one, uint64_t step) { return one.step + one.steps <= step; });
+    const auto stretch =
+        std::lower_bound(engine_.stretches.begin(), engine_.stretches.end(), raw(launch.step),
+                         [](const Log::Stretch& one, uint64_t step) { return one.step + one.steps <= step; });
     if (stretch == engine_.stretches.end()) return;
     for (const Compression& compression : launch.compressions) {
       const CallId call = launch.entries[compression.entry].call;

@@ -56,7 +56,7 @@ std::string write_log(std::vector<StepValues>* said) {
     const bool prompt = step % 6 == 0;
     PlanEntry entry{CallId{3},         prompt ? EntryKind::kChunk : EntryKind::kDecode,    prompt, true,
                     prompt ? 40u : 1u, prompt ? 0u : 39u + static_cast<uint32_t>(step % 6)};
-    entry.request = kRequest;
+    entry.key = kRequest;
     Compression compression;
     compression.end = 40;
     LaunchStep launch;
@@ -137,7 +137,7 @@ Log log_of_requests() {
 TEST_CASE("outcome log: files that number requests by order of sending are read by the log beside them") {
   const Log log = log_of_requests();
   PlanEntry entry{CallId{8}, EntryKind::kDecode, false, true, 1, 40};
-  entry.request = {SessionId{5}, 1};
+  entry.key = {SessionId{5}, 1};
   LaunchStep launch;
   launch.entries = {&entry, 1};
   const uint32_t plan = plan_fingerprint(launch, 0, RequestNumbers(log));
@@ -145,10 +145,10 @@ TEST_CASE("outcome log: files that number requests by order of sending are read 
   const Result<RecordedOutcomes> read = read_outcomes("old", bytes, [&] { return RequestNumbers(log); });
   REQUIRE(read);
   const RecordedOutcomes::Engine& engine = read->engines.at(0);
-  CHECK(engine.steps.at(0).eos == std::vector<RequestKey>{entry.request});
-  CHECK(engine.kept.at({entry.request, 1, 40}).counts == std::vector<uint32_t>{7});
+  CHECK(engine.steps.at(0).eos == std::vector<RequestKey>{entry.key});
+  CHECK(engine.kept.at({entry.key, 1, 40}).counts == std::vector<uint32_t>{7});
   CHECK(plan_fingerprint(launch, 0, read->numbers) == engine.steps.at(0).plan);
-  entry.request.index = 0;
+  entry.key.index = 0;
   CHECK(plan_fingerprint(launch, 0, read->numbers) != engine.steps.at(0).plan);
 
   const Result<RecordedOutcomes> alone = read_outcomes("old", bytes, no_log);

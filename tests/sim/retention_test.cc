@@ -35,7 +35,7 @@ struct Asked {
       : entry{call, EntryKind::kChunk, true, true, tokens, 0},
         forced{{0, 2}, {tokens - 8, tokens}},
         compression{.entry = 0, .begin = 0, .end = tokens, .staged = false, .forced = forced, .keep = {}} {
-    entry.request = {SessionId{raw(call)}, 0};
+    entry.key = {SessionId{raw(call)}, 0};
     for (uint32_t page = 0; page < div_ceil(tokens, 4u); ++page) grants.push_back({0, 0, PageId{page}});
   }
   LaunchStep launch() {
@@ -118,11 +118,11 @@ TEST_CASE(
   CoreConfig drawn = config("ragged", "top_across_layers");
   drawn.policies.budget_spec.mu.assign(8, kWhole / 2);
   drawn.policies.budget_spec.sigma.assign(8, kWhole / 20);
-  const auto retained = [&](CallId call, RequestKey request, uint16_t engine) {
+  const auto retained = [&](CallId call, RequestKey key, uint16_t engine) {
     drawn.engine = EngineId{engine};
     RetentionSource source(drawn, KeptModel::kProfile, 7);
     Asked asked(call, 10'010);
-    asked.entry.request = request;
+    asked.entry.key = key;
     StepValues values;
     source.step(asked.launch(), 0, &values);
     return values.kept_counts;

@@ -361,12 +361,12 @@ TEST_CASE("F-3 retrieval run: bytes are the pages the behaviour says, and its ra
 
 TEST_CASE(
     "retrieval behaviour: draws belong to session and index, whatever number a request was sent under") {
-  const auto recalled = [](CallId call, RequestKey request) {
+  const auto recalled = [](CallId call, RequestKey key) {
     sim::RetrievalSource source({.seed = 1, .miss_q32 = 1u << 31, .correction_q32 = {1u << 31}},
                                 RetrievalMethod::kFreekv, retrieval_defaults(RetrievalMethod::kFreekv), kPage,
                                 32, 8);
     PlanEntry entry{call, EntryKind::kDecode, false, true, 1, 9001};
-    entry.request = request;
+    entry.key = key;
     LaunchStep launch;
     launch.tokens = 1, launch.entries = {&entry, 1};
     StepValues values;
@@ -444,7 +444,7 @@ TEST_CASE(
   };
   const auto decode = [](uint32_t call, uint32_t context) {
     PlanEntry entry{CallId{call}, EntryKind::kDecode, false, true, 1, context};
-    entry.request = {SessionId{call}, 0};
+    entry.key = {SessionId{call}, 0};
     return entry;
   };
   CHECK(ask({decode(1, 5000)}, 7) == ask({decode(1, 5007)}, 0));
