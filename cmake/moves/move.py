@@ -86,7 +86,8 @@ class Rules:
 def plan(rules, files):
     """old -> new of every file of the tree as it was, whether or not it has been moved already."""
     new_places = set(rules.files.values())
-    new_folders = {f for f in rules.folders.values()}
+    new_folders = set(rules.folders.values())
+    filled = {os.path.dirname(new) for old, new in rules.files.items() if old != new}
     moves = {}
     for path in files:
         if path in new_places or path in rules.files:
@@ -97,7 +98,7 @@ def plan(rules, files):
         if new is not None:
             moves[path] = new
         elif any(path.startswith(folder) for folder in new_folders) or \
-                os.path.dirname(path) in {os.path.dirname(new) for new in new_places}:
+                os.path.dirname(path) in filled:
             continue  # in a new folder, whoever put it there
         else:
             problem(f"unplaced: {path}")
