@@ -134,7 +134,8 @@ def apply_all():
         for f in sorted(files):
             source = os.path.join(folder, f)
             target = os.path.relpath(source, f'{HERE}/new_files')
-            text = open(source, encoding='utf-8').read().replace('@TABLE@', table())
+            text = open(source, encoding='utf-8').read()
+            text = re.sub(r'@TABLE\s*@', lambda _: table(), text)  # (clang-format may have put a space)
             if not os.path.exists(target) or entries(open(target, encoding='utf-8').read()) != entries(text):
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 open(target, 'w', encoding='utf-8').write(text)

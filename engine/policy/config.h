@@ -10,6 +10,7 @@
 #include "engine/base/units.h"
 #include "engine/policy/budget_spec.h"
 #include "engine/policy/head_groups.h"
+#include "engine/policy/page_order.h"
 #include "engine/policy/partition.h"
 #include "engine/policy/precision_spec.h"
 #include "engine/policy/retrieval_spec.h"
@@ -27,11 +28,6 @@ enum class AdmissionKind : uint8_t {
   kWatermark,        // the next chunk's pages, and watermark_pages must stay free
   kFullPrompt,       // the whole prompt's pages must be free (vLLM scheduler_reserve_full_isl)
   kFullReservation,  // pages for prompt and output are set aside: never preempts
-};
-
-enum class PageOrder : uint8_t {
-  kLowestFirst,  // the free page with the lowest number
-  kOldestFirst,  // one queue of free and cached pages in the order they were let go (vLLM)
 };
 
 enum class PreemptionKind : uint8_t {

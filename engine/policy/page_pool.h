@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
-#include "engine/policy/config.h"
+#include "engine/policy/page_order.h"
 
 namespace kvtwin {
 

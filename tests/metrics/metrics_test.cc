@@ -44,14 +44,13 @@ struct Feed {
     event.outcome = outcome;
     metrics.saw_event(at.back(), kE0, event);
   }
-  void token(int64_t at, uint32_t call) {
-    metrics.saw_command(Instant{at}, TokensEmitted{kE0, CallId{call}, 1});
-  }
+  void saw(int64_t at, const Command& command) { metrics.saw_command(Instant{at}, command); }
+  void token(int64_t at, uint32_t call) { saw(at, TokensEmitted{kE0, CallId{call}, 1}); }
   void finish(int64_t at, uint32_t call, uint32_t tokens) {
-    metrics.saw_command(Instant{at}, FinishCall{kE0, CallId{call}, tokens, false});
+    saw(at, FinishCall{kE0, CallId{call}, tokens, false});
   }
   void preempt(int64_t at, uint32_t call) {
-    metrics.saw_command(Instant{at}, DropCallState{kE0, CallId{call}, DropCallState::Reason::kPreempted});
+    saw(at, DropCallState{kE0, CallId{call}, DropCallState::Reason::kPreempted});
   }
   void gauges(int64_t at, uint32_t running, uint32_t held = 0) {
     CoreGauges now;
@@ -61,7 +60,7 @@ struct Feed {
     metrics.saw_gauges(Instant{at}, kE0, now);
   }
   const CallRecord& call(uint32_t id) const { return metrics.calls()[id]; }
-  int64_t share(uint32_t id, TimeShare which) const { return call(id).time[static_cast<size_t>(which)].ns; }
+  int64_t share(uint32_t id, TimeShare of) const { return call(id).time[size_t(of)].ns; }
   int64_t attributed(uint32_t id) const {
     return std::accumulate(call(id).time.begin(), call(id).time.end(), int64_t{0},
                            [](int64_t sum, Duration part) { return sum + part.ns; });

@@ -1,0 +1,17 @@
+// Which free page a PagePool hands out next.
+
+#ifndef KVTWIN_ENGINE_POLICY_PAGE_ORDER_H_
+#define KVTWIN_ENGINE_POLICY_PAGE_ORDER_H_
+
+#include <cstdint>
+
+namespace kvtwin {
+
+enum class PageOrder : uint8_t {
+  kLowestFirst,  // the free page with the lowest number
+  kOldestFirst,  // one queue of free and cached pages in the order they were let go (vLLM)
+};
+
+}  // namespace kvtwin
+
+#endif  // KVTWIN_ENGINE_POLICY_PAGE_ORDER_H_
