@@ -10,7 +10,7 @@
 namespace kvtwin {
 
 // numerator / denominator; 0 / 0 where there is nothing.
-struct Fraction {
+struct Quotient {
   uint64_t numerator = 0;
   uint64_t denominator = 0;
 };
@@ -24,11 +24,11 @@ struct Fragmentation {
 
   Fragmentation& operator+=(const Fragmentation& other);
   // Lost because the heads of a group share one length. The paper calls it page fragmentation.
-  Fraction group() const { return {level_cells - need_cells, level_cells}; }
+  Quotient group() const { return {level_cells - need_cells, level_cells}; }
   // Lost in last pages.
-  Fraction tail() const { return {page_cells - held_cells, page_cells}; }
+  Quotient tail() const { return {page_cells - held_cells, page_cells}; }
   // Of the full cache, what is free. 0 where pages hold more than the full cache would.
-  Fraction reclaimed() const { return {full_cells > page_cells ? full_cells - page_cells : 0, full_cells}; }
+  Quotient reclaimed() const { return {full_cells > page_cells ? full_cells - page_cells : 0, full_cells}; }
 };
 
 // group_of [heads]: the group of each head, below lengths.size(); needs [heads]: cells that each head keeps;

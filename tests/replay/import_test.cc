@@ -51,12 +51,12 @@ size_t bytes_of(const ReplayTable& table) {
          table.sessions.capacity() * sizeof(TableSession);
 }
 
-struct Error {
+struct StepErrorRange {
   int64_t low, high;  // p1 and p99 of issue time here - recorded, each session's start subtracted
 };
 
 // Every call ends when it ended in the recording, or at once if that is past: errors do not add up.
-Error one_step_error(ReplayClient* client) {
+StepErrorRange one_step_error(ReplayClient* client) {
   FakeWorld world;
   std::map<uint32_t, int64_t> start;  // by session
   std::vector<int64_t> errors;
@@ -86,7 +86,7 @@ TEST_CASE("WEKA: identity replay issues calls at their recorded times, within th
   REQUIRE_MESSAGE(client.has_value(), client.error().text());
   CHECK((*client)->mode() == ReplayMode::kClosedLoop);
   CHECK((*client)->cap_reaches_every_gap());
-  const Error error = one_step_error(client->get());
+  const StepErrorRange error = one_step_error(client->get());
   MESSAGE("one-step error p1 " << error.low << " ns, p99 " << error.high << " ns");
   CHECK(error.low >= -(*client)->table().time_resolution_ns);
   CHECK(error.high <= (*client)->table().time_resolution_ns);
