@@ -16,11 +16,16 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 using Half = float __attribute__((vector_size(kLanes / 2 * sizeof(float))));
 
-[[gnu::always_inline]] inline void fold(const float* lanes, Half* half) {
-  Half low, high;
-  std::memcpy(&low, lanes, sizeof low);
-  std::memcpy(&high, lanes + kLanes / 2, sizeof high);
-  *half = low + high;
+template <uint32_t kWidth>
+[[gnu::always_inline]] inline void fold(const Lanes<kWidth>& lanes, Half* half) {
+  if constexpr (kWidth == kLanes / 2) {
+    *half = lanes.part[0] + lanes.part[1];
+  } else {
+    Half low, high;
+    std::memcpy(&low, &lanes, sizeof low);
+    std::memcpy(&high, reinterpret_cast<const char*>(&lanes) + sizeof low, sizeof high);
+    *half = low + high;
+  }
 }
 
 // The sums of eight vectors at once, each in the order of sum_lanes(): what is beside it changes no bit.
@@ -44,23 +49,28 @@ using Half = float __attribute__((vector_size(kLanes / 2 * sizeof(float))));
 struct ScoreRun {
   static constexpr uint32_t kKeys = 8;
 
-  // A register's lanes of all keys, then the next register's: the sums of eight keys stay in registers.
+  // folded[j] <- the lanes of q . key j, of as many keys as leave their sums in registers.
+  template <uint32_t kWidth, uint32_t kSome>
+  [[gnu::always_inline]] static void some(const float* query, const float* keys, uint32_t dim, Half* folded) {
+    Lanes<kWidth> acc[kSome]{}, x, y;
+    for (uint32_t i = 0; i < dim; i += kLanes) {
+      load_lanes(query + i, &x);
+      for (uint32_t j = 0; j < kSome; ++j) {
+        load_lanes(keys + uint64_t{j} * dim + i, &y);
+        add_product(x, y, &acc[j]);
+      }
+    }
+// Otherwise GCC keeps them in memory.
+#pragma GCC unroll 8
+    for (uint32_t j = 0; j < kSome; ++j) fold(acc[j], &folded[j]);
+  }
+
   template <uint32_t kWidth>
   [[gnu::always_inline]] static void eight(const float* query, const float* keys, uint32_t dim, Half* sums) {
-    float lanes[kKeys][kLanes];
-    for (uint32_t first = 0; first < kLanes; first += kWidth) {
-      Register<kWidth> acc[kKeys]{}, x, y;
-      for (uint32_t i = first; i < dim; i += kLanes) {
-        std::memcpy(&x, query + i, sizeof x);
-        for (uint32_t j = 0; j < kKeys; ++j) {
-          std::memcpy(&y, keys + uint64_t{j} * dim + i, sizeof y);
-          acc[j] += x * y;
-        }
-      }
-      for (uint32_t j = 0; j < kKeys; ++j) std::memcpy(lanes[j] + first, &acc[j], sizeof acc[j]);
-    }
     Half folded[kKeys];
-    for (uint32_t j = 0; j < kKeys; ++j) fold(lanes[j], &folded[j]);
+    constexpr uint32_t kSome = kWidth < kLanes ? 4 : kKeys;
+    for (uint32_t j = 0; j < kKeys; j += kSome)
+      some<kWidth, kSome>(query, keys + uint64_t{j} * dim, dim, folded + j);
     sum_eight(folded, sums);
   }
 

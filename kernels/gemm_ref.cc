@@ -17,6 +17,8 @@ template <uint32_t kWidth, uint32_t kRows>
     load_lanes(panel + uint64_t{k} * kLanes, &w);
     for (uint32_t r = 0; r < kRows; ++r) add_product(x[uint64_t{r} * in + k], w, &acc[r]);
   }
+// Otherwise GCC keeps them in memory.
+#pragma GCC unroll 8
   for (uint32_t r = 0; r < kRows; ++r) store_lanes(acc[r], sums + r * kLanes);
 }
 
