@@ -16,11 +16,16 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 using Half = float __attribute__((vector_size(kLanes / 2 * sizeof(float))));
 
-[[gnu::always_inline]] inline void fold(const Lanes& lanes, Half* half) {
-  Half low, high;
-  std::memcpy(&low, &lanes, sizeof low);
-  std::memcpy(&high, reinterpret_cast<const char*>(&lanes) + sizeof low, sizeof high);
-  *half = low + high;
+template <uint32_t kWidth>
+[[gnu::always_inline]] inline void fold(const Lanes<kWidth>& lanes, Half* half) {
+  if constexpr (kWidth == kLanes / 2) {
+    *half = lanes.part[0] + lanes.part[1];
+  } else {
+    Half low, high;
+    std::memcpy(&low, &lanes, sizeof low);
+    std::memcpy(&high, reinterpret_cast<const char*>(&lanes) + sizeof low, sizeof high);
+    *half = low + high;
+  }
 }
 
 // The sums of eight vectors at once, each in the order of sum_lanes(): what is beside it changes no bit.
@@ -41,89 +46,116 @@ using Half = float __attribute__((vector_size(kLanes / 2 * sizeof(float))));
 }
 
 // scores[g][t] = scale * (q[g] . k[t]) for `count` keys in a row, as dot() would have it.
-KVTWIN_WIDE void score_run(const float* q, const float* keys, uint32_t heads, uint32_t count, uint32_t dim,
-                           float scale, uint64_t stride, float* scores) {
-  constexpr uint32_t kKeys = 8;
-  for (uint32_t g = 0; g < heads; ++g) {
-    const float* const query = q + uint64_t{g} * dim;
-    float* const to = scores + g * stride;
-    uint32_t t = 0;
-    for (; dim % kLanes == 0 && t + kKeys <= count; t += kKeys) {
-      const float* const some = keys + uint64_t{t} * dim;
-      Lanes acc[kKeys]{}, x, y;
-      for (uint32_t i = 0; i < dim; i += kLanes) {
-        load_lanes(query + i, &x);
-        for (uint32_t j = 0; j < kKeys; ++j) {
-          load_lanes(some + uint64_t{j} * dim + i, &y);
-          acc[j] += x * y;
-        }
+struct ScoreRun {
+  static constexpr uint32_t kKeys = 8;
+
+  // folded[j] <- the lanes of q . key j, of as many keys as leave their sums in registers.
+  template <uint32_t kWidth, uint32_t kSome>
+  [[gnu::always_inline]] static void some(const float* query, const float* keys, uint32_t dim, Half* folded) {
+    Lanes<kWidth> acc[kSome]{}, x, y;
+    for (uint32_t i = 0; i < dim; i += kLanes) {
+      load_lanes(query + i, &x);
+      for (uint32_t j = 0; j < kSome; ++j) {
+        load_lanes(keys + uint64_t{j} * dim + i, &y);
+        add_product(x, y, &acc[j]);
       }
-      Half folded[kKeys], sums;
-      for (uint32_t j = 0; j < kKeys; ++j) fold(acc[j], &folded[j]);
-      sum_eight(folded, &sums);
-      sums *= scale;
-      std::memcpy(to + t, &sums, sizeof sums);
     }
-    for (; t < count; ++t) to[t] = scale * dot(query, keys + uint64_t{t} * dim, dim);
+// Otherwise GCC keeps them in memory.
+#pragma GCC unroll 8
+    for (uint32_t j = 0; j < kSome; ++j) fold(acc[j], &folded[j]);
   }
-}
+
+  template <uint32_t kWidth>
+  [[gnu::always_inline]] static void eight(const float* query, const float* keys, uint32_t dim, Half* sums) {
+    Half folded[kKeys];
+    constexpr uint32_t kSome = kWidth < kLanes ? 4 : kKeys;
+    for (uint32_t j = 0; j < kKeys; j += kSome)
+      some<kWidth, kSome>(query, keys + uint64_t{j} * dim, dim, folded + j);
+    sum_eight(folded, sums);
+  }
+
+  template <uint32_t kWidth>
+  [[gnu::always_inline]] static void run(const float* q, const float* keys, uint32_t heads, uint32_t count,
+                                         uint32_t dim, float scale, uint64_t stride, float* scores) {
+    for (uint32_t g = 0; g < heads; ++g) {
+      const float* const query = q + uint64_t{g} * dim;
+      float* const to = scores + g * stride;
+      uint32_t t = 0;
+      for (; dim % kLanes == 0 && t + kKeys <= count; t += kKeys) {
+        Half sums;
+        eight<kWidth>(query, keys + uint64_t{t} * dim, dim, &sums);
+        sums *= scale;
+        std::memcpy(to + t, &sums, sizeof sums);
+      }
+      for (; t < count; ++t) to[t] = scale * dot<kWidth>(query, keys + uint64_t{t} * dim, dim);
+    }
+  }
+};
 
 // scores -> exp(scores - largest), which is returned with their sum.
 struct Softmax {
   float largest = kNothing;
   float sum = 0;
 };
-KVTWIN_WIDE void exponentiate(float* scores, uint32_t count, Softmax* softmax) {
-  Lanes largest = Lanes{} + kNothing, sum{}, some;
-  uint32_t t = 0;
-  for (; t + kLanes <= count; t += kLanes) {
-    load_lanes(scores + t, &some);
-    largest = some > largest ? some : largest;
+struct Exponentiate {
+  template <uint32_t kWidth>
+  [[gnu::always_inline]] static void run(float* scores, uint32_t count, Softmax* softmax) {
+    Register<kWidth> largest = Register<kWidth>{} + kNothing, few;
+    uint32_t t = 0;
+    for (; t + kWidth <= count; t += kWidth) {
+      std::memcpy(&few, scores + t, sizeof few);
+      largest = few > largest ? few : largest;
+    }
+    float top[kWidth], most = kNothing;
+    std::memcpy(top, &largest, sizeof top);
+    for (const float x : top) most = x > most ? x : most;
+    for (; t < count; ++t) most = scores[t] > most ? scores[t] : most;
+    exact_exp_all<kWidth>(most, count, scores);
+    Lanes<kWidth> sum{}, some;
+    for (t = 0; t + kLanes <= count; t += kLanes) {
+      load_lanes(scores + t, &some);
+      add(some, &sum);
+    }
+    load_some_lanes(scores + t, count - t, &some);
+    add(some, &sum);
+    *softmax = {most, sum_lanes(sum)};
   }
-  float top[kLanes], most = kNothing;
-  store_lanes(largest, top);
-  for (const float x : top) most = x > most ? x : most;
-  for (uint32_t i = t; i < count; ++i) most = scores[i] > most ? scores[i] : most;
-  exact_exp_all(most, count, scores);
-  for (t = 0; t + kLanes <= count; t += kLanes) {
-    load_lanes(scores + t, &some);
-    sum += some;
-  }
-  load_some_lanes(scores + t, count - t, &some);
-  sum += some;
-  *softmax = {most, sum_lanes(sum)};
-}
+};
 
-// sum[i] += sum over t of weight[t] * values[t][i], i below kWidth * 16. Each element adds in the order of t;
-// several vectors at a time hide how long an addition takes.
-template <uint32_t kWidth>
+// sum[i] += sum over t of weight[t] * values[t][i], i below kSixteens * 16. Each element adds in the order of
+// t; several vectors at a time hide how long an addition takes.
+template <uint32_t kWidth, uint32_t kSixteens>
 [[gnu::always_inline]] inline void weigh(const float* weight, const float* values, uint32_t count,
                                          uint32_t dim, float* sum) {
-  Lanes acc[kWidth], v;
-  for (uint32_t j = 0; j < kWidth; ++j) load_lanes(sum + j * kLanes, &acc[j]);
+  Lanes<kWidth> acc[kSixteens], v;
+  for (uint32_t j = 0; j < kSixteens; ++j) load_lanes(sum + j * kLanes, &acc[j]);
   for (uint32_t t = 0; t < count; ++t) {
-    for (uint32_t j = 0; j < kWidth; ++j) {
+    for (uint32_t j = 0; j < kSixteens; ++j) {
       load_lanes(values + uint64_t{t} * dim + j * kLanes, &v);
-      acc[j] += weight[t] * v;
+      add_product(weight[t], v, &acc[j]);
     }
   }
-  for (uint32_t j = 0; j < kWidth; ++j) store_lanes(acc[j], sum + j * kLanes);
+  for (uint32_t j = 0; j < kSixteens; ++j) store_lanes(acc[j], sum + j * kLanes);
 }
 
 // out[g] += sum over t of p[g][t] * v[t].
-KVTWIN_WIDE void weigh_run(const float* p, const float* values, uint32_t heads, uint32_t count, uint32_t dim,
-                           uint64_t stride, float* out) {
-  for (uint32_t g = 0; g < heads; ++g) {
-    const float* const weight = p + g * stride;
-    float* const sum = out + uint64_t{g} * dim;
-    uint32_t i = 0;
-    for (; i + 4 * kLanes <= dim; i += 4 * kLanes) weigh<4>(weight, values + i, count, dim, sum + i);
-    for (; i + kLanes <= dim; i += kLanes) weigh<1>(weight, values + i, count, dim, sum + i);
-    for (; i < dim; ++i) {
-      for (uint32_t t = 0; t < count; ++t) sum[i] += weight[t] * values[uint64_t{t} * dim + i];
+struct WeighRun {
+  template <uint32_t kWidth>
+  [[gnu::always_inline]] static void run(const float* p, const float* values, uint32_t heads, uint32_t count,
+                                         uint32_t dim, uint64_t stride, float* out) {
+    for (uint32_t g = 0; g < heads; ++g) {
+      const float* const weight = p + g * stride;
+      float* const sum = out + uint64_t{g} * dim;
+      uint32_t i = 0;
+      for (; i + 4 * kLanes <= dim; i += 4 * kLanes)
+        weigh<kWidth, 4>(weight, values + i, count, dim, sum + i);
+      for (; i + kLanes <= dim; i += kLanes) weigh<kWidth, 1>(weight, values + i, count, dim, sum + i);
+      for (; i < dim; ++i) {
+        for (uint32_t t = 0; t < count; ++t) sum[i] += weight[t] * values[uint64_t{t} * dim + i];
+      }
     }
   }
-}
+};
 
 }  // namespace
 
@@ -144,8 +176,8 @@ void attention_ref(const KvPages& kv, HeadRange heads, uint32_t query_heads, flo
       uint64_t at = 0;
       for (const ReadRun& run : rows[r].reads) {
         const auto count = static_cast<uint32_t>(std::min<uint64_t>(run.count, cells - at));
-        score_run(query, kv.keys + kv.at(run.page, h, run.first), group, count, dim, scale, cells,
-                  scores.data() + at);
+        widest<ScoreRun>(query, kv.keys + kv.at(run.page, h, run.first), group, count, dim, scale, cells,
+                         scores.data() + at);
         at += count;
         if (at == cells) break;
       }
@@ -153,12 +185,12 @@ void attention_ref(const KvPages& kv, HeadRange heads, uint32_t query_heads, flo
       Softmax softmax[64];
       KVT_CHECK(group <= 64);
       for (uint32_t g = 0; g < group; ++g)
-        exponentiate(scores.data() + g * cells, static_cast<uint32_t>(cells), &softmax[g]);
+        widest<Exponentiate>(scores.data() + g * cells, static_cast<uint32_t>(cells), &softmax[g]);
       at = 0;
       for (const ReadRun& run : rows[r].reads) {
         const auto count = static_cast<uint32_t>(std::min<uint64_t>(run.count, cells - at));
-        weigh_run(scores.data() + at, kv.values + kv.at(run.page, h, run.first), group, count, dim, cells,
-                  result);
+        widest<WeighRun>(scores.data() + at, kv.values + kv.at(run.page, h, run.first), group, count, dim,
+                         cells, result);
         at += count;
         if (at == cells) break;
       }

@@ -1,5 +1,5 @@
-// exact_exp() of sixteen numbers at once: the same operations, so the same bits (compilers leave the loop
-// over the scalar one as it is).
+// exact_exp() of a register of numbers at once: the same operations, so the same bits (compilers leave the
+// loop over the scalar one as it is).
 
 #ifndef KVTWIN_KERNELS_EXACT_EXP_LANES_H_
 #define KVTWIN_KERNELS_EXACT_EXP_LANES_H_
@@ -9,16 +9,17 @@
 
 namespace kvtwin::kernels {
 
-using IntLanes = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
-
-[[gnu::always_inline]] inline void exact_exp_lanes(Lanes* lanes) {
-  const Lanes low = Lanes{} - 87.0f, high = Lanes{} + 88.0f;
-  Lanes x = *lanes;
+template <uint32_t kWidth>
+[[gnu::always_inline]] inline void exact_exp_register(Register<kWidth>* numbers) {
+  using Floats = Register<kWidth>;
+  using Ints = typename RegisterOf<int32_t, kWidth>::Type;
+  const Floats low = Floats{} - 87.0f, high = Floats{} + 88.0f;
+  Floats x = *numbers;
   x = x > low ? x : low;
   x = x < high ? x : high;
-  const Lanes n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
-  const Lanes r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  Lanes p = Lanes{} + 1.0f / 5040;
+  const Floats n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
+  const Floats r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  Floats p = Floats{} + 1.0f / 5040;
   p = p * r + 1.0f / 720;
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
@@ -26,21 +27,22 @@ using IntLanes = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  const IntLanes bits = (__builtin_convertvector(n, IntLanes) + 127) << 23;
-  Lanes power;
+  const Ints bits = (__builtin_convertvector(n, Ints) + 127) << 23;
+  Floats power;
   std::memcpy(&power, &bits, sizeof power);
-  *lanes = p * power;
+  *numbers = p * power;
 }
 
 // values[i] = exact_exp(values[i] - shift).
+template <uint32_t kWidth>
 [[gnu::always_inline]] inline void exact_exp_all(float shift, uint64_t count, float* values) {
-  Lanes some;
+  Register<kWidth> some;
   uint64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    load_lanes(values + i, &some);
+  for (; i + kWidth <= count; i += kWidth) {
+    std::memcpy(&some, values + i, sizeof some);
     some -= shift;
-    exact_exp_lanes(&some);
-    store_lanes(some, values + i);
+    exact_exp_register<kWidth>(&some);
+    std::memcpy(values + i, &some, sizeof some);
   }
   for (; i < count; ++i) values[i] = exact_exp(values[i] - shift);
 }

@@ -9,36 +9,42 @@ namespace kvtwin::kernels {
 namespace {
 
 // kRows rows of x times one panel: kRows * 16 sums stay in registers while the panel is read once.
-template <uint32_t kRows>
+template <uint32_t kWidth, uint32_t kRows>
 [[gnu::always_inline]] inline void tile(const float* panel, const float* x, uint32_t in, float* sums) {
-  Lanes acc[kRows]{};
+  Lanes<kWidth> acc[kRows]{};
   for (uint32_t k = 0; k < in; ++k) {
-    Lanes w;
+    Lanes<kWidth> w;
     load_lanes(panel + uint64_t{k} * kLanes, &w);
-    for (uint32_t r = 0; r < kRows; ++r) acc[r] += x[uint64_t{r} * in + k] * w;
+    for (uint32_t r = 0; r < kRows; ++r) add_product(x[uint64_t{r} * in + k], w, &acc[r]);
   }
+// Otherwise GCC keeps them in memory.
+#pragma GCC unroll 8
   for (uint32_t r = 0; r < kRows; ++r) store_lanes(acc[r], sums + r * kLanes);
 }
 
 // Six rows keep the adders of a core busy and leave registers for the panel.
 constexpr uint32_t kRowsMax = 6;
 
-KVTWIN_WIDE void panel_times(const float* panel, const float* x, uint32_t rows, uint32_t in, float* sums) {
-  switch (rows) {
-    case 1:
-      return tile<1>(panel, x, in, sums);
-    case 2:
-      return tile<2>(panel, x, in, sums);
-    case 3:
-      return tile<3>(panel, x, in, sums);
-    case 4:
-      return tile<4>(panel, x, in, sums);
-    case 5:
-      return tile<5>(panel, x, in, sums);
-    default:
-      return tile<6>(panel, x, in, sums);
+struct PanelTimes {
+  template <uint32_t kWidth>
+  [[gnu::always_inline]] static void run(const float* panel, const float* x, uint32_t rows, uint32_t in,
+                                         float* sums) {
+    switch (rows) {
+      case 1:
+        return tile<kWidth, 1>(panel, x, in, sums);
+      case 2:
+        return tile<kWidth, 2>(panel, x, in, sums);
+      case 3:
+        return tile<kWidth, 3>(panel, x, in, sums);
+      case 4:
+        return tile<kWidth, 4>(panel, x, in, sums);
+      case 5:
+        return tile<kWidth, 5>(panel, x, in, sums);
+      default:
+        return tile<kWidth, 6>(panel, x, in, sums);
+    }
   }
-}
+};
 
 }  // namespace
 
@@ -66,7 +72,7 @@ void gemm_ref(const PackedMatrix& w, const float* bias, const float* x, uint32_t
     const uint32_t width = std::min(kLanes, w.out - n);
     for (uint32_t r = 0; r < rows; r += kRowsMax) {
       const uint32_t some = std::min(kRowsMax, rows - r);
-      panel_times(panel, x + uint64_t{r} * w.in, some, w.in, sums);
+      widest<PanelTimes>(panel, x + uint64_t{r} * w.in, some, w.in, sums);
       for (uint32_t i = 0; i < some; ++i) {
         float* const to = y + uint64_t{r + i} * w.out + n;
         for (uint32_t j = 0; j < width; ++j)

@@ -77,7 +77,7 @@ void unpack_piece(const PackedSide& side, bool keys, uint32_t index, const PageS
   }
 }
 
-float dot(std::span<const float> a, const float* b) {
+float dot_in_order(std::span<const float> a, const float* b) {
   float sum = 0;
   for (size_t c = 0; c < a.size(); ++c) sum += a[c] * b[c];
   return sum;
@@ -113,7 +113,8 @@ std::vector<float> logits_of(std::span<const float> q, const PackedRun& run, con
       continue;
     }
     unpack_piece(run.k, true, at / each, shape, rows);
-    for (uint32_t t = 0; t < each; ++t) logits[at + t] = dot(q, rows.data() + size_t{t} * shape.head_dim);
+    for (uint32_t t = 0; t < each; ++t)
+      logits[at + t] = dot_in_order(q, rows.data() + size_t{t} * shape.head_dim);
   }
   return logits;
 }

@@ -12,21 +12,26 @@ namespace kvtwin::kernels {
 namespace {
 
 // u of one query, for all pages.
-KVTWIN_WIDE void bounds(const float* q, const PageVectors* pages, size_t count, uint32_t dim, float* out) {
-  for (size_t p = 0; p < count; ++p) {
-    Lanes sum{}, x, high, low;
-    for (uint32_t i = 0; i < dim; i += kLanes) {
-      const uint32_t some = dim - i < kLanes ? dim - i : kLanes;
-      load_some_lanes(q + i, some, &x);
-      load_some_lanes(pages[p].high + i, some, &high);
-      load_some_lanes(pages[p].low + i, some, &low);
-      high *= x;
-      low *= x;
-      sum += high > low ? high : low;
+struct Bounds {
+  template <uint32_t kWidth>
+  [[gnu::always_inline]] static void run(const float* q, const PageVectors* pages, size_t count, uint32_t dim,
+                                         float* out) {
+    for (size_t p = 0; p < count; ++p) {
+      Lanes<kWidth> sum{}, x, high, low;
+      for (uint32_t i = 0; i < dim; i += kLanes) {
+        const uint32_t some = dim - i < kLanes ? dim - i : kLanes;
+        load_some_lanes(q + i, some, &x);
+        load_some_lanes(pages[p].high + i, some, &high);
+        load_some_lanes(pages[p].low + i, some, &low);
+        for (uint32_t k = 0; k < sum.kRegisters; ++k) {
+          const Register<kWidth> above = high.part[k] * x.part[k], below = low.part[k] * x.part[k];
+          sum.part[k] += above > below ? above : below;
+        }
+      }
+      out[p] = sum_lanes(sum);
     }
-    out[p] = sum_lanes(sum);
   }
-}
+};
 
 bool pools_queries(PagePooling pooling) {
   return pooling == PagePooling::kMeanQ || pooling == PagePooling::kMaxQ;
@@ -59,12 +64,12 @@ void score_pages_ref(PagePooling pooling, float scale, const float* q, uint32_t 
   if (pools_queries(pooling)) {
     std::vector<float> one(dim);
     for (uint32_t g = 0; g < group; ++g) join(largest, g, group, q + uint64_t{g} * dim, dim, one.data());
-    bounds(one.data(), pages.data(), pages.size(), dim, scores);
+    widest<Bounds>(one.data(), pages.data(), pages.size(), dim, scores);
     return;
   }
   std::vector<float> own(pages.size());
   for (uint32_t g = 0; g < group; ++g) {
-    bounds(q + uint64_t{g} * dim, pages.data(), pages.size(), dim, own.data());
+    widest<Bounds>(q + uint64_t{g} * dim, pages.data(), pages.size(), dim, own.data());
     if (pools_softmax(pooling)) {
       for (float& u : own) u *= scale;
       softmax(own);

@@ -12,19 +12,24 @@ namespace {
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 // out[p] = q . row p * scale; rows are `stride` apart, or those that `list` names.
-KVTWIN_WIDE void logit_rows(const float* q, const float* rows, size_t stride, const uint32_t* list,
-                            uint32_t count, uint32_t dim, float scale, float* out) {
-  for (uint32_t p = 0; p < count; ++p) {
-    out[p] = dot(q, rows + (list == nullptr ? p : list[p]) * stride, dim) * scale;
+struct LogitRows {
+  template <uint32_t kWidth>
+  [[gnu::always_inline]] static void run(const float* q, const float* rows, size_t stride,
+                                         const uint32_t* list, uint32_t count, uint32_t dim, float scale,
+                                         float* out) {
+    for (uint32_t p = 0; p < count; ++p) {
+      out[p] = dot<kWidth>(q, rows + (list == nullptr ? p : list[p]) * stride, dim) * scale;
+    }
   }
-}
+};
 
 // The first `count` rows of a head of `view`.
 void head_logits(const float* q, const HeadsView& view, uint32_t head, uint32_t count, float scale,
                  float* out) {
   const uint32_t* list = view.list.empty() ? nullptr : view.list.data();
   if (view.list.size() > view.rows) list += size_t{head} * view.rows;
-  logit_rows(q, view.data + head * view.head_stride, view.row_stride, list, count, view.dim, scale, out);
+  widest<LogitRows>(q, view.data + head * view.head_stride, view.row_stride, list, count, view.dim, scale,
+                    out);
 }
 
 // x <- exp(x - largest); -inf to 0, NaN stays.

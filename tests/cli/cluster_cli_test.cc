@@ -4,15 +4,16 @@
 #include <sstream>
 
 #include "tests/cli/program.h"
+#include "tests/support/source_dir.h"
 
 using namespace kvtwin::testing;
 
 namespace {
 
-const std::string kScenario = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/coding_agents_small.textproto";
+const std::string kClusterScenario = source_dir() + "/scenarios/coding_agents_small.textproto";
 
 std::string run_line(const Folder& folder, std::vector<std::string> sets, int status = 0) {
-  std::vector<std::string> words = {"run", kScenario, "--no-write", "--quiet", "--format=jsonl"};
+  std::vector<std::string> words = {"run", kClusterScenario, "--no-write", "--quiet", "--format=jsonl"};
   for (const std::string& set : sets) words.push_back("--set=" + set);
   const Outcome run = run_kvtwin(folder, words);
   CHECK_MESSAGE(run.status == status, run.err);
@@ -37,7 +38,8 @@ TEST_CASE("cluster: prompts and decodes apart: every call once, tokens conserved
                        json_number(apart, "time_prefill_s") + json_number(apart, "time_recompute_s") +
                        json_number(apart, "time_decode_s") + json_number(apart, "time_host_s");
   CHECK(parts == doctest::Approx(json_number(apart, "time_latency_s")).epsilon(1e-9));
-  std::vector<std::string> words = {"run", kScenario, "--record", "--quiet", "--out=" + folder.file("r")};
+  std::vector<std::string> words = {"run", kClusterScenario, "--record", "--quiet",
+                                    "--out=" + folder.file("r")};
   for (const std::string& set : sets) words.push_back("--set=" + set);
   const Outcome recorded = run_kvtwin(folder, words);
   REQUIRE_MESSAGE(recorded.status == 0, recorded.err);
@@ -62,14 +64,14 @@ TEST_CASE("cluster: folding changes nothing where prompts and decodes are apart"
 
 TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
   const Folder folder;
-  std::ifstream in(kScenario);
+  std::ifstream in(kClusterScenario);
   std::stringstream text;
   text << in.rdbuf();
   const std::string path = folder.file("mixed.textproto");
   std::string mixed = text.str();
   const std::string trace = "../traces/data/";
   if (const size_t at = mixed.find(trace); at != std::string::npos)
-    mixed.replace(at, trace.size(), std::string(KVTWIN_SOURCE_DIR) + "/traces/data/");
+    mixed.replace(at, trace.size(), source_dir() + "/traces/data/");
   std::ofstream(path) << mixed
                       << "\nengines { further { node: \"l40s\" count: 2 } further { node: \"h200-x8\" "
                          "tensor_parallel: 2 } }\n";
@@ -93,7 +95,7 @@ TEST_CASE("cluster: GPUs of several kinds, and what they cost") {
   // What was measured of one kind of GPU says nothing of another.
   const Outcome priced =
       run_kvtwin(folder, {"run", path, "--no-write", "--quiet",
-                          "--set=cost.profile=" KVTWIN_SOURCE_DIR "/models/measured/h200.textproto"});
+                          "--set=cost.profile=" + source_dir() + "/models/measured/h200.textproto"});
   CHECK(priced.status == 2);
   CHECK_MESSAGE(priced.said("measured of one kind of GPU, and engines here run on h200 and l40s"),
                 priced.err);

@@ -9,17 +9,6 @@
 
 using namespace kvtwin::testing;
 
-namespace {
-
-std::vector<std::string> run_words(const std::string& method, const std::vector<std::string>& more) {
-  std::vector<std::string> words = {"run", KVTWIN_SOURCE_DIR "/scenarios/methods/" + method + ".textproto",
-                                    "--quiet"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-}  // namespace
-
 TEST_CASE("recorded outcomes: a run that answers as another was recorded decides and lasts as that did") {
   struct Row {
     const char* method;
@@ -38,9 +27,10 @@ TEST_CASE("recorded outcomes: a run that answers as another was recorded decides
                       run = "simulation.recorded_run=" + folder.file("a");
     const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
     const std::string other = std::string("--set=") + row.other;
-    REQUIRE(run_kvtwin(folder, run_words(row.method, {"--record", few, other, out("a")})).status == 0);
-    const Outcome told = run_kvtwin(folder, run_words(row.method, {"--record", few, out("b"), "--set=" + run,
-                                                                   std::string("--set=") + row.recorded}));
+    REQUIRE(run_kvtwin(folder, method_words(row.method, {"--record", few, other, out("a")})).status == 0);
+    const Outcome told =
+        run_kvtwin(folder, method_words(row.method, {"--record", few, out("b"), "--set=" + run,
+                                                     std::string("--set=") + row.recorded}));
     REQUIRE(told.status == 0);
     CHECK(told.out.find("recorded") != std::string::npos);
     CHECK(told.out.find("the others fixed") == std::string::npos);
@@ -48,13 +38,13 @@ TEST_CASE("recorded outcomes: a run that answers as another was recorded decides
     CHECK(folder.read("a/outcomes.binpb") == folder.read("b/outcomes.binpb"));
     // What the record does not know is said.
     const Outcome more =
-        run_kvtwin(folder, run_words(row.method, {"--no-write", "--set=replay.sessions_max=3", "--set=" + run,
-                                                  std::string("--set=") + row.recorded}));
+        run_kvtwin(folder, method_words(row.method, {"--no-write", "--set=replay.sessions_max=3",
+                                                     "--set=" + run, std::string("--set=") + row.recorded}));
     CHECK(more.status == 0);
     CHECK(more.out.find("the others fixed") != std::string::npos);
     // Folding does not show in the record.
-    REQUIRE(run_kvtwin(folder, run_words(row.method,
-                                         {"--record", few, other, out("c"), "--set=simulation.fold=false"}))
+    REQUIRE(run_kvtwin(folder, method_words(row.method, {"--record", few, other, out("c"),
+                                                         "--set=simulation.fold=false"}))
                 .status == 0);
     CHECK(folder.read("a/outcomes.binpb") == folder.read("c/outcomes.binpb"));
   }
@@ -65,7 +55,7 @@ TEST_CASE("recorded outcomes: what cannot be one is a mistake with the way out")
   const auto wrong = [&](const char* method, const std::vector<std::string>& sets, const char* says) {
     std::vector<std::string> more = {"--no-write"};
     for (const std::string& set : sets) more.push_back("--set=" + set);
-    const Outcome outcome = run_kvtwin(folder, run_words(method, more));
+    const Outcome outcome = run_kvtwin(folder, method_words(method, more));
     CAPTURE(outcome.err);
     CHECK(outcome.status == 2);
     CHECK(outcome.err.find(says) != std::string::npos);
@@ -81,8 +71,8 @@ TEST_CASE("recorded outcomes: what cannot be one is a mistake with the way out")
   wrong("freekv",
         {"simulation.retrieval.outcomes=recorded", "simulation.recorded_run=" + folder.file("rubbish")},
         "outcomes.binpb");
-  REQUIRE(run_kvtwin(folder, run_words("adakv", {"--record", "--set=replay.sessions_max=1",
-                                                 "--out=" + folder.file("adakv")}))
+  REQUIRE(run_kvtwin(folder, method_words("adakv", {"--record", "--set=replay.sessions_max=1",
+                                                    "--out=" + folder.file("adakv")}))
               .status == 0);
   wrong("tangram_released", {"simulation.kept=recorded", "simulation.recorded_run=" + folder.file("adakv")},
         "head groups");
@@ -96,7 +86,7 @@ TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each 
     const auto itl = [&](const std::vector<std::string>& sets) {
       std::vector<std::string> more = {"--no-write", "--format=jsonl", few};
       more.insert(more.end(), sets.begin(), sets.end());
-      const Outcome outcome = run_kvtwin(folder, run_words(method, more));
+      const Outcome outcome = run_kvtwin(folder, method_words(method, more));
       REQUIRE(outcome.status == 0);
       return json_number(outcome.out, "itl_p50_ms");
     };
@@ -107,9 +97,9 @@ TEST_CASE("retrieval cli: a step chooses among what a budget has kept, and each 
       CHECK(itl({quest, small}) < itl({quest, more}));
     }
     const auto out = [&](const char* name) { return "--out=" + folder.file(method + name); };
-    REQUIRE(run_kvtwin(folder, run_words(method, {"--record", few, quest, out("a")})).status == 0);
-    REQUIRE(run_kvtwin(folder,
-                       run_words(method, {"--record", few, quest, "--set=simulation.fold=false", out("b")}))
+    REQUIRE(run_kvtwin(folder, method_words(method, {"--record", few, quest, out("a")})).status == 0);
+    REQUIRE(run_kvtwin(folder, method_words(
+                                   method, {"--record", few, quest, "--set=simulation.fold=false", out("b")}))
                 .status == 0);
     CHECK(folder.read(method + "a/log.binpb") == folder.read(method + "b/log.binpb"));
     CHECK(folder.read(method + "a/calls.csv") == folder.read(method + "b/calls.csv"));
@@ -122,7 +112,7 @@ TEST_CASE("retrieval cli: what retrieval and dropping cannot do together is refu
   const auto refused = [&](const char* method, const std::vector<std::string>& sets, const char* way_out) {
     std::vector<std::string> more = {"--no-write"};
     for (const std::string& set : sets) more.push_back("--set=policies." + set);
-    const Outcome outcome = run_kvtwin(folder, run_words(method, more));
+    const Outcome outcome = run_kvtwin(folder, method_words(method, more));
     CAPTURE(outcome.err);
     CHECK(outcome.status == 2);
     CHECK(outcome.err.find(way_out) != std::string::npos);
@@ -138,8 +128,8 @@ TEST_CASE("I: reads obey their definitions: raw at least effective, and equal wh
   const Folder folder;
   const auto reads = [&](const char* method, const std::string& set) {
     const Outcome outcome = run_kvtwin(
-        folder,
-        run_words(method, {"--no-write", "--format=jsonl", "--set=replay.sessions_max=3", "--set=" + set}));
+        folder, method_words(
+                    method, {"--no-write", "--format=jsonl", "--set=replay.sessions_max=3", "--set=" + set}));
     REQUIRE(outcome.status == 0);
     const double raw = json_number(outcome.out, "reads_raw"),
                  effective = json_number(outcome.out, "reads_effective");
@@ -170,9 +160,9 @@ TEST_CASE("group fragmentation: none with a head per group, most where groups ar
   const auto run = [&](const char* heads, const char* clustering) {
     const Outcome outcome = run_kvtwin(
         folder,
-        run_words("tangram", {"--no-write", "--format=jsonl", "--set=replay.sessions_max=2",
-                              std::string("--set=policies.layout_options.heads_per_group=") + heads,
-                              std::string("--set=policies.layout_options.clustering=") + clustering}));
+        method_words("tangram", {"--no-write", "--format=jsonl", "--set=replay.sessions_max=2",
+                                 std::string("--set=policies.layout_options.heads_per_group=") + heads,
+                                 std::string("--set=policies.layout_options.clustering=") + clustering}));
     REQUIRE(outcome.status == 0);
     return std::pair{json_number(outcome.out, "fragmentation_group"), json_number(outcome.out, "reclaimed")};
   };
@@ -195,9 +185,9 @@ TEST_CASE("group fragmentation: none with a head per group, most where groups ar
 TEST_CASE("partition: its price orders the choices, and only where heads differ") {
   const Folder folder;
   const auto stretch = [&](const char* method, const std::string& partition) {
-    const Outcome outcome =
-        run_kvtwin(folder, run_words(method, {"--no-write", "--format=jsonl", "--set=replay.sessions_max=2",
-                                              "--set=policies.partition=" + partition}));
+    const Outcome outcome = run_kvtwin(
+        folder, method_words(method, {"--no-write", "--format=jsonl", "--set=replay.sessions_max=2",
+                                      "--set=policies.partition=" + partition}));
     REQUIRE(outcome.status == 0);
     return json_number(outcome.out, "attention_stretch");
   };

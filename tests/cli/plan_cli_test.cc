@@ -3,13 +3,14 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
+#include "tests/support/source_dir.h"
 
 using namespace kvtwin::testing;
 using Json = nlohmann::json;
 
 namespace {
 
-const std::string kScenario = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/coding_agents_small.textproto";
+const std::string kScenario = source_dir() + "/scenarios/coding_agents_small.textproto";
 // Without pauses, so that the population is what the GPUs see.
 const std::vector<std::string> kCommon = {"--set=replay.arrivals=fixed_population",
                                           "--set=replay.mode=closed_loop",

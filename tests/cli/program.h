@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/support/folder.h"
+#include "tests/support/source_dir.h"
 
 namespace kvtwin::testing {
 
@@ -50,6 +51,15 @@ inline Outcome run_kvtwin(const Folder& folder, const std::vector<std::string>& 
   outcome.err = folder.read(".err");
   outcome.peak_bytes = static_cast<uint64_t>(usage.ru_maxrss) << 10;  // Linux counts KiB
   return outcome;
+}
+
+// A run of scenarios/methods/<method>.
+inline std::vector<std::string> method_words(const std::string& method,
+                                             const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"run", source_dir() + "/scenarios/methods/" + method + ".textproto",
+                                    "--quiet"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
 }
 
 // The word behind `name`, spaces apart. REQUIRES: it is there.

@@ -6,19 +6,13 @@
 #include <vector>
 
 #include "tests/cli/program.h"
+#include "tests/support/source_dir.h"
 
 using namespace kvtwin::testing;
 
 namespace {
 
-const std::string kMethods = KVTWIN_SOURCE_DIR "/scenarios/methods/";
 constexpr const char* kNames[] = {"quest", "arkvale", "shadowkv", "infinigen", "freekv"};
-
-std::vector<std::string> run_words(const std::string& method, const std::vector<std::string>& more) {
-  std::vector<std::string> words = {"run", kMethods + method + ".textproto", "--quiet"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
 
 }  // namespace
 
@@ -29,9 +23,10 @@ TEST_CASE(
     const Folder folder;
     const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
     const std::string few = "--set=replay.sessions_max=2";
-    REQUIRE(run_kvtwin(folder, run_words(method, {"--record", few, out("a")})).status == 0);
-    REQUIRE(run_kvtwin(folder, run_words(method, {"--record", few, out("b"), "--set=simulation.fold=false"}))
-                .status == 0);
+    REQUIRE(run_kvtwin(folder, method_words(method, {"--record", few, out("a")})).status == 0);
+    REQUIRE(
+        run_kvtwin(folder, method_words(method, {"--record", few, out("b"), "--set=simulation.fold=false"}))
+            .status == 0);
     CHECK(folder.read("a/log.binpb") == folder.read("b/log.binpb"));
     CHECK(folder.read("a/calls.csv") == folder.read("b/calls.csv"));
     const Outcome replayed = run_kvtwin(folder, {"replay", folder.file("a"), "--format=jsonl"});
@@ -42,15 +37,15 @@ TEST_CASE(
 
 TEST_CASE("retrieval cli: the summary says what was recalled, and by what outcomes") {
   const Folder folder;
-  const Outcome free = run_kvtwin(folder, run_words("freekv", {"--no-write"}));
+  const Outcome free = run_kvtwin(folder, method_words("freekv", {"--no-write"}));
   REQUIRE(free.status == 0);
   CHECK(free.out.find("outcomes fixed") != std::string::npos);
   CHECK(free.out.find("GB recalled") != std::string::npos);
   const Outcome profile = run_kvtwin(
-      folder,
-      run_words("freekv", {"--no-write", "--format=jsonl", "--set=simulation.retrieval.outcomes=profile"}));
+      folder, method_words("freekv",
+                           {"--no-write", "--format=jsonl", "--set=simulation.retrieval.outcomes=profile"}));
   CHECK(profile.out.find("\"outcomes\":\"profile\"") != std::string::npos);
-  const Outcome dense = run_kvtwin(folder, run_words("dense", {"--no-write", "--format=jsonl"}));
+  const Outcome dense = run_kvtwin(folder, method_words("dense", {"--no-write", "--format=jsonl"}));
   CHECK(dense.out.find("outcomes") == std::string::npos);
 }
 
@@ -59,7 +54,7 @@ TEST_CASE("retrieval cli: steps get slower with misses and corrections, and noth
   const auto itl = [&](const char* method, const std::vector<std::string>& sets) {
     std::vector<std::string> more = {"--no-write", "--format=jsonl", "--set=replay.sessions_max=1"};
     for (const std::string& set : sets) more.push_back("--set=" + set);
-    const Outcome outcome = run_kvtwin(folder, run_words(method, more));
+    const Outcome outcome = run_kvtwin(folder, method_words(method, more));
     REQUIRE(outcome.status == 0);
     return json_number(outcome.out, "itl_p50_ms");
   };
@@ -81,8 +76,8 @@ TEST_CASE("retrieval cli: one GPU has its links for itself, and both fidelities 
   const Folder folder;
   const auto end = [&](const char* fidelity) {
     const Outcome outcome =
-        run_kvtwin(folder, run_words("freekv", {"--no-write", "--format=jsonl",
-                                                std::string("--set=simulation.fidelity=") + fidelity}));
+        run_kvtwin(folder, method_words("freekv", {"--no-write", "--format=jsonl",
+                                                   std::string("--set=simulation.fidelity=") + fidelity}));
     return std::pair(json_number(outcome.out, "elapsed_s"),
                      json_number(outcome.out, "retrieval_steps_expanded"));
   };
@@ -95,15 +90,15 @@ TEST_CASE("retrieval cli: one GPU has its links for itself, and both fidelities 
 
 TEST_CASE("retrieval cli: an engine of two GPUs moves each head's pages over its own link") {
   const Folder folder;
-  std::string node = Folder::read_any(KVTWIN_SOURCE_DIR "/models/node/a100-40gb.textproto");
+  std::string node = Folder::read_any(source_dir() + "/models/node/a100-40gb.textproto");
   node.replace(node.find("gpus: 1"), 7, "gpus: 2");
   const std::string path = folder.write("node.textproto", node);
   const auto run = [&](const char* tp, const char* fidelity) {
     const Outcome outcome = run_kvtwin(
-        folder, run_words("arkvale", {"--no-write", "--format=jsonl", "--set=hardware.node=" + path,
-                                      "--set=simulation.retrieval.miss_rate=1",
-                                      std::string("--set=engines.tensor_parallel=") + tp,
-                                      std::string("--set=simulation.fidelity=") + fidelity}));
+        folder, method_words("arkvale", {"--no-write", "--format=jsonl", "--set=hardware.node=" + path,
+                                         "--set=simulation.retrieval.miss_rate=1",
+                                         std::string("--set=engines.tensor_parallel=") + tp,
+                                         std::string("--set=simulation.fidelity=") + fidelity}));
     REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
     return std::pair(json_number(outcome.out, "elapsed_s"), json_number(outcome.out, "retrieval_bytes_in"));
   };
@@ -118,7 +113,7 @@ TEST_CASE("retrieval cli: an engine of two GPUs moves each head's pages over its
 TEST_CASE("retrieval cli: where engines meet in their host's memory, auto runs steps piece by piece") {
   const Folder folder;
   const auto run = [&](const char* memory, const char* fidelity) {
-    std::string node = Folder::read_any(KVTWIN_SOURCE_DIR "/models/node/a100-40gb.textproto");
+    std::string node = Folder::read_any(source_dir() + "/models/node/a100-40gb.textproto");
     const auto replace = [&](const std::string& from, const std::string& to) {
       const size_t at = node.find(from);
       REQUIRE(at != std::string::npos);
@@ -129,11 +124,11 @@ TEST_CASE("retrieval cli: where engines meet in their host's memory, auto runs s
     replace("host_memory_bytes_per_s { value: 300000000000",
             std::string("host_memory_bytes_per_s { value: ") + memory);
     const std::string path = folder.write("node.textproto", node);
-    const Outcome outcome =
-        run_kvtwin(folder, run_words("freekv", {"--no-write", "--format=jsonl", "--set=hardware.node=" + path,
-                                                "--set=engines.count=8", "--set=replay.replicas=2",
-                                                "--set=simulation.retrieval.miss_rate=0.5",
-                                                std::string("--set=simulation.fidelity=") + fidelity}));
+    const Outcome outcome = run_kvtwin(
+        folder, method_words("freekv", {"--no-write", "--format=jsonl", "--set=hardware.node=" + path,
+                                        "--set=engines.count=8", "--set=replay.replicas=2",
+                                        "--set=simulation.retrieval.miss_rate=0.5",
+                                        std::string("--set=simulation.fidelity=") + fidelity}));
     REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
     return std::pair(json_number(outcome.out, "itl_p50_ms"),
                      json_number(outcome.out, "retrieval_steps_expanded"));
@@ -175,7 +170,7 @@ TEST_CASE("retrieval cli: what cannot be is said with its place and the way out,
     std::vector<std::string> more = {"--no-write", std::string("--set=") + row.set};
     if (std::string(row.set) == "policies.retrieval=all")
       more.push_back("--set=policies.retrieval_options.rank=1");
-    const Outcome outcome = run_kvtwin(folder, run_words("freekv", more));
+    const Outcome outcome = run_kvtwin(folder, method_words("freekv", more));
     CHECK(outcome.status == 2);
     CHECK_MESSAGE(outcome.said(row.says), outcome.err);
   }

@@ -11,20 +11,17 @@ using namespace kvtwin::testing;
 
 namespace {
 
-const std::vector<std::string> kNames = {"quest", "arkvale", "shadowkv", "infinigen", "freekv"};
+const std::vector<std::string> kOnValues = {"quest", "arkvale", "shadowkv", "infinigen", "freekv"};
 
 Outcome run_tiny(const Folder& folder, const std::string& method, const std::vector<std::string>& more) {
-  std::vector<std::string> words = {
-      "run", KVTWIN_SOURCE_DIR "/scenarios/methods/tiny/" + method + ".textproto", "--quiet"};
-  words.insert(words.end(), more.begin(), more.end());
-  return run_kvtwin(folder, words);
+  return run_kvtwin(folder, method_words("tiny/" + method, more));
 }
 
 }  // namespace
 
 TEST_CASE(
     "same decisions: the simulated world with the outcomes that values gave is that run, byte for byte") {
-  for (const std::string& method : kNames) {
+  for (const std::string& method : kOnValues) {
     CAPTURE(method);
     const Folder folder;
     const auto out = [&](const char* name) { return "--out=" + folder.file(name); };
@@ -76,7 +73,7 @@ TEST_CASE(
 
 TEST_CASE(
     "same decisions: under the wall clock a run's log replays; what calls sample is the virtual clock's") {
-  for (const std::string& method : kNames) {
+  for (const std::string& method : kOnValues) {
     CAPTURE(method);
     const Folder folder;
     // A call that is preempted samples otherwise: room for all.

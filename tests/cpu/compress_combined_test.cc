@@ -10,7 +10,7 @@ namespace {
 
 constexpr auto kAdjacent = Clustering::kAdjacent;
 
-const std::vector<Method>& methods() {
+const std::vector<Method>& combined_methods() {
   static const std::vector<Method> all = {
       // The composite of METHODS 7.8, and parts of it.
       {"fastkvzip", "reserved", "ragged", 2, Clustering::kAcrossLayers, {}, "int4", "quest"},
@@ -39,7 +39,7 @@ const std::vector<Method>& methods() {
   return all;
 }
 
-RunOf run_for(const Method& method, uint64_t seed) {
+RunOf combined_run(const Method& method, uint64_t seed) {
   LlmSpec llm = tiny_models()[seed % 2 == 0 ? 1 : 2];
   if (llm.kv_heads == 3) llm.kv_heads = llm.query_heads = 2;
   RunOf out{.llm = llm, .config = config_of(method, llm), .seed = seed};
@@ -51,7 +51,7 @@ RunOf run_for(const Method& method, uint64_t seed) {
   return out;
 }
 
-std::string name_of(const Method& method) {
+std::string combined_name(const Method& method) {
   return std::string(method.scorer) + " " + method.budget + " " + method.layout + " " + method.precision +
          " " + method.retrieval;
 }
@@ -69,13 +69,13 @@ RunOf roomy(RunOf what) {
 }  // namespace
 
 TEST_CASE("G-1 G-3 X-2 X-3 Q-2 combined: each row attends to what is left, as stored, or to its best pages") {
-  for (const Method& method : methods()) {
-    const std::string name = name_of(method);
+  for (const Method& method : combined_methods()) {
+    const std::string name = combined_name(method);
     CAPTURE(name);
     RunResult all;
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       CAPTURE(seed);
-      RunOf what = run_for(method, seed);
+      RunOf what = combined_run(method, seed);
       what.config.steps_in_flight_max = 1 + static_cast<uint32_t>(seed % 2);
       if (seed >= 3) {  // under pressure: preemptions, cancelled calls
         const uint32_t groups = make_axes(what.config.policies).layout->has_groups()
@@ -99,10 +99,10 @@ TEST_CASE("G-1 G-3 X-2 X-3 Q-2 combined: each row attends to what is left, as st
 
 TEST_CASE(
     "G-2 X-1 combined: with room for everything, packed or not, a method is its format alone, to the bit") {
-  for (const Method& method : methods()) {
-    const std::string name = name_of(method);
+  for (const Method& method : combined_methods()) {
+    const std::string name = combined_name(method);
     CAPTURE(name);
-    RunOf what = roomy(run_for(method, 8));
+    RunOf what = roomy(combined_run(method, 8));
     // What a chunk reads exactly depends on where prompts are cut: cut them alike.
     what.config.calls_max = 1;
     what.config.step_tokens_max = what.config.policies.budget_spec.chunk_tokens;
@@ -121,7 +121,7 @@ TEST_CASE(
 TEST_CASE("X-1 combined: Quest over whole contexts is the same choice in two implementations, to the bit") {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     CAPTURE(seed);
-    RunOf what = run_for({"none", "all", "paged", 0, kAdjacent, {}, "bf16", "quest"}, seed);
+    RunOf what = combined_run({"none", "all", "paged", 0, kAdjacent, {}, "bf16", "quest"}, seed);
     const RunResult result = run_of(what);
     CHECK(result.chose > 0);
     what.dense = true;
@@ -130,10 +130,10 @@ TEST_CASE("X-1 combined: Quest over whole contexts is the same choice in two imp
 }
 
 TEST_CASE("X-9 combined: the composite samples the same beside others and alone") {
-  for (const Method& method : {methods()[0], methods()[2], methods()[3]}) {
-    const std::string name = name_of(method);
+  for (const Method& method : {combined_methods()[0], combined_methods()[2], combined_methods()[3]}) {
+    const std::string name = combined_name(method);
     CAPTURE(name);
-    RunOf what = run_for(method, 5);
+    RunOf what = combined_run(method, 5);
     const RunResult beside = run_of(what);
     what.config.calls_max = 1;
     what.config.step_tokens_max = 33;
@@ -154,7 +154,7 @@ TEST_CASE("X-1 combined: a format or a choice that changes nothing would not be 
       const Method plain{"fastkvzip", "reserved", "ragged", 2, Clustering::kAcrossLayers};
       Method method = plain;
       method.precision = precision, method.retrieval = retrieval;
-      const RunResult without = run_of(run_for(plain, 5)), with = run_of(run_for(method, 5));
+      const RunResult without = run_of(combined_run(plain, 5)), with = run_of(combined_run(method, 5));
       CHECK(with.logits != without.logits);
       CHECK(with.digest == without.digest);  // and no decision depends on values here
     }

@@ -16,7 +16,7 @@ using Kept = WitnessCache::Kept;
 using Key = std::tuple<uint32_t, uint32_t, uint32_t>;  // call, head, tokens
 using Sets = std::map<Key, std::vector<uint32_t>>;
 
-std::vector<LlmSpec> models() { return {tiny_models()[0], tiny_models()[1]}; }
+std::vector<LlmSpec> invariant_models() { return {tiny_models()[0], tiny_models()[1]}; }
 
 RunOf some(const Method& method, const LlmSpec& llm) {
   RunOf what{.llm = llm, .config = config_of(method, llm), .seed = 3};
@@ -111,7 +111,7 @@ class Owners {
 }  // namespace
 
 TEST_CASE("T-5 world: with alpha each call's pages grow, group by group, up to everything") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : invariant_models()) {
     for (const uint32_t heads : {1u, 2u}) {
       Sets before;
       uint64_t grew = 0;
@@ -150,7 +150,7 @@ TEST_CASE("T-5 world: with alpha each call's pages grow, group by group, up to e
 }
 
 TEST_CASE("G-4 world: a run once more keeps the same cells and computes the same bits") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method :
          {Method{"snapkv", "ada", "ragged", 1}, Method{"expected_attention", "ratio", "compact"},
           Method{"h2o", "uniform", "compact"}, Method{"judge_q", "top_per_layer", "ragged", 1},
@@ -166,7 +166,7 @@ TEST_CASE("G-4 world: a run once more keeps the same cells and computes the same
 }
 
 TEST_CASE("G-4 world: with chunks given, steps, company and pages change no score") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method : {Method{"knorm", "ratio", "compact"}, Method{"keydiff", "ratio", "ragged", 1},
                                  Method{"fastkvzip", "reserved", "ragged", 1}}) {
       CAPTURE(method.scorer);
@@ -185,7 +185,7 @@ TEST_CASE("G-4 world: with chunks given, steps, company and pages change no scor
 TEST_CASE("G-4 world: a constant added to all scores of one head keeps the same cells") {
   // TrimKV with key norms adds log |K|: keys twice as long add log 2. The last layer's heads alone are
   // scaled, so that nothing that any scorer sees changes but this.
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : invariant_models()) {
     for (const uint32_t head : {0u, llm.kv_heads - 1}) {
       RunOf what = some({"trimkv", "uniform", "compact"}, llm);
       what.scorer = [](kernels::ScoreSpec* spec) { spec->trim.key_norm = true; };
@@ -200,7 +200,7 @@ TEST_CASE("G-4 world: a constant added to all scores of one head keeps the same 
 
 TEST_CASE("G-5 world: every page has one owner or none, whatever is dropped, given back or preempted") {
   uint64_t preemptions = 0, given_back = 0, held_checked = 0;
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : invariant_models()) {
     for (const Method& method :
          {Method{"knorm", "ratio", "compact"}, Method{"snapkv", "ada", "ragged", 1},
           Method{"h2o", "uniform", "ragged", 1}, Method{"fastkvzip", "released", "ragged", 1},

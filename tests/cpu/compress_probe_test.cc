@@ -15,14 +15,12 @@ using RowSeen = WitnessCache::RowSeen;
 
 constexpr uint32_t kCallsPerSession = 3;
 
-RunOf run_for(const Method& method, const LlmSpec& llm) {
+RunOf probe_run(const Method& method, const LlmSpec& llm) {
   RunOf out{.llm = llm, .config = config_of(method, llm), .seed = 4};
   out.client = {
       .sessions = 3, .calls_per_session = kCallsPerSession, .prompt_tokens_max = 60, .output_tokens_max = 16};
   return out;
 }
-
-std::vector<LlmSpec> models() { return {tiny_models()[2], tiny_models()[1]}; }  // GQA 4:1, MHA
 
 bool is_forced(const Kept& kept, uint32_t p) {
   const auto& forced = kept.compression->forced;
@@ -50,7 +48,7 @@ std::vector<uint32_t> chosen(const Kept& kept, uint32_t count, const std::functi
 }  // namespace
 
 TEST_CASE("J-1 probes: what judges ask leaves every cell of the call as it was, byte for byte") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : gqa_and_mha()) {
     const ModelWeights weights = ModelWeights::random(llm, 3);
     cpu::Forward forward(&weights);
     const RopeFrequencies rope = rope_frequencies(llm);
@@ -87,11 +85,11 @@ TEST_CASE("J-1 probes: what judges ask leaves every cell of the call as it was, 
 }
 
 TEST_CASE("J-3 probes: judges that are the response itself keep what the response looks at") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : gqa_and_mha()) {
     // The response's own rows, on a cache of which nothing was dropped: [call][query head of all][position].
     std::map<CallId, std::map<uint32_t, std::vector<double>>> looks;
     std::map<CallId, uint32_t> prompts, rows;
-    RunOf full = run_for({"judge_q", "uniform", "ragged", 1}, llm);
+    RunOf full = probe_run({"judge_q", "uniform", "ragged", 1}, llm);
     full.config.policies.budget_spec.cells = 8192;
     full.hook = [&](WitnessCache* witness) {
       witness->prompt_ended = [&](CallId call, uint32_t tokens) { prompts[call] = tokens; };
@@ -107,7 +105,7 @@ TEST_CASE("J-3 probes: judges that are the response itself keep what the respons
     run_of(full);
 
     std::vector<kernels::HitCount> hits;
-    RunOf oracle = run_for({"judge_q", "uniform", "ragged", 1}, llm);
+    RunOf oracle = probe_run({"judge_q", "uniform", "ragged", 1}, llm);
     oracle.ask_response = true;
     uint64_t other = 0;
     oracle.judge = [&](const Kept& kept) {
@@ -147,12 +145,12 @@ TEST_CASE("J-3 probes: judges that are the response itself keep what the respons
 
 TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, through all its turns") {
   for (const char* layout : {"page_mask_dead", "slot_dead", "compact"}) {
-    for (const LlmSpec& llm : models()) {
+    for (const LlmSpec& llm : gqa_and_mha()) {
       const uint32_t all = llm.layers * llm.query_heads, dim = llm.head_dim;
       // By call, query head of all layers, position: what rows asked. By session: its memory.
       std::map<CallId, std::map<uint32_t, std::map<uint32_t, std::vector<double>>>> asked;
       std::map<uint32_t, std::vector<std::vector<double>>> memories;
-      RunOf what = run_for({"intent_rule", "uniform", layout}, llm);
+      RunOf what = probe_run({"intent_rule", "uniform", layout}, llm);
       what.hook = [&](WitnessCache* witness) {
         witness->row_seen = [&](const RowSeen& row) {
           asked[row.call][row.layer * llm.query_heads + row.query_head][row.position] = row.query;
@@ -214,8 +212,8 @@ TEST_CASE("I-1 probes: IntentKV keeps what its session has been asking for, thro
 
 TEST_CASE("I-3 X-6 probes: what is dropped is still matched; no position is computed again for it") {
   for (const char* layout : {"page_mask_dead", "slot_dead"}) {
-    for (const LlmSpec& llm : models()) {
-      RunOf what = run_for({"intent_rule", "uniform", layout}, llm);
+    for (const LlmSpec& llm : gqa_and_mha()) {
+      RunOf what = probe_run({"intent_rule", "uniform", layout}, llm);
       const RunResult pruned = run_of(what);
       what.config.policies.budget_spec.cells = 8192;
       const RunResult whole = run_of(what);
@@ -231,8 +229,8 @@ TEST_CASE("I-3 X-6 probes: what is dropped is still matched; no position is comp
 
 TEST_CASE("X-5 probes: equal tokens of two sessions keep equal cells, where scorers see the prefix alone") {
   for (const char* scorer : {"knorm", "keydiff", "random", "fastkvzip", "trimkv"}) {
-    for (const LlmSpec& llm : models()) {
-      RunOf what = run_for({scorer, "ratio", "ragged", 1}, llm);
+    for (const LlmSpec& llm : gqa_and_mha()) {
+      RunOf what = probe_run({scorer, "ratio", "ragged", 1}, llm);
       what.config.prefix_cache = false;
       // Prompts that begin alike are compressed alike, chunk by chunk, as far as they are alike.
       WitnessCache* witness = nullptr;
@@ -292,7 +290,7 @@ void drive(cpu::CpuEngine* engine, uint32_t prompt, uint32_t tokens, uint32_t pa
 }  // namespace
 
 TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : gqa_and_mha()) {
     constexpr uint32_t kPrompt = 30, kInstruction = 4, kKeep = 8, kSinks = 2;
     CoreConfig config = config_of({"kvzip", "uniform", "compact"}, llm);
     config.policies.scorer_spec.repeat_tokens = 64;
@@ -343,7 +341,7 @@ TEST_CASE("kept: KVzip keeps what repeating the context looks at") {
 }
 
 TEST_CASE("J-2 probes: with a budget of the whole prompt, what is generated is as if nobody had judged") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : gqa_and_mha()) {
     constexpr uint32_t kPrompt = 30, kTokens = 41, kForced = 6;
     CoreConfig config = config_of({"judge_q", "uniform", "compact"}, llm);
     config.step_tokens_max = 64;

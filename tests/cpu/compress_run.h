@@ -29,6 +29,9 @@
 
 namespace kvtwin::testing {
 
+// GQA 4:1, MHA.
+inline std::vector<LlmSpec> gqa_and_mha() { return {tiny_models()[2], tiny_models()[1]}; }
+
 struct Method {
   const char* scorer;
   const char* budget;

@@ -11,10 +11,8 @@ namespace {
 using Kept = WitnessCache::Kept;
 using Cell = std::tuple<uint32_t, uint32_t, uint32_t>;  // call, head, position
 
-std::vector<LlmSpec> models() { return {tiny_models()[2], tiny_models()[1]}; }  // GQA 4:1, MHA
-
 // No dropped candidate is better than one that was kept; of equal ones the later stays.
-void check_best_stay(const Kept& kept, const std::function<double(uint32_t)>& score) {
+void check_best_and_later_stay(const Kept& kept, const std::function<double(uint32_t)>& score) {
   std::pair<double, uint32_t> worst_kept{INFINITY, 0}, best_dropped{-INFINITY, 0};
   for (const uint32_t p : kept.before) {
     const auto& forced = kept.compression->forced;
@@ -33,7 +31,7 @@ void check_best_stay(const Kept& kept, const std::function<double(uint32_t)>& sc
   CHECK(worst_kept >= best_dropped);
 }
 
-RunOf run_for(const Method& method, const LlmSpec& llm) {
+RunOf state_run(const Method& method, const LlmSpec& llm) {
   RunOf out{.llm = llm, .config = config_of(method, llm), .seed = 8};
   out.client = {.sessions = 3, .calls_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 20};
   return out;
@@ -51,12 +49,12 @@ TEST_CASE("kept: a gate's score is of its token alone, and stays with the cell w
   for (const Method& method : methods) {
     const std::string name = std::string(method.scorer) + " " + method.budget + " " + method.layout;
     CAPTURE(name);
-    for (const LlmSpec& llm : models()) {
+    for (const LlmSpec& llm : gqa_and_mha()) {
       const bool fast = std::string(method.scorer) == "fastkvzip";
       const cpu::ScorerWeights weights = cpu::ScorerWeights::drawn(
           fast ? kernels::ScorerKind::kFastKvzip : kernels::ScorerKind::kTrimKv, llm, 0, 9);
       std::map<Cell, float> gates;
-      RunOf what = run_for(method, llm);
+      RunOf what = state_run(method, llm);
       what.hook = [&](WitnessCache* witness) {
         witness->hidden_seen = [&](CallId call, uint32_t layer, uint32_t position, const float* x) {
           std::vector<float> out(llm.kv_heads);
@@ -71,7 +69,7 @@ TEST_CASE("kept: a gate's score is of its token alone, and stays with the cell w
       uint32_t judged = 0;
       what.judge = [&](const Kept& kept) {
         ++judged;
-        check_best_stay(kept, [&](uint32_t p) {
+        check_best_and_later_stay(kept, [&](uint32_t p) {
           const float gate = gates.at({raw(kept.call), kept.head, p});
           // t = tokens seen + 1 (METHODS 1.8), in fp32 as the kernel has it.
           const float age = static_cast<float>(int64_t{kept.tokens} + 1 - int64_t{p});
@@ -86,14 +84,14 @@ TEST_CASE("kept: a gate's score is of its token alone, and stays with the cell w
 
 TEST_CASE("kept: RaaS lets go of what was pointed at longest ago") {
   for (const char* layout : {"compact", "ragged"}) {
-    for (const LlmSpec& llm : models()) {
+    for (const LlmSpec& llm : gqa_and_mha()) {
       const uint32_t group = llm.query_heads / llm.kv_heads;
       std::map<Cell, uint32_t> stamps;
       std::map<CallId, uint32_t> prompts;
       // Of the newest row, by call and head: the positions that it points at.
       std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> pointed_at;
       std::map<uint32_t, double> attention;  // of the row at hand, by position
-      RunOf what = run_for({"raas", "uniform", layout, 1}, llm);
+      RunOf what = state_run({"raas", "uniform", layout, 1}, llm);
       what.scorer = [](kernels::ScoreSpec* spec) { spec->raas.alpha = 0.05f; };  // of some twenty cells
       const auto stamp_all = [&](CallId call, uint32_t head, uint32_t now) {
         for (const uint32_t p : pointed_at[{raw(call), head}]) stamps[{raw(call), head, p}] = now;
@@ -127,7 +125,7 @@ TEST_CASE("kept: RaaS lets go of what was pointed at longest ago") {
       what.judge = [&](const Kept& kept) {
         if (prompts.at(kept.call) == kept.tokens) return;  // at a prompt's end another rule chooses
         ++judged;
-        check_best_stay(kept, [&](uint32_t p) {
+        check_best_and_later_stay(kept, [&](uint32_t p) {
           const uint32_t stamp = stamps.at({raw(kept.call), kept.head, p});
           pointed += stamp > p + 1;
           return static_cast<double>(stamp);

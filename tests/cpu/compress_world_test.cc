@@ -8,7 +8,7 @@ using namespace kvtwin::testing;
 
 namespace {
 
-const std::vector<Method>& methods() {
+const std::vector<Method>& world_methods() {
   static const std::vector<Method> all = {
       {"knorm", "ratio", "compact"},
       {"knorm", "uniform", "ragged", 1},
@@ -59,33 +59,33 @@ const std::vector<Method>& methods() {
 }
 
 // GQA 4:1 with one and with two KV heads, and MHA; MHA has an odd number of heads.
-std::vector<LlmSpec> models() {
+std::vector<LlmSpec> world_models() {
   std::vector<LlmSpec> out = {tiny_models()[2], tiny_models()[1]};
   out[1].kv_heads = out[1].query_heads = 2;
   return out;
 }
 
-RunOf run_for(const Method& method, const LlmSpec& llm, uint64_t seed) {
+RunOf world_run(const Method& method, const LlmSpec& llm, uint64_t seed) {
   RunOf out{.llm = llm, .config = config_of(method, llm), .seed = seed};
   out.client = {.sessions = 3, .calls_per_session = 2, .prompt_tokens_max = 60, .output_tokens_max = 16};
   return out;
 }
 
-std::string name_of(const Method& method) {
+std::string world_name(const Method& method) {
   return std::string(method.scorer) + " " + method.budget + " " + method.layout;
 }
 
 }  // namespace
 
 TEST_CASE("G-1 G-3 X-2 T-1 T-2 compress: each row attends to exactly what is left; its log replays") {
-  for (const Method& method : methods()) {
-    const std::string name = name_of(method);
+  for (const Method& method : world_methods()) {
+    const std::string name = world_name(method);
     CAPTURE(name);
     RunResult all;
-    for (const LlmSpec& llm : models()) {
+    for (const LlmSpec& llm : world_models()) {
       for (uint64_t seed = 1; seed <= 3; ++seed) {
         CAPTURE(seed);
-        RunOf what = run_for(method, llm, seed);
+        RunOf what = world_run(method, llm, seed);
         what.config.steps_in_flight_max = 1 + static_cast<uint32_t>(seed % 2);
         what.config.batch_order = seed == 3 ? BatchOrder::kMixed : BatchOrder::kDecodeFirst;
         const RunResult result = run_of(what);
@@ -103,12 +103,12 @@ TEST_CASE("G-1 G-3 X-2 T-1 T-2 compress: each row attends to exactly what is lef
 
 TEST_CASE("X-3 compress: under pressure, with preemptions and cancelled calls, the same holds") {
   uint64_t preemptions = 0;
-  for (const Method& method : methods()) {
-    const std::string name = name_of(method);
+  for (const Method& method : world_methods()) {
+    const std::string name = world_name(method);
     CAPTURE(name);
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       CAPTURE(seed);
-      RunOf what = run_for(method, models()[seed % 2], seed);
+      RunOf what = world_run(method, world_models()[seed % 2], seed);
       what.client.cancels_per_100 = 20;
       const uint32_t groups = make_axes(what.config.policies).layout->has_groups()
                                   ? what.config.policies.layout_spec.groups()
@@ -126,10 +126,10 @@ TEST_CASE("X-3 compress: under pressure, with preemptions and cancelled calls, t
 }
 
 TEST_CASE("X-9 compress: a call samples the same beside others and alone, however its prompt is cut") {
-  for (const Method& method : methods()) {
-    const std::string name = name_of(method);
+  for (const Method& method : world_methods()) {
+    const std::string name = world_name(method);
     CAPTURE(name);
-    RunOf what = run_for(method, models()[0], 5);
+    RunOf what = world_run(method, world_models()[0], 5);
     const RunResult beside = run_of(what);
     what.config.calls_max = 1;
     what.config.step_tokens_max = 33;
@@ -142,19 +142,19 @@ TEST_CASE("X-9 compress: a call samples the same beside others and alone, howeve
 }
 
 TEST_CASE("G-2 X-1 T-3 compress: with room for everything, every method is dense attention, to the bit") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : world_models()) {
     std::map<uint32_t, RunResult> dense;  // by page size, which decides how calls share prefixes
     for (const uint32_t page : {1u, 4u}) {
-      RunOf what = run_for({"none", "all", "paged"}, llm, 7);
+      RunOf what = world_run({"none", "all", "paged"}, llm, 7);
       what.dense = true;
       what.config.page_tokens = what.config.unit_tokens = page;
       dense[page] = run_of(what);
       REQUIRE(!dense[page].logits.empty());
     }
-    for (const Method& method : methods()) {
-      const std::string name = name_of(method);
+    for (const Method& method : world_methods()) {
+      const std::string name = world_name(method);
       CAPTURE(name);
-      RunOf what = run_for(method, llm, 7);
+      RunOf what = world_run(method, llm, 7);
       BudgetSpec& budget = what.config.policies.budget_spec;
       budget.cells = 8192, budget.ratio = kWhole, budget.kept_min = 512;
       budget.mu.assign(budget.mu.size(), kWhole);

@@ -10,6 +10,7 @@
 #include "tests/cpu/dense_forward.h"
 #include "tests/cpu/steps.h"
 #include "tests/cpu/tiny_models.h"
+#include "tests/support/source_dir.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
@@ -64,7 +65,7 @@ TEST_CASE("logits agree with HF transformers for every family") {
   for (const std::string name : {"llama3_scaled", "llama_tied", "llama_biased", "qwen2_bias", "qwen3_qk_norm",
                                  "mistral_sharded", "qwen2_yarn"}) {
     CAPTURE(name);
-    const std::string folder = KVTWIN_SOURCE_DIR "/tests/golden/hf/data/" + name;
+    const std::string folder = source_dir() + "/tests/golden/hf/data/" + name;
     const Result<ModelWeights> weights = load_model(folder);
     REQUIRE_MESSAGE(weights, (weights ? std::string() : weights.error().text()));
     const Golden golden = read_golden(folder);

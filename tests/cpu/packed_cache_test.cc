@@ -19,15 +19,15 @@ using namespace kvtwin::testing;
 
 namespace {
 
-constexpr CallId kA{1}, kB{2};
-constexpr uint32_t kPage = 32, kResidual = 64;
+constexpr CallId kPackedA{1}, kPackedB{2};
+constexpr uint32_t kPackedPage = 32, kResidual = 64;
 
-LlmSpec model(uint32_t query_heads, uint32_t kv_heads) {
+LlmSpec packed_model(uint32_t query_heads, uint32_t kv_heads) {
   LlmSpec llm = tiny_model("llama", query_heads, kv_heads);
   llm.head_dim = 32;
   return llm;
 }
-std::vector<LlmSpec> models() { return {model(4, 1), model(3, 3)}; }
+std::vector<LlmSpec> packed_models() { return {packed_model(4, 1), packed_model(3, 3)}; }
 
 struct Kind {
   Format format;
@@ -36,9 +36,10 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {Format::kFp8, 0}, {Format::kInt4, 0}, {Format::kFp4, 0}, {Format::kInt2, kResidual}};
 
-struct Driven : CacheRows {
-  Driven(const LlmSpec& given, const Kind& kind, uint64_t seed)
-      : CacheRows(given, {.page_tokens = kPage, .pages_gpu = 60, .pages_host = 20, .poison = true}, seed) {
+struct PackedDriven : CacheRows {
+  PackedDriven(const LlmSpec& given, const Kind& kind, uint64_t seed)
+      : CacheRows(given, {.page_tokens = kPackedPage, .pages_gpu = 60, .pages_host = 20, .poison = true},
+                  seed) {
     auto made = cpu::PackedCache::make(memory, llm, {kind.format, 32, kind.residual, 512});
     KVT_CHECK(made.has_value());
     cache = std::move(*made);
@@ -46,12 +47,13 @@ struct Driven : CacheRows {
   const cpu::PackedStore& store() const { return static_cast<cpu::PackedCache&>(*cache).store(); }
   const float* exact_key(uint32_t layer, uint32_t row, uint32_t head) const {
     const auto pages = store().layer(layer);
-    return pages.keys + pages.at(static_cast<uint32_t>(store().scratch()) + row / kPage, head, row % kPage);
+    return pages.keys +
+           pages.at(static_cast<uint32_t>(store().scratch()) + row / kPackedPage, head, row % kPackedPage);
   }
 };
 
 // All bytes of a call's first `pages` pages.
-std::vector<uint8_t> bytes_of(const Driven& run, CallId call, size_t pages) {
+std::vector<uint8_t> bytes_of(const PackedDriven& run, CallId call, size_t pages) {
   std::vector<uint8_t> out;
   for (size_t p = 0; p < pages; ++p) {
     for (uint32_t l = 0; l < run.llm.layers; ++l) {
@@ -67,19 +69,19 @@ std::vector<uint8_t> bytes_of(const Driven& run, CallId call, size_t pages) {
 }  // namespace
 
 TEST_CASE("Q-1 packed cache: a stored value is at most half a step from the exact one") {
-  for (const LlmSpec& llm : models()) {
-    Driven run(llm, {Format::kInt4, 0}, 5);
-    run.begin(kA);
-    run.step({{kA, 100}});
-    const PageShape shape{kPage, llm.head_dim, 32};
+  for (const LlmSpec& llm : packed_models()) {
+    PackedDriven run(llm, {Format::kInt4, 0}, 5);
+    run.begin(kPackedA);
+    run.step({{kPackedA, 100}});
+    const PageShape shape{kPackedPage, llm.head_dim, 32};
     for (uint32_t position = 0; position < 100; ++position) {
-      const PageId page = run.pages(kA)[position / kPage];
+      const PageId page = run.pages(kPackedA)[position / kPackedPage];
       const auto bytes = run.store().bytes(page, 1, 0);
       const uint32_t each = token_bytes(Format::kInt4, shape);
-      const uint8_t* const token = bytes.data() + (position % kPage) * each;
+      const uint8_t* const token = bytes.data() + (position % kPackedPage) * each;
       const float scale = kernels::value_of(1, {kernels::load_u16(token + llm.head_dim / 2), 0});
       const auto pages = run.store().layer(1);
-      const float* const read = pages.keys + pages.at(raw(page), 0, position % kPage);
+      const float* const read = pages.keys + pages.at(raw(page), 0, position % kPackedPage);
       const float* const exact = run.exact_key(1, position, 0);
       REQUIRE(scale > 0);
       for (uint32_t c = 0; c < llm.head_dim; ++c) {
@@ -92,30 +94,30 @@ TEST_CASE("Q-1 packed cache: a stored value is at most half a step from the exac
 }
 
 TEST_CASE("Q-2 packed cache: attention equals attention over the packed bytes") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : packed_models()) {
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));
-      Driven run(llm, kind, 7);
-      run.begin(kA);
-      run.step({{kA, 90}});
-      run.step({{kA, 70}});
-      for (int i = 0; i < 5; ++i) run.step({{kA, 1}});
+      PackedDriven run(llm, kind, 7);
+      run.begin(kPackedA);
+      run.step({{kPackedA, 90}});
+      run.step({{kPackedA, 70}});
+      for (int i = 0; i < 5; ++i) run.step({{kPackedA, 1}});
       const uint32_t context = 165;
       // KIVI packs after it has attended: what the step read is what was there before it, and its own cell.
       const auto read = [&](uint32_t head) {
         const auto pages = run.store().layer(0);
         std::vector<float> k, v;
-        for (const PageId page : run.pages(kA)) {
+        for (const PageId page : run.pages(kPackedA)) {
           const uint64_t first = pages.at(raw(page), head, 0);
-          k.insert(k.end(), pages.keys + first, pages.keys + first + kPage * llm.head_dim);
-          v.insert(v.end(), pages.values + first, pages.values + first + kPage * llm.head_dim);
+          k.insert(k.end(), pages.keys + first, pages.keys + first + kPackedPage * llm.head_dim);
+          v.insert(v.end(), pages.values + first, pages.values + first + kPackedPage * llm.head_dim);
         }
         return std::pair(k, v);
       };
       std::vector<std::pair<std::vector<float>, std::vector<float>>> before;
       for (uint32_t h = 0; h < llm.kv_heads; ++h) before.push_back(read(h));
-      run.step({{kA, 1}});
-      const PageShape shape{kPage, llm.head_dim, 32};
+      run.step({{kPackedA, 1}});
+      const PageShape shape{kPackedPage, llm.head_dim, 32};
       const auto split = kernels::kivi_split(context, kResidual);
       const uint32_t group = llm.query_heads / llm.kv_heads;
       for (uint32_t h = 0; h < llm.query_heads; ++h) {
@@ -125,13 +127,13 @@ TEST_CASE("Q-2 packed cache: attention equals attention over the packed bytes") 
         std::copy_n(after.first.begin() + own, llm.head_dim, k.begin() + own);
         std::copy_n(after.second.begin() + own, llm.head_dim, v.begin() + own);
         std::vector<kernels::PackedRun> runs;
-        for (uint32_t at = 0; at <= context; at += kPage) {
-          const uint32_t cells = std::min(kPage, context + 1 - at);
+        for (uint32_t at = 0; at <= context; at += kPackedPage) {
+          const uint32_t cells = std::min(kPackedPage, context + 1 - at);
           // KIVI: whole pages of packed keys and values alone are read as int2 here.
-          const bool packed =
-              kind.residual == 0 || (at + kPage <= split.keys_packed && at + kPage <= split.values_packed);
+          const bool packed = kind.residual == 0 || (at + kPackedPage <= split.keys_packed &&
+                                                     at + kPackedPage <= split.values_packed);
           if (packed) {
-            const auto bytes = run.store().bytes(run.pages(kA)[at / kPage], 0, h / group);
+            const auto bytes = run.store().bytes(run.pages(kPackedA)[at / kPackedPage], 0, h / group);
             runs.push_back(kernels::page_run(kind.format, shape, bytes, cells));
           } else {
             runs.push_back({{kernels::Rows::kExact, k.data() + size_t{at} * llm.head_dim},
@@ -151,14 +153,14 @@ TEST_CASE("Q-2 packed cache: attention equals attention over the packed bytes") 
 }
 
 TEST_CASE("packed cache: what is stored does not depend on chunks, decoding or pages") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : packed_models()) {
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));
       const auto stored = [&](const std::vector<uint32_t>& chunks, uint64_t seed) {
-        Driven run(llm, kind, seed);
-        run.begin(kA);
-        for (const uint32_t chunk : chunks) run.step({{kA, chunk}});
-        return bytes_of(run, kA, kind.residual ? 4 : 6);  // KIVI: pages that are packed whole
+        PackedDriven run(llm, kind, seed);
+        run.begin(kPackedA);
+        for (const uint32_t chunk : chunks) run.step({{kPackedA, chunk}});
+        return bytes_of(run, kPackedA, kind.residual ? 4 : 6);  // KIVI: pages that are packed whole
       };
       const auto whole = stored({200}, 0);
       CHECK(stored({50, 70, 80}, 3) == whole);
@@ -170,28 +172,28 @@ TEST_CASE("packed cache: what is stored does not depend on chunks, decoding or p
 }
 
 TEST_CASE("packed cache: a chunk reads its own rows exactly, and the past as it was stored") {
-  const LlmSpec llm = models()[0];
-  Driven coarse(llm, {Format::kFp4, 0}, 5), fine(llm, {Format::kFp8, 0}, 5);
-  coarse.begin(kA), fine.begin(kA);
-  coarse.step({{kA, 40}}), fine.step({{kA, 40}});
+  const LlmSpec llm = packed_models()[0];
+  PackedDriven coarse(llm, {Format::kFp4, 0}, 5), fine(llm, {Format::kFp8, 0}, 5);
+  coarse.begin(kPackedA), fine.begin(kPackedA);
+  coarse.step({{kPackedA, 40}}), fine.step({{kPackedA, 40}});
   CHECK(coarse.outputs() == fine.outputs());  // nothing stored was read
-  coarse.step({{kA, 40}}), fine.step({{kA, 40}});
+  coarse.step({{kPackedA, 40}}), fine.step({{kPackedA, 40}});
   CHECK(coarse.outputs() != fine.outputs());
 }
 
 TEST_CASE("packed cache: an adopted prefix is the bytes that were stored, also by way of the host") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : packed_models()) {
     for (const Kind& kind : kKinds) {
       CAPTURE(std::string(format_name(kind.format)));
-      Driven run(llm, kind, 6);
-      run.begin(kA);
-      run.step({{kA, 64}});
-      run.step({{kA, 96}});
-      const std::vector<PageId> prefix(run.pages(kA).begin(), run.pages(kA).begin() + 3);
-      Driven other(llm, kind, 6);  // the same rows, nothing adopted
-      other.begin(kA);
-      other.step({{kA, 64}});
-      other.step({{kA, 96}});
+      PackedDriven run(llm, kind, 6);
+      run.begin(kPackedA);
+      run.step({{kPackedA, 64}});
+      run.step({{kPackedA, 96}});
+      const std::vector<PageId> prefix(run.pages(kPackedA).begin(), run.pages(kPackedA).begin() + 3);
+      PackedDriven other(llm, kind, 6);  // the same rows, nothing adopted
+      other.begin(kPackedA);
+      other.step({{kPackedA, 64}});
+      other.step({{kPackedA, 96}});
       std::vector<PageId> host;
       for (uint32_t i = 0; i < 3; ++i) host.push_back(PageId{60 + 2 * i});
       std::vector<PageId> target = {run.take(), run.take(), run.take()};
@@ -199,10 +201,10 @@ TEST_CASE("packed cache: an adopted prefix is the bytes that were stored, also b
           StartTransfer{{}, TransferId{1}, TransferKind::kDemote, Tier::kGpu, Tier::kHost, prefix, host});
       run.cache->told(
           StartTransfer{{}, TransferId{2}, TransferKind::kRecall, Tier::kHost, Tier::kGpu, host, target});
-      run.begin(kB, target);
-      other.begin(kB, {other.pages(kA).begin(), other.pages(kA).begin() + 3});
-      run.step({{kB, 20}});
-      other.step({{kB, 20}});
+      run.begin(kPackedB, target);
+      other.begin(kPackedB, {other.pages(kPackedA).begin(), other.pages(kPackedA).begin() + 3});
+      run.step({{kPackedB, 20}});
+      other.step({{kPackedB, 20}});
       CHECK(run.outputs() == other.outputs());
       CHECK(
           std::all_of(run.outputs().begin(), run.outputs().end(), [](float x) { return std::isfinite(x); }));

@@ -13,15 +13,9 @@ namespace {
 
 // Of some the prompt is cut to more pages than the arena has (7 of 8 tokens), of some to fewer; the last is
 // shorter than a budget of 83 cells.
-const std::vector<RetrievalCall> kCalls = {{0, 150, 40}, {0, 190, 30}, {900, 201, 24}, {2'000, 20, 60}};
+const std::vector<RetrievalCall> kKeptCalls = {{0, 150, 40}, {0, 190, 30}, {900, 201, 24}, {2'000, 20, 60}};
 
-LlmSpec model(size_t index) {
-  LlmSpec llm = tiny_models()[index];
-  llm.layers = 3;
-  return llm;
-}
-
-RetrievalSetting setting_of(RetrievalMethod method, const char* scorer, const char* budget) {
+RetrievalSetting kept_setting(RetrievalMethod method, const char* scorer, const char* budget) {
   RetrievalSetting out;
   out.retrieval = method == RetrievalMethod::kFreekv ? "freekv" : "arkvale";
   out.spec = small_spec(method);
@@ -45,18 +39,18 @@ TEST_CASE("X-1 G-2 recalled cells: an arena that holds all that is left is the d
   for (const Cut& cut : kCuts) {
     for (const size_t index : {size_t{0}, size_t{1}}) {  // GQA 4:1, MHA
       CAPTURE(cut.scorer);
-      const ModelWeights weights = ModelWeights::random(model(index), 3);
-      RetrievalSetting setting = setting_of(RetrievalMethod::kFreekv, cut.scorer, cut.budget);
-      const RetrievalOutcome chosen = run_retrieval(setting, weights, kCalls);
+      const ModelWeights weights = ModelWeights::random(three_layers(index), 3);
+      RetrievalSetting setting = kept_setting(RetrievalMethod::kFreekv, cut.scorer, cut.budget);
+      const RetrievalOutcome chosen = run_retrieval(setting, weights, kKeptCalls);
       const uint64_t cut_prompts = std::string(cut.budget) == "ratio" ? 4 : 3;
       CHECK(chosen.compressions == cut_prompts);
       CHECK(chosen.recalled.heads > 100);
       CHECK(chosen.recalled.blocking + chosen.recalled.background > 50);
       setting.spec.budget_tokens = 240;
-      const RetrievalOutcome wide = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome wide = run_retrieval(setting, weights, kKeptCalls);
       CHECK(wide.recalled.heads == 0);
       setting.retrieval = "all";
-      const RetrievalOutcome alone = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome alone = run_retrieval(setting, weights, kKeptCalls);
       CHECK(wide.logits == alone.logits);
       CHECK(chosen.logits != alone.logits);
       CHECK(alone.compressions == cut_prompts);
@@ -68,17 +62,17 @@ TEST_CASE("F-2 F-4 F-5 recalled cells: what is always corrected reads what Quest
   for (const Cut& cut : kCuts) {
     for (const size_t index : {size_t{0}, size_t{1}}) {
       CAPTURE(cut.scorer);
-      const ModelWeights weights = ModelWeights::random(model(index), 4);
-      RetrievalSetting setting = setting_of(RetrievalMethod::kFreekv, cut.scorer, cut.budget);
+      const ModelWeights weights = ModelWeights::random(three_layers(index), 4);
+      RetrievalSetting setting = kept_setting(RetrievalMethod::kFreekv, cut.scorer, cut.budget);
       setting.spec.tau_q32 = kOneQ32 + 1;
       setting.spec.layers_dense = index == 1 ? 1 : 0;
-      const RetrievalOutcome always = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome always = run_retrieval(setting, weights, kKeptCalls);
       setting.spec.speculation = false;
       setting.retrieval = "arkvale";
       setting.spec.host_layout = HostLayout::kNhd;
-      const RetrievalOutcome blocking = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome blocking = run_retrieval(setting, weights, kKeptCalls);
       setting.retrieval = "quest";
-      const RetrievalOutcome quest = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome quest = run_retrieval(setting, weights, kKeptCalls);
       CHECK(always.logits == blocking.logits);
       CHECK(blocking.logits == quest.logits);
       CHECK(quest.recalled.heads == blocking.recalled.heads);
@@ -90,18 +84,18 @@ TEST_CASE("F-2 F-4 F-5 recalled cells: what is always corrected reads what Quest
 }
 
 TEST_CASE("F-7 X-8 X-9 recalled cells: copies, chunks, company and steps in flight change no bit") {
-  const ModelWeights weights = ModelWeights::random(model(2), 5);
+  const ModelWeights weights = ModelWeights::random(three_layers(2), 5);
   for (const Cut& cut : kCuts) {
     CAPTURE(cut.scorer);
-    RetrievalSetting setting = setting_of(RetrievalMethod::kFreekv, cut.scorer, cut.budget);
-    const RetrievalOutcome expected = run_retrieval(setting, weights, kCalls);
+    RetrievalSetting setting = kept_setting(RetrievalMethod::kFreekv, cut.scorer, cut.budget);
+    const RetrievalOutcome expected = run_retrieval(setting, weights, kKeptCalls);
     for (uint32_t delays = 1; delays <= 4; ++delays) {
       setting.delays = delays;
       setting.spec.staging_buffers = 1 + delays % 2;
       setting.in_flight = 1 + delays % 2;
       setting.step_tokens_max = 20 + 13 * delays;
       setting.calls_max = delays;
-      const RetrievalOutcome run = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome run = run_retrieval(setting, weights, kKeptCalls);
       CHECK(run.logits == expected.logits);
       CHECK(run.recalled.corrected == expected.recalled.corrected);
     }
@@ -109,18 +103,18 @@ TEST_CASE("F-7 X-8 X-9 recalled cells: copies, chunks, company and steps in flig
 }
 
 TEST_CASE("X-3 recalled cells: calls that are preempted come back, and what they hold is accounted for") {
-  const ModelWeights weights = ModelWeights::random(model(0), 6);
+  const ModelWeights weights = ModelWeights::random(three_layers(0), 6);
   uint64_t preemptions = 0, compressions = 0;
   for (uint64_t seed = 1; seed <= 16; ++seed) {
     CAPTURE(seed);
     RetrievalSetting setting =
-        setting_of(seed % 2 == 0 ? RetrievalMethod::kFreekv : RetrievalMethod::kArkvale, "knorm", "ratio");
+        kept_setting(seed % 2 == 0 ? RetrievalMethod::kFreekv : RetrievalMethod::kArkvale, "knorm", "ratio");
     setting.seed = seed;
     setting.delays = seed % 3;
     setting.in_flight = 1 + static_cast<uint32_t>(seed % 2);
     setting.pages_gpu = 30 + static_cast<uint32_t>(seed % 5);
     setting.pages_host = 40;
-    const RetrievalOutcome run = run_retrieval(setting, weights, kCalls);
+    const RetrievalOutcome run = run_retrieval(setting, weights, kKeptCalls);
     preemptions += run.preemptions;
     compressions += run.compressions;
   }

@@ -12,37 +12,31 @@ using namespace kvtwin::testing;
 
 namespace {
 
-constexpr const char* kNames[] = {"freekv", "arkvale", "shadowkv", "infinigen"};
-constexpr RetrievalMethod kMethods[] = {RetrievalMethod::kFreekv, RetrievalMethod::kArkvale,
-                                        RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen};
-constexpr uint32_t kPage = 8;
+constexpr const char* kRecallingNames[] = {"freekv", "arkvale", "shadowkv", "infinigen"};
+constexpr RetrievalMethod kRecallingMethods[] = {RetrievalMethod::kFreekv, RetrievalMethod::kArkvale,
+                                                 RetrievalMethod::kShadowkv, RetrievalMethod::kInfinigen};
+constexpr uint32_t kPrefixPage = 8;
 
-RetrievalSetting setting_of(size_t method) {
+RetrievalSetting prefix_setting(size_t method) {
   RetrievalSetting out;
-  out.retrieval = kNames[method];
-  out.spec = small_spec(kMethods[method]);
+  out.retrieval = kRecallingNames[method];
+  out.spec = small_spec(kRecallingMethods[method]);
   out.spec.tau_q32 = kOneQ32 / 10;
-  out.page_tokens = kPage;
+  out.page_tokens = kPrefixPage;
   return out;
-}
-
-LlmSpec model(size_t index) {
-  LlmSpec llm = tiny_models()[index];
-  llm.layers = 3;
-  return llm;
 }
 
 }  // namespace
 
 TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample what they do without") {
-  const std::vector<RetrievalCall> calls = turns_of_sessions(kPage, 3, 3, 1);
+  const std::vector<RetrievalCall> calls = turns_of_sessions(kPrefixPage, 3, 3, 1);
   for (size_t method = 0; method < 4; ++method) {
     for (const size_t index : {size_t{0}, size_t{1}}) {  // GQA 4:1, MHA
-      CAPTURE(kNames[method]);
-      const LlmSpec llm = model(index);
+      CAPTURE(kRecallingNames[method]);
+      const LlmSpec llm = three_layers(index);
       CAPTURE(llm.family);
       const ModelWeights weights = ModelWeights::random(llm, 3);
-      RetrievalSetting setting = setting_of(method);
+      RetrievalSetting setting = prefix_setting(method);
       setting.spec.layers_dense = std::max<uint32_t>(setting.spec.layers_dense, index == 1);
       const RetrievalOutcome apart = run_retrieval(setting, weights, calls);
       setting.prefix_cache = true;
@@ -61,10 +55,10 @@ TEST_CASE("X-1 X-5 retrieval: turns that begin with prefixes on the host sample 
 
 TEST_CASE("X-5 retrieval: with identity session nobody begins with another session's pages") {
   const std::vector<RetrievalCall> calls =
-      turns_of_sessions(kPage, 4, 1, 2);  // one turn each: they share with others alone
-  const LlmSpec llm = model(0);
+      turns_of_sessions(kPrefixPage, 4, 1, 2);  // one turn each: they share with others alone
+  const LlmSpec llm = three_layers(0);
   const ModelWeights weights = ModelWeights::random(llm, 4);
-  RetrievalSetting setting = setting_of(0);
+  RetrievalSetting setting = prefix_setting(0);
   setting.prefix_cache = true;
   setting.calls_max = 1;  // one after the other
   const RetrievalOutcome shared = run_retrieval(setting, weights, calls);
@@ -76,10 +70,10 @@ TEST_CASE("X-5 retrieval: with identity session nobody begins with another sessi
 }
 
 TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit behind a prefix too") {
-  const std::vector<RetrievalCall> calls = turns_of_sessions(kPage, 2, 3, 3);
-  const LlmSpec llm = model(2);
+  const std::vector<RetrievalCall> calls = turns_of_sessions(kPrefixPage, 2, 3, 3);
+  const LlmSpec llm = three_layers(2);
   const ModelWeights weights = ModelWeights::random(llm, 5);
-  RetrievalSetting setting = setting_of(0);
+  RetrievalSetting setting = prefix_setting(0);
   setting.prefix_cache = true;
   setting.spec.tau_q32 = kOneQ32 + 1;
   const RetrievalOutcome always = run_retrieval(setting, weights, calls);
@@ -95,10 +89,10 @@ TEST_CASE("F-7 X-8 X-9 retrieval: copies, chunks, company and little memory chan
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     CAPTURE(seed);
     const size_t method = seed % 4;
-    const LlmSpec llm = model(seed % 3);
+    const LlmSpec llm = three_layers(seed % 3);
     const ModelWeights weights = ModelWeights::random(llm, seed);
-    const std::vector<RetrievalCall> calls = turns_of_sessions(kPage, 3, 3, seed);
-    RetrievalSetting setting = setting_of(method);
+    const std::vector<RetrievalCall> calls = turns_of_sessions(kPrefixPage, 3, 3, seed);
+    RetrievalSetting setting = prefix_setting(method);
     setting.seed = seed;
     const RetrievalOutcome expected = run_retrieval(setting, weights, calls);
     setting.prefix_cache = true;

@@ -21,32 +21,32 @@ using namespace kvtwin::testing;
 namespace {
 
 // Prompts beyond the arena (7 pages of 8), within it and outgrowing it, and one that stays within it.
-const std::vector<RetrievalCall> kCalls = {{0, 150, 40}, {0, 40, 60}, {900, 201, 24}, {2'000, 20, 12}};
+const std::vector<RetrievalCall> kReadCalls = {{0, 150, 40}, {0, 40, 60}, {900, 201, 24}, {2'000, 20, 12}};
 
-std::vector<LlmSpec> models() {
+std::vector<LlmSpec> three_layer_models() {
   std::vector<LlmSpec> all = tiny_models();  // GQA 4:1, MHA, biases, norms
   for (LlmSpec& llm : all) llm.layers = 3;
   return all;
 }
 
-struct Method {
+struct ReadMethod {
   const char* name;
   RetrievalMethod method;
 };
-constexpr Method kShadow{"shadowkv", RetrievalMethod::kShadowkv};
-constexpr Method kInfinigen{"infinigen", RetrievalMethod::kInfinigen};
-constexpr Method kByPage[] = {{"quest", RetrievalMethod::kQuest},
-                              {"arkvale", RetrievalMethod::kArkvale},
-                              {"freekv", RetrievalMethod::kFreekv}};
+constexpr ReadMethod kShadow{"shadowkv", RetrievalMethod::kShadowkv};
+constexpr ReadMethod kInfinigen{"infinigen", RetrievalMethod::kInfinigen};
+constexpr ReadMethod kByPage[] = {{"quest", RetrievalMethod::kQuest},
+                                  {"arkvale", RetrievalMethod::kArkvale},
+                                  {"freekv", RetrievalMethod::kFreekv}};
 
-std::vector<Method> all_methods() {
-  std::vector<Method> out(std::begin(kByPage), std::end(kByPage));
+std::vector<ReadMethod> all_methods() {
+  std::vector<ReadMethod> out(std::begin(kByPage), std::end(kByPage));
   out.push_back(kShadow);
   out.push_back(kInfinigen);
   return out;
 }
 
-RetrievalSetting setting_of(const Method& method) {
+RetrievalSetting setting_of(const ReadMethod& method) {
   RetrievalSetting out;
   out.retrieval = method.name;
   out.spec = small_spec(method.method);
@@ -67,8 +67,8 @@ std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> recalls_of(const Retrieval
 }  // namespace
 
 TEST_CASE("F-2 F-3 F-4 X-2 retrieval: an oracle without slots reads, recalls and computes the same") {
-  for (const Method& method : kByPage) {
-    for (const LlmSpec& llm : models()) {
+  for (const ReadMethod& method : kByPage) {
+    for (const LlmSpec& llm : three_layer_models()) {
       CAPTURE(method.name);
       CAPTURE(llm.family);
       const ModelWeights weights = ModelWeights::random(llm, 3);
@@ -77,7 +77,7 @@ TEST_CASE("F-2 F-3 F-4 X-2 retrieval: an oracle without slots reads, recalls and
       setting.spec.layers_dense = llm.family == "qwen2" ? 1 : 0;
       RetrievalOracle oracle(setting, llm);
       setting.witness = &oracle;
-      const RetrievalOutcome run = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome run = run_retrieval(setting, weights, kReadCalls);
       CHECK(oracle.compared == oracle.reads);
       CHECK(oracle.worst_output == 0);
       CHECK(oracle.reads == run.recalled.heads);
@@ -98,20 +98,20 @@ TEST_CASE("F-2 F-3 F-4 X-2 retrieval: an oracle without slots reads, recalls and
 }
 
 TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit; tau at -1 is speculation alone") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : three_layer_models()) {
     CAPTURE(llm.family);
     const ModelWeights weights = ModelWeights::random(llm, 4);
     RetrievalSetting setting = setting_of(kByPage[2]);
     setting.spec.tau_q32 = kOneQ32 + 1;
-    const RetrievalOutcome always = run_retrieval(setting, weights, kCalls);
+    const RetrievalOutcome always = run_retrieval(setting, weights, kReadCalls);
     setting.spec.tau_q32 = -kOneQ32;
-    const RetrievalOutcome never = run_retrieval(setting, weights, kCalls);
+    const RetrievalOutcome never = run_retrieval(setting, weights, kReadCalls);
     setting.spec.speculation = false;
-    const RetrievalOutcome blocking = run_retrieval(setting, weights, kCalls);
+    const RetrievalOutcome blocking = run_retrieval(setting, weights, kReadCalls);
     // ArkVale with FreeKV's summaries and pooling is the same selection.
     setting.retrieval = "arkvale";
     setting.spec.host_layout = HostLayout::kNhd;
-    const RetrievalOutcome arkvale = run_retrieval(setting, weights, kCalls);
+    const RetrievalOutcome arkvale = run_retrieval(setting, weights, kReadCalls);
     CHECK(always.logits == blocking.logits);
     CHECK(arkvale.logits == blocking.logits);
     CHECK(never.logits != blocking.logits);
@@ -126,35 +126,35 @@ TEST_CASE("F-5 retrieval: tau above 1 is blocking retrieval bit for bit; tau at 
 }
 
 TEST_CASE("F-6 G-2 X-1 retrieval: a budget that nothing outgrows moves nothing and is dense, to the bit") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : three_layer_models()) {
     const ModelWeights weights = ModelWeights::random(llm, 5);
     RetrievalSetting dense;
     dense.retrieval = "all";
-    const RetrievalOutcome expected = run_retrieval(dense, weights, kCalls);
-    for (const Method& method : all_methods()) {
+    const RetrievalOutcome expected = run_retrieval(dense, weights, kReadCalls);
+    for (const ReadMethod& method : all_methods()) {
       CAPTURE(method.name);
       RetrievalSetting setting = setting_of(method);
-      CHECK(run_retrieval(setting, weights, kCalls).logits != expected.logits);
+      CHECK(run_retrieval(setting, weights, kReadCalls).logits != expected.logits);
       setting.spec.budget_tokens = 232;  // 225 tokens are the most that any call has
-      const RetrievalOutcome run = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome run = run_retrieval(setting, weights, kReadCalls);
       CHECK(run.logits == expected.logits);
       CHECK(run.recalled.blocking + run.recalled.background + run.recalled.heads == 0);
       // Where all layers are dense it is the same, whatever the budget.
       setting = setting_of(method);
       setting.spec.layers_dense = llm.layers;
-      CHECK(run_retrieval(setting, weights, kCalls).logits == expected.logits);
+      CHECK(run_retrieval(setting, weights, kReadCalls).logits == expected.logits);
     }
   }
 }
 
 TEST_CASE("F-7 X-8 retrieval: when copies run changes nothing, and none runs into a page that is read") {
-  const LlmSpec llm = models()[2];
+  const LlmSpec llm = three_layer_models()[2];
   const ModelWeights weights = ModelWeights::random(llm, 6);
   for (const uint32_t buffers : {1u, 2u}) {
     RetrievalSetting setting = setting_of(kByPage[2]);
     setting.spec.tau_q32 = q32(0.1);
     setting.spec.staging_buffers = buffers;
-    const RetrievalOutcome expected = run_retrieval(setting, weights, kCalls);
+    const RetrievalOutcome expected = run_retrieval(setting, weights, kReadCalls);
     uint64_t beside = 0;
     for (uint64_t delays = 1; delays <= 12; ++delays) {
       CAPTURE(delays);
@@ -162,7 +162,7 @@ TEST_CASE("F-7 X-8 retrieval: when copies run changes nothing, and none runs int
       RetrievalSetting delayed = setting;
       delayed.delays = delays;
       delayed.witness = &oracle;
-      const RetrievalOutcome run = run_retrieval(delayed, weights, kCalls);
+      const RetrievalOutcome run = run_retrieval(delayed, weights, kReadCalls);
       CHECK(run.logits == expected.logits);
       CHECK(recalls_of(run) == recalls_of(expected));
       CHECK(oracle.writes_into_reads == 0);
@@ -173,7 +173,7 @@ TEST_CASE("F-7 X-8 retrieval: when copies run changes nothing, and none runs int
 }
 
 TEST_CASE("X-8 retrieval: a copy into what is read would be seen") {
-  const LlmSpec llm = models()[0];
+  const LlmSpec llm = three_layer_models()[0];
   RetrievalSetting setting = setting_of(kInfinigen);
   RetrievalOracle oracle(setting, llm);
   const kernels::ReadRun runs[] = {{5, 0, 3}, {9, 0, 3}};
@@ -188,35 +188,35 @@ TEST_CASE("X-8 retrieval: a copy into what is read would be seen") {
 }
 
 TEST_CASE("retrieval: the host's layout and the number of staging buffers change no bit") {
-  const LlmSpec llm = models()[0];
+  const LlmSpec llm = three_layer_models()[0];
   const ModelWeights weights = ModelWeights::random(llm, 7);
   RetrievalSetting setting = setting_of(kByPage[2]);
   setting.spec.tau_q32 = q32(0.1);
-  const RetrievalOutcome expected = run_retrieval(setting, weights, kCalls);
+  const RetrievalOutcome expected = run_retrieval(setting, weights, kReadCalls);
   setting.spec.host_layout = HostLayout::kNhd;
-  CHECK(run_retrieval(setting, weights, kCalls).logits == expected.logits);
+  CHECK(run_retrieval(setting, weights, kReadCalls).logits == expected.logits);
   setting.spec.staging_buffers = 1;
-  CHECK(run_retrieval(setting, weights, kCalls).logits == expected.logits);
+  CHECK(run_retrieval(setting, weights, kReadCalls).logits == expected.logits);
   for (const GroupPooling pooling : {GroupPooling::kMaxS, GroupPooling::kMeanQk, GroupPooling::kMaxQk,
                                      GroupPooling::kMeanQ, GroupPooling::kMaxQ}) {
     setting.spec.pooling = pooling;
-    CHECK(run_retrieval(setting, weights, kCalls).logits != expected.logits);
+    CHECK(run_retrieval(setting, weights, kReadCalls).logits != expected.logits);
   }
 }
 
 TEST_CASE("X-9 retrieval: company, chunks, folding and steps in flight change no value of a call") {
-  for (const Method& method : all_methods()) {
-    for (const LlmSpec& llm : {models()[0], models()[1]}) {
+  for (const ReadMethod& method : all_methods()) {
+    for (const LlmSpec& llm : {three_layer_models()[0], three_layer_models()[1]}) {
       CAPTURE(method.name);
       const ModelWeights weights = ModelWeights::random(llm, 8);
       RetrievalSetting setting = setting_of(method);
       setting.spec.tau_q32 = q32(0.1);
-      const RetrievalOutcome together = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome together = run_retrieval(setting, weights, kReadCalls);
       CHECK(together.preemptions == 0);
       setting.calls_max = 1;
       setting.step_tokens_max = 23;
       setting.in_flight = 2;
-      const RetrievalOutcome apart = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome apart = run_retrieval(setting, weights, kReadCalls);
       CHECK(apart.logits == together.logits);
       CHECK(apart.recalled.blocking == together.recalled.blocking);
       CHECK(apart.recalled.background == together.recalled.background);
@@ -226,7 +226,7 @@ TEST_CASE("X-9 retrieval: company, chunks, folding and steps in flight change no
 }
 
 TEST_CASE("X-3 retrieval: calls that are preempted, in every step and with copies on their way, come back") {
-  const LlmSpec llm = models()[3];
+  const LlmSpec llm = three_layer_models()[3];
   const ModelWeights weights = ModelWeights::random(llm, 9);
   uint64_t preemptions = 0;
   for (uint64_t seed = 1; seed <= 24; ++seed) {
@@ -239,13 +239,13 @@ TEST_CASE("X-3 retrieval: calls that are preempted, in every step and with copie
     setting.pages_gpu = 30 + static_cast<uint32_t>(seed % 5);
     setting.pages_host = 60;
     setting.page_tokens = 8;
-    preemptions += run_retrieval(setting, weights, kCalls).preemptions;
+    preemptions += run_retrieval(setting, weights, kReadCalls).preemptions;
   }
   CHECK(preemptions > 10);
 }
 
 TEST_CASE("F-2 F-3 retrieval: ShadowKV reads what its landmarks say, outliers always, and values exactly") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : three_layer_models()) {
     CAPTURE(llm.family);
     const ModelWeights weights = ModelWeights::random(llm, 10);
     const uint32_t width = llm.kv_heads * llm.head_dim;
@@ -255,7 +255,7 @@ TEST_CASE("F-2 F-3 retrieval: ShadowKV reads what its landmarks say, outliers al
       setting.spec.rank = rank;
       RetrievalOracle oracle(setting, llm);
       setting.witness = &oracle;
-      const RetrievalOutcome run = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome run = run_retrieval(setting, weights, kReadCalls);
       CHECK(oracle.compared == oracle.reads);
       CHECK(oracle.reads > 150);
       oracle.check_recalls();
@@ -271,7 +271,7 @@ TEST_CASE("F-2 F-3 retrieval: ShadowKV reads what its landmarks say, outliers al
 }
 
 TEST_CASE("F-2 F-3 retrieval: InfiniGen reads exact tokens; with all columns, those of exact products") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : three_layer_models()) {
     CAPTURE(llm.family);
     const ModelWeights weights = ModelWeights::random(llm, 11);
     for (const uint32_t selectable : {4u, 14u}) {
@@ -280,7 +280,7 @@ TEST_CASE("F-2 F-3 retrieval: InfiniGen reads exact tokens; with all columns, th
       setting.spec.budget_tokens = (3 + selectable) * 8;
       RetrievalOracle oracle(setting, llm);
       setting.witness = &oracle;
-      const RetrievalOutcome run = run_retrieval(setting, weights, kCalls);
+      const RetrievalOutcome run = run_retrieval(setting, weights, kReadCalls);
       CHECK(oracle.compared == oracle.reads);
       CHECK(oracle.reads > 100);
       CHECK(oracle.worst_output == 0);
@@ -292,13 +292,13 @@ TEST_CASE("F-2 F-3 retrieval: InfiniGen reads exact tokens; with all columns, th
       // Few columns choose something else.
       setting.witness = nullptr;
       setting.spec.columns_q32 = q32(0.2);
-      CHECK(run_retrieval(setting, weights, kCalls).logits != run.logits);
+      CHECK(run_retrieval(setting, weights, kReadCalls).logits != run.logits);
     }
   }
 }
 
 TEST_CASE("retrieval: a layer's own input projects to its own queries, to the bit") {
-  for (const LlmSpec& llm : models()) {
+  for (const LlmSpec& llm : three_layer_models()) {
     const ModelWeights weights = ModelWeights::random(llm, 12);
     const RopeFrequencies rope = rope_frequencies(llm);
     class Compare final : public cpu::LayerAttention {
@@ -330,7 +330,7 @@ TEST_CASE("retrieval: a layer's own input projects to its own queries, to the bi
 }
 
 TEST_CASE("retrieval: turning queries and keys changes no product; the columns kept carry most of it") {
-  const LlmSpec llm = models()[2];
+  const LlmSpec llm = three_layer_models()[2];
   const uint32_t dim = llm.head_dim, group = llm.query_heads / llm.kv_heads;
   // Queries and keys that live mostly in a few directions, as trained ones do.
   const std::vector<float> noise = random_floats(1, 200 * llm.query_heads * dim, 0.1f);

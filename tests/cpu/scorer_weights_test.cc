@@ -63,16 +63,17 @@ File file_for(ScorerKind kind, const LlmSpec& llm, uint32_t rows) {
   return out;
 }
 
-const Method kMethods[] = {{"judge_q", "uniform", "compact"},
-                           {"fastkvzip", "ratio", "ragged", 1},
-                           {"trimkv", "uniform", "compact", 0, Clustering::kAdjacent, Moment::kDecodeStep},
-                           {"intent_residual", "uniform", "page_mask_dead"}};
+const Method kWeightedMethods[] = {
+    {"judge_q", "uniform", "compact"},
+    {"fastkvzip", "ratio", "ragged", 1},
+    {"trimkv", "uniform", "compact", 0, Clustering::kAdjacent, Moment::kDecodeStep},
+    {"intent_residual", "uniform", "page_mask_dead"}};
 
 }  // namespace
 
 TEST_CASE("scorer weights: those of a file are used, and what they keep is another choice") {
   const LlmSpec llm = tiny_models()[2];
-  for (const Method& method : kMethods) {
+  for (const Method& method : kWeightedMethods) {
     const std::string name = method.scorer;
     CAPTURE(name);
     const ScorerKind kind = *kernels::scorer_kind(method.scorer);
@@ -94,7 +95,7 @@ TEST_CASE("scorer weights: those of a file are used, and what they keep is anoth
 
 TEST_CASE("scorer weights: a file without them, or for another model, is a mistake that says which") {
   const LlmSpec llm = tiny_models()[2], other = tiny_models()[1];
-  for (const Method& method : kMethods) {
+  for (const Method& method : kWeightedMethods) {
     const std::string name = method.scorer;
     CAPTURE(name);
     const ScorerKind kind = *kernels::scorer_kind(method.scorer);

@@ -37,6 +37,13 @@ inline std::vector<LlmSpec> tiny_models() {
   return out;
 }
 
+// One of them with a layer more: dense layers leave some to retrieve in.
+inline LlmSpec three_layers(size_t index) {
+  LlmSpec llm = tiny_models()[index];
+  llm.layers = 3;
+  return llm;
+}
+
 // Prompts and outputs, one after the other, as given.
 class GivenTokens final : public cpu::TokenIds {
  public:

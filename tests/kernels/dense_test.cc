@@ -88,6 +88,21 @@ TEST_CASE("dense kernels: the same bits on every machine") {
   CHECK(bits_of(out, bits) == 1704655928938348692u);
 }
 
+TEST_CASE("lanes: the same bits, however many are in a register") {
+  const auto a = random_floats(10, 100), b = random_floats(11, 100);
+  for (uint32_t count = 0; count <= 100; ++count) {
+    CAPTURE(count);
+    float lanes[kLanes]{};
+    for (uint32_t i = 0; i < count; ++i) lanes[i % kLanes] += a[i] * b[i];
+    for (uint32_t half = kLanes / 2; half > 0; half /= 2) {
+      for (uint32_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    }
+    CHECK(dot<4>(a.data(), b.data(), count) == lanes[0]);
+    CHECK(dot<8>(a.data(), b.data(), count) == lanes[0]);
+    CHECK(dot<16>(a.data(), b.data(), count) == lanes[0]);
+  }
+}
+
 TEST_CASE("exact_exp: within 2 ulp of e^x where it matters, and never zero or infinite") {
   double worst = 0;
   for (int i = -87'000; i <= 88'000; ++i) {
@@ -100,12 +115,17 @@ TEST_CASE("exact_exp: within 2 ulp of e^x where it matters, and never zero or in
   MESSAGE("worst: " << worst << " ulp");
   CHECK(worst <= 2);
   CHECK(exact_exp(0) == 1);
-  // Sixteen at once: the same bits, at the ends too.
+  // Several at once: the same bits, at the ends too.
   auto values = random_floats(20, 1000, 100);
   values[0] = INFINITY, values[1] = -INFINITY, values[2] = NAN, values[3] = 0;
-  auto together = values;
-  exact_exp_all(0.5f, together.size(), together.data());
-  for (size_t i = 0; i < values.size(); ++i) CHECK(together[i] == exact_exp(values[i] - 0.5f));
+  const auto check = [&]<uint32_t kWidth>() {
+    std::vector<float> together = values;
+    exact_exp_all<kWidth>(0.5f, together.size(), together.data());
+    for (size_t i = 0; i < values.size(); ++i) CHECK(together[i] == exact_exp(values[i] - 0.5f));
+  };
+  check.operator()<4>();
+  check.operator()<8>();
+  check.operator()<16>();
   CHECK(exact_exp(-INFINITY) > 0);
   CHECK(exact_exp(-INFINITY) < 2e-38f);
   CHECK(std::isfinite(exact_exp(INFINITY)));

@@ -12,7 +12,7 @@ namespace {
 using cuda::CalibrationTables;
 using cuda::TimedStep;
 
-Measured us(double value) { return {value, value, value}; }
+Measured exact_us(double value) { return {value, value, value}; }
 
 const MeasuredTable& table(const std::vector<MeasuredTable>& all, const std::string& operation) {
   const auto found = std::find_if(all.begin(), all.end(),
@@ -24,9 +24,9 @@ const MeasuredTable& table(const std::vector<MeasuredTable>& all, const std::str
 // Ten products of 10 us and, of each, an event; attention once.
 TimedStep step(bool chunk, uint32_t rows, double product, double wall) {
   TimedStep out;
-  out.parts = {{"qkv", "s", rows, 0, us(product), 10, true, false},
-               {chunk ? "chunk attention" : "decode attention", "a", rows, 0, us(6), 1, true, true}};
-  out.wall = us(wall), out.events = 11, out.chunk = chunk, out.rows = rows;
+  out.parts = {{"qkv", "s", rows, 0, exact_us(product), 10, true, false},
+               {chunk ? "chunk attention" : "decode attention", "a", rows, 0, exact_us(6), 1, true, true}};
+  out.wall = exact_us(wall), out.events = 11, out.chunk = chunk, out.rows = rows;
   return out;
 }
 
@@ -61,7 +61,7 @@ TEST_CASE("calibration: operations of many rows are shares of what their steps t
   tables.add(slower);
   TimedStep further;
   further.parts = {{"chunk attention", "a", 1024, 4096, {}, 0, true, true}};
-  further.wall = us(600), further.chunk = true, further.rows = 1024;
+  further.wall = exact_us(600), further.chunk = true, further.rows = 1024;
   tables.add(further);
   tables.take_steps();
   const std::vector<MeasuredTable> all = tables.tables();

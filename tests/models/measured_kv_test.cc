@@ -15,7 +15,7 @@ namespace {
 
 // Attention in bf16 takes 30 us, in fp8 20 to 40, with int4 cells 20 to 40 and with int2 ones 10 to 20; all
 // else takes 1 us.
-MeasuredDevice device() {
+MeasuredDevice kv_device() {
   MeasuredDevice out;
   out.gpu = "a GPU", out.model = "tiny", out.sm_count = 4;
   const MeasuredShapes s(tiny());
@@ -71,12 +71,12 @@ StepShape chunks_of(std::span<const ChunkShape> chunks) {
   return s;
 }
 
-double us_of(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; }
+double kv_us(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e3; }
 
 // A layer's attention more than in bf16.
 double more(const std::string& format, const StepShape& shape) {
-  const Ticks here = model(device(), format)->step(shape).device;
-  return us_of(here - model(device(), "bf16")->step(shape).device) / tiny().layers;
+  const Ticks here = model(kv_device(), format)->step(shape).device;
+  return kv_us(here - model(kv_device(), "bf16")->step(shape).device) / tiny().layers;
 }
 
 }  // namespace
@@ -85,9 +85,9 @@ TEST_CASE("formats: decodes take what was measured over packed cells, and lines 
   CHECK(more("fp8", decode(1000, 0)) == doctest::Approx(-10).epsilon(1e-4));
   CHECK(more("fp8", decode(5000, 0)) == doctest::Approx(0).epsilon(1e-4));
   CHECK(more("fp8", decode(9000, 0)) == doctest::Approx(10).epsilon(1e-4));
-  const StepCost on = model(device(), "fp8")->step(decode(9000, 0));
+  const StepCost on = model(kv_device(), "fp8")->step(decode(9000, 0));
   CHECK(on.by_evidence[static_cast<size_t>(Evidence::kMeasured)] == on.device);
-  const StepCost beyond = model(device(), "fp8")->step(decode(20'000, 0));
+  const StepCost beyond = model(kv_device(), "fp8")->step(decode(20'000, 0));
   CHECK(beyond.by_evidence[static_cast<size_t>(Evidence::kExtrapolated)] > 0);
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("formats: parts sum to the step, ranges hold it") {
   const ChunkShape chunk{64, 4000, 100};
   StepShape mixed = decode(5000, 700);
   mixed.chunks = {&chunk, 1}, mixed.tokens = mixed.tokens_padded = 65;
-  const auto m = model(device(), "triaxial");
+  const auto m = model(kv_device(), "triaxial");
   Ticks sum = 0;
   for (const StepPart& part : m->ops(mixed)) sum += part.times * part.each;
   CHECK(sum == m->step(mixed).device);
@@ -123,18 +123,18 @@ TEST_CASE("formats: parts sum to the step, ranges hold it") {
 }
 
 TEST_CASE("formats: what was not measured is refused, with the way out") {
-  const auto none = MeasuredCost::make(device(), tiny(), {}, "h.textproto", true, "kivi_int2");
+  const auto none = MeasuredCost::make(kv_device(), tiny(), {}, "h.textproto", true, "kivi_int2");
   REQUIRE(!none);
   CHECK(none.error().what == "has no attention over kivi_int2 KV of 4/1x16");
   CHECK(none.error().hint.find("leave the profile out") != std::string::npos);
-  MeasuredDevice half = device();
+  MeasuredDevice half = kv_device();
   half.formats[0].tables.pop_back();
   CHECK(!MeasuredCost::make(half, tiny(), {}, "h.textproto", true, "fp8"));
   CHECK(MeasuredCost::make(half, tiny(), {}, "h.textproto"));
 }
 
 TEST_CASE("formats: written and read, of one version") {
-  const std::string text = measured_device_textproto(device());
+  const std::string text = measured_device_textproto(kv_device());
   const Result<MeasuredDevice> back = parse_measured_device(text, "x");
   REQUIRE(back);
   REQUIRE(back->formats.size() == 2);
@@ -154,7 +154,7 @@ TEST_CASE("formats: written and read, of one version") {
 }
 
 TEST_CASE("formats: a slower GPU is slower in all of them") {
-  const MeasuredDevice slower = rescaled(device(), {.decodes = 0.1, .chunks = 0.2}, 256);
+  const MeasuredDevice slower = rescaled(kv_device(), {.decodes = 0.1, .chunks = 0.2}, 256);
   CHECK(slower.format("fp8")->tables[0].at[0].us == doctest::Approx(22));
   CHECK(slower.format("fp8")->tables[1].at[0].us == doctest::Approx(2.4));
 }

@@ -53,9 +53,9 @@ Ticks sum(const std::vector<StepPart>& parts) {
   return out;
 }
 
-double us_of(Ticks ticks) { return static_cast<double>(ticks) / kUs; }
+double method_us(Ticks ticks) { return static_cast<double>(ticks) / kUs; }
 
-StepShape decodes(uint32_t count) {
+StepShape method_decodes(uint32_t count) {
   StepShape shape;
   shape.decodes = shape.tokens = count;
   return shape;
@@ -66,7 +66,7 @@ StepShape decodes(uint32_t count) {
 TEST_CASE("method cost: what a step does, times what each takes; by sum and by part") {
   for (const bool retrieves : {false, true}) {
     MethodCost cost(method(), 2, {100, 0}, retrieves, std::make_unique<Flat>());
-    StepShape shape = decodes(5);
+    StepShape shape = method_decodes(5);
     CHECK(cost.step(shape).device == (100 + 3 + 10) * kUs);
     shape.chosen_from = 2000;
     CHECK(cost.step(shape).device == (100 + 3 + 10 + 8) * kUs);
@@ -95,7 +95,7 @@ TEST_CASE("method cost: only chunks that run over a ring's end read it cell by c
   CHECK(ring.step(shape).device == 103 * kUs);
   shape.chunks = {&over, 1};
   // 60 rows, each with 100 cells of the ring and 41 before: 0.006 and 0.00246 million pairs.
-  CHECK(us_of(ring.step(shape).device) == doctest::Approx(103 + 0.6 + 2.46));
+  CHECK(method_us(ring.step(shape).device) == doctest::Approx(103 + 0.6 + 2.46));
   CHECK(none.step(shape).device == 103 * kUs);
 }
 
@@ -112,7 +112,7 @@ TEST_CASE(
     StepShape shape;
     shape.chunks = chunks;
     CHECK(none.step(shape).device == 100 * kUs);
-    return us_of(cost.step(shape).device - 100 * kUs) / 7;
+    return method_us(cost.step(shape).device - 100 * kUs) / 7;
   };
   CHECK(rounds({{1024, 3200, 0}}) == 32);
   CHECK(rounds({{1024, 3201, 0}}) == 64);
@@ -131,10 +131,10 @@ TEST_CASE("method cost: steps without a graph, and those beside which the host m
   MethodCost cost(forms, 2, {}, false, std::make_unique<Flat>());
   const auto step = [&](GraphUse graph, bool chunks) {
     const ChunkShape chunk{9, 0, 0};
-    StepShape shape = decodes(4);
+    StepShape shape = method_decodes(4);
     shape.graph = graph;
     if (chunks) shape.chunks = {&chunk, 1};
-    return std::pair(us_of(cost.step(shape).device), us_of(cost.step(shape).least));
+    return std::pair(method_us(cost.step(shape).device), method_us(cost.step(shape).least));
   };
   CHECK(step(GraphUse::kNew, false) == std::pair(105.0, 0.0));
   CHECK(step(GraphUse::kCaptured, false) == std::pair(105.0, 200.0));
@@ -146,12 +146,12 @@ TEST_CASE("method cost: steps without a graph, and those beside which the host m
 
 TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages; lists behind quiet time") {
   MethodCost cost(method(), 2, {}, true, std::make_unique<Flat>());
-  const std::vector<StepPart> parts = cost.ops(decodes(5));
+  const std::vector<StepPart> parts = cost.ops(method_decodes(5));
   REQUIRE(parts.size() == 3);
   CHECK(std::string(parts[1].name) == "choose");
   CHECK(parts[1].kind == PartKind::kRope);
   const ChunkShape chunk{500, 0, 0};
-  StepShape shape = decodes(2);
+  StepShape shape = method_decodes(2);
   shape.choosing = 2, shape.chosen_from = 3000, shape.chosen_each = 40;
   const auto of = [&](MethodTerm term) { return method_counts(shape, {})[static_cast<size_t>(term)]; };
   CHECK(of(MethodTerm::kChosenFrom) == 3);
@@ -166,7 +166,7 @@ TEST_CASE("method cost: what is chosen stands before a layer's recall, by pages;
 }
 
 TEST_CASE("graph forms: what the engine's lists differ by, and nothing else") {
-  StepShape shape = decodes(5);
+  StepShape shape = method_decodes(5);
   shape.tokens_padded = 8, shape.logits_rows = 5;
   const GraphShapes::Key key = GraphShapes::key(shape);
   CHECK_FALSE(key.is_none());
@@ -247,7 +247,7 @@ TEST_CASE("load stretch: begins anew behind a pause that is long enough") {
   CHECK(stretch.ms(at(210)) == 110);
   CHECK(stretch.ms(at(220)) == 0);
   CHECK(none.ms(at(150)) == 0);
-  stretch.add(decodes(8), at(200), at(230));  // decodes are a pause
+  stretch.add(method_decodes(8), at(200), at(230));  // decodes are a pause
   stretch.add(heavy, at(230), at(260));
   CHECK(stretch.ms(at(260)) == 30);
   stretch.move_base(at(200));

@@ -12,7 +12,7 @@
 namespace kvtwin {
 namespace {
 
-struct Figure {
+struct SplitFigures {
   int mean = 0, worst = 0;  // hundredths of max-CTA / mean, over layers
   uint32_t ctas_least = UINT32_MAX, ctas_most = 0;
 };
@@ -20,12 +20,13 @@ struct Figure {
 enum class Splits : uint8_t { kUniform, kBudgetSum, kGroupMax };
 
 // Heads of each layer in groups of `group`, ordered, weighed and sized by `fractions` (Q0.32).
-Figure figure(const RetentionProfile& p, const std::vector<double>& fractions, uint32_t group, Splits kind) {
+SplitFigures split_figures(const RetentionProfile& p, const std::vector<double>& fractions, uint32_t group,
+                           Splits kind) {
   constexpr uint32_t kCtas = 264;
   const std::vector<uint64_t> q32 = to_q32(fractions);
   const std::vector<uint32_t> order = group_order(p, fractions, GroupScope::kPerLayer);
   double sum = 0, worst = 0;
-  Figure out;
+  SplitFigures out;
   for (uint32_t layer = 0; layer < p.layers; ++layer) {
     std::vector<std::vector<uint32_t>> groups;
     for (uint32_t at = layer * p.kv_heads; at < (layer + 1) * p.kv_heads; at += group)
@@ -67,7 +68,7 @@ TEST_CASE("partition figures: METHODS 2.8 in both readings, to the printed decim
   REQUIRE(p);
   const std::vector<double> b = budgets(p->mu, p->sigma, 2);
   const auto check = [&](const std::vector<double>& x, uint32_t group, Splits kind, int mean, int worst) {
-    const Figure f = figure(*p, x, group, kind);
+    const SplitFigures f = split_figures(*p, x, group, kind);
     CHECK(f.mean == mean);
     if (worst > 0) CHECK(f.worst == worst);
   };
@@ -84,8 +85,8 @@ TEST_CASE("partition figures: METHODS 2.8 in both readings, to the printed decim
   check(b, 1, Splits::kUniform, 394, 0);
   check(b, 1, Splits::kBudgetSum, 109, 0);
   // Rounding misses the grid by up to 6 of 264.
-  CHECK(figure(*p, p->mu, 1, Splits::kBudgetSum).ctas_least == 263);
-  CHECK(figure(*p, p->mu, 1, Splits::kBudgetSum).ctas_most == 270);
+  CHECK(split_figures(*p, p->mu, 1, Splits::kBudgetSum).ctas_least == 263);
+  CHECK(split_figures(*p, p->mu, 1, Splits::kBudgetSum).ctas_most == 270);
 }
 
 }  // namespace kvtwin

@@ -10,7 +10,7 @@ using namespace kvtwin;
 
 namespace {
 
-LlmSpec small_llm() {
+LlmSpec grouped_llm() {
   LlmSpec llm;
   llm.layers = 4;
   llm.query_heads = 32;
@@ -20,7 +20,7 @@ LlmSpec small_llm() {
   return llm;
 }
 
-DeviceSpec easy_device() {
+DeviceSpec retrieving_device() {
   DeviceSpec device;
   const auto figure = [](double value) { return Figure{value, Basis::kAssumed, "easy"}; };
   device.hbm_bytes_per_s = figure(1e12);  // 1,000 bytes per ns
@@ -32,7 +32,7 @@ DeviceSpec easy_device() {
   return device;
 }
 
-NodeSpec easy_node() {
+NodeSpec retrieving_node() {
   NodeSpec node;
   const auto figure = [](double value) { return Figure{value, Basis::kAssumed, "easy"}; };
   node.pcie_bytes_per_s = figure(16.384e9);  // a page of one head in 1 us
@@ -47,7 +47,7 @@ NodeSpec easy_node() {
 double ns(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs; }
 
 RetrievalCost cost(const RetrievalGeometry& geometry, uint32_t tp = 1) {
-  return RetrievalCost(small_llm(), easy_device(), easy_node(), tp, geometry);
+  return RetrievalCost(grouped_llm(), retrieving_device(), retrieving_node(), tp, geometry);
 }
 
 }  // namespace
@@ -96,9 +96,9 @@ TEST_CASE(
 }
 
 TEST_CASE("retrieval cost: the slower of PCIe and host memory decides") {
-  NodeSpec node = easy_node();
+  NodeSpec node = retrieving_node();
   node.host_memory_bytes_per_s.value = 8.192e9;
-  const RetrievalCost slow(small_llm(), easy_device(), node, 1, {});
+  const RetrievalCost slow(grouped_llm(), retrieving_device(), node, 1, {});
   CHECK(ns(slow.recall().unit) == doctest::Approx(2000 + 2000).epsilon(1e-6));
 }
 
@@ -136,12 +136,12 @@ TEST_CASE("retrieval cost: heads are shared out among GPUs, a page of one head i
 }
 
 TEST_CASE("retrieval cost: what stays on the GPU is 1/32 for min and max of a page of 32 tokens") {
-  CHECK(resident_share(small_llm(), {}, 0) == doctest::Approx(1.0 / 32));
+  CHECK(resident_share(grouped_llm(), {}, 0) == doctest::Approx(1.0 / 32));
   // One dense layer of four, and 1/32 of the others.
-  CHECK(resident_share(small_llm(), {}, 1) == doctest::Approx(0.25 + 0.75 / 32));
-  CHECK(resident_share(small_llm(), {.summary_vectors = 1, .rank = 160}, 0) ==
+  CHECK(resident_share(grouped_llm(), {}, 1) == doctest::Approx(0.25 + 0.75 / 32));
+  CHECK(resident_share(grouped_llm(), {.summary_vectors = 1, .rank = 160}, 0) ==
         doctest::Approx(1.0 / 64 + 160.0 / 2048));
-  CHECK(resident_share(small_llm(), {.scored_columns = 0.3}, 0) == doctest::Approx(0.15));
+  CHECK(resident_share(grouped_llm(), {.scored_columns = 0.3}, 0) == doctest::Approx(0.15));
 }
 
 TEST_CASE("retrieval cost: a page that outlives its call takes its summaries to the host and back") {
@@ -151,12 +151,12 @@ TEST_CASE("retrieval cost: a page that outlives its call takes its summaries to 
   geometry.keeps_prefixes = true;
   CHECK(cost(geometry).offload().unit_bytes == page + page / 32);  // two vectors beside 2 x 32
   CHECK(ns(cost(geometry).offload().unit) > page / 16.384 * 33 / 32);
-  CHECK(summary_share(small_llm(), geometry, 0) == doctest::Approx(1.0 / 32));
-  CHECK(summary_share(small_llm(), geometry, 1) == doctest::Approx(3.0 / 4 / 32));
+  CHECK(summary_share(grouped_llm(), geometry, 0) == doctest::Approx(1.0 / 32));
+  CHECK(summary_share(grouped_llm(), geometry, 1) == doctest::Approx(3.0 / 4 / 32));
   geometry.summary_vectors = 1;
-  CHECK(summary_share(small_llm(), geometry, 0) == doctest::Approx(1.0 / 64));
+  CHECK(summary_share(grouped_llm(), geometry, 0) == doctest::Approx(1.0 / 64));
   geometry.scored_columns = 0.3;  // partial keys are computed again
-  CHECK(summary_share(small_llm(), geometry, 0) == 0);
+  CHECK(summary_share(grouped_llm(), geometry, 0) == 0);
 }
 
 TEST_CASE("retrieval cost: every node of the catalog says what a recall and a look at the host take") {

@@ -39,7 +39,7 @@ DeviceSpec ideal(DeviceSpec d) {
 
 double ms(Ticks ticks) { return static_cast<double>(ticks) / kTicksPerNs / 1e6; }
 
-StepShape decodes(uint32_t count, uint32_t context) {
+StepShape even_decodes(uint32_t count, uint32_t context) {
   StepShape s;
   s.decodes = s.tokens = s.tokens_padded = s.logits_rows = count;
   s.decode_context_sum = uint64_t{count} * context, s.decode_context_max = context;
@@ -65,10 +65,10 @@ TEST_CASE("roofline: one decode of Llama-3.1-8B on an ideal H200 takes what read
   RooflineCost model(llm("llama-3.1-8b"), ideal(device("h200")), 1, {});
   // 8.030 B parameters in bf16 = 16.06 GB, less the embedding table (1.05 GB), of which one row is read:
   // 15.01 GB / 4.8 TB/s = 3.127 ms. Activations of one token add 2 %o.
-  CHECK(ms(model.step(decodes(1, 1)).device) == doctest::Approx(3.127).epsilon(0.005));
+  CHECK(ms(model.step(even_decodes(1, 1)).device) == doctest::Approx(3.127).epsilon(0.005));
   // 64 calls of 8,192 tokens add 64 * 8,193 * 131,072 B / 4.8 TB/s = 14.32 ms.
-  const double with = ms(model.step(decodes(64, 8192)).device),
-               without = ms(model.step(decodes(64, 0)).device);
+  const double with = ms(model.step(even_decodes(64, 8192)).device),
+               without = ms(model.step(even_decodes(64, 0)).device);
   CHECK(with - without == doctest::Approx(14.32).epsilon(0.001));
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("roofline: cells that are packed again are read once and written once"
   packed.kv = kv_tensor_format(Format::kInt4, {32, 128, 32});
   packed.kv_narrow = kv_tensor_format(Format::kInt2, {32, 128, 32});
   RooflineCost model(packed, ideal(device("h200")), 1, {});
-  StepShape step = decodes(1, 100);
+  StepShape step = even_decodes(1, 100);
   const Ticks before = model.step(step).device;
   step.requantised = 100'000;
   // 8 heads * (160 + 96) B in each of 32 layers, at 4.8 TB/s.
@@ -112,7 +112,7 @@ TEST_CASE("roofline: H200 kernels are predicted as measured") {
                {2048, 131.4, 87.2, 607.2, 293.6}};
   for (const auto& g : gemms) {
     CAPTURE(g.tokens);
-    const StepShape s = decodes(g.tokens, 16);
+    const StepShape s = even_decodes(g.tokens, 16);
     const double qkv = us_of(model, s, "qkv"), output = us_of(model, s, "output");
     const double gate_up = us_of(model, s, "gate_up"), down = us_of(model, s, "down");
     CHECK(qkv == doctest::Approx(g.qkv).epsilon(0.09));
@@ -131,7 +131,7 @@ TEST_CASE("roofline: H200 kernels are predicted as measured") {
   for (const auto& p : paged) {
     CAPTURE(p.calls);
     CAPTURE(p.context);
-    CHECK(us_of(model, decodes(p.calls, p.context), "attention") == doctest::Approx(p.us).epsilon(0.04));
+    CHECK(us_of(model, even_decodes(p.calls, p.context), "attention") == doctest::Approx(p.us).epsilon(0.04));
   }
   // us, FA3 causal prefill of one prompt.
   for (const auto& [tokens, us] : {std::pair<uint32_t, double>{2048, 61}, {8192, 777}, {32768, 12880}}) {
@@ -145,11 +145,11 @@ TEST_CASE("roofline: experts that are touched follow from tokens, and their weig
   RooflineCost model(m, ideal(device("h200")), 1, {});
   const double expert_bytes = 2.0 * 2048 * 2 * 768;  // gate and up of one expert
   // One token touches its 8 experts; many tokens touch all 128.
-  const double one = us_of(model, decodes(1, 1), "experts_gate_up");
+  const double one = us_of(model, even_decodes(1, 1), "experts_gate_up");
   CHECK(one == doctest::Approx(8 * expert_bytes / 4.8e6).epsilon(0.01));
-  const double two = us_of(model, decodes(2, 1), "experts_gate_up");
+  const double two = us_of(model, even_decodes(2, 1), "experts_gate_up");
   CHECK(two == doctest::Approx((8 + 8 * 120 / 128.0) * expert_bytes / 4.8e6).epsilon(0.01));
-  const double many = us_of(model, decodes(200, 1), "experts_gate_up");
+  const double many = us_of(model, even_decodes(200, 1), "experts_gate_up");
   CHECK(many == doctest::Approx(128 * expert_bytes / 4.8e6).epsilon(0.03));
 }
 
@@ -157,11 +157,11 @@ TEST_CASE("roofline: sliding layers see the window, at most") {
   const LlmSpec m = llm("gpt-oss-20b");  // 12 of 24 layers with a window of 128
   RooflineCost model(m, ideal(device("h200")), 1, {});
   const double cell = 2.0 * 8 * 64 * 2;
-  CHECK(us_of(model, decodes(4, 10000), "attention_window") ==
+  CHECK(us_of(model, even_decodes(4, 10000), "attention_window") ==
         doctest::Approx(4 * 128 * cell / 4.8e6).epsilon(0.01));
-  CHECK(us_of(model, decodes(4, 99), "attention_window") ==
+  CHECK(us_of(model, even_decodes(4, 99), "attention_window") ==
         doctest::Approx(4 * 100 * cell / 4.8e6).epsilon(0.01));
-  CHECK(us_of(model, decodes(4, 9999), "attention") ==
+  CHECK(us_of(model, even_decodes(4, 9999), "attention") ==
         doctest::Approx(4 * 10000 * cell / 4.8e6).epsilon(0.01));
   // A chunk of 1,000: the first 127 tokens see 1..127, the others 128.
   const ChunkShape c{1000, 0};
@@ -173,7 +173,7 @@ TEST_CASE("roofline: sliding layers see the window, at most") {
 TEST_CASE("roofline: tensor parallelism splits work and adds two all-reduces per layer") {
   const LlmSpec m = llm("llama-3.1-70b");
   RooflineCost one(m, ideal(device("h200")), 1, {}), four(m, ideal(device("h200")), 4, {});
-  const StepShape s = decodes(64, 4096);
+  const StepShape s = even_decodes(64, 4096);
   Ticks reduced = 0;
   uint32_t count = 0;
   for (const StepPart& op : four.ops(s)) {
@@ -196,7 +196,7 @@ TEST_CASE("roofline: quantised weights are read as stored, and fp8 ones multipli
   RooflineCost int4(m, ideal(device("h200")), 1, {});
   m.weights = {NumberFormat::kFp8, 0, 0, 0};
   RooflineCost fp8(m, ideal(device("h200")), 1, {});
-  const StepShape small = decodes(1, 1);
+  const StepShape small = even_decodes(1, 1);
   CHECK(us_of(int4, small, "gate_up") ==
         doctest::Approx(us_of(bf16, small, "gate_up") * 4.125 / 16).epsilon(0.01));
   CHECK(us_of(fp8, small, "gate_up") == doctest::Approx(us_of(bf16, small, "gate_up") / 2).epsilon(0.01));
@@ -213,14 +213,14 @@ TEST_CASE("roofline: more work never takes less time, and operations sum to the 
     for (int i = 0; i < 300; ++i) {
       const auto calls = static_cast<uint32_t>(draws.range(1, 300)),
                  context = static_cast<uint32_t>(draws.range(0, 50000));
-      const StepCost cost = model.step(decodes(calls, context));
-      CHECK(cost.device <= model.step(decodes(calls + 1, context)).device);
-      CHECK(cost.device <= model.step(decodes(calls, context + 1)).device);
+      const StepCost cost = model.step(even_decodes(calls, context));
+      CHECK(cost.device <= model.step(even_decodes(calls + 1, context)).device);
+      CHECK(cost.device <= model.step(even_decodes(calls, context + 1)).device);
       const ChunkShape c{calls, context}, longer{calls + 1, context}, later{calls, context + 1};
       CHECK(model.step(chunk(c)).device <= model.step(chunk(longer)).device);
       CHECK(model.step(chunk(c)).device <= model.step(chunk(later)).device);
       Ticks sum = 0, evidence = 0;
-      for (const StepPart& op : model.ops(decodes(calls, context))) sum += op.times * op.each;
+      for (const StepPart& op : model.ops(even_decodes(calls, context))) sum += op.times * op.each;
       for (const Ticks t : cost.by_evidence) evidence += t;
       CHECK(sum == cost.device);
       CHECK(evidence == cost.device);
@@ -237,8 +237,8 @@ TEST_CASE("roofline: every model prices on every device, host time is passed thr
       auto model = make_cost_model(spec);
       REQUIRE(model);
       const ChunkShape few{100, 0}, many{1000, 0};
-      CHECK((*model)->step(decodes(8, 1000)).device > 0);
-      CHECK((*model)->step(decodes(8, 1000)).host == 1000 * kTicksPerNs);
+      CHECK((*model)->step(even_decodes(8, 1000)).device > 0);
+      CHECK((*model)->step(even_decodes(8, 1000)).host == 1000 * kTicksPerNs);
       CHECK((*model)->step(chunk(few)).host == 2000 * kTicksPerNs);
       CHECK((*model)->step(chunk(many)).host == -3000 * kTicksPerNs);
     }
@@ -253,7 +253,7 @@ TEST_CASE("roofline: tensor parallelism of four, by hand") {
   d.all_reduce = {{4, fixed, rate}};
   RooflineCost model(llm("llama-3.1-8b"), d, 4, {});
   double gemm = 0, reduce = 0;
-  for (const StepPart& op : model.ops(decodes(1, 0))) {
+  for (const StepPart& op : model.ops(even_decodes(1, 0))) {
     const double us = 1e3 * ms(op.times * op.each);
     if (op.kind == PartKind::kGemm) gemm += us;
     if (op.kind == PartKind::kAllReduce) reduce += us;

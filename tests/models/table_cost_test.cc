@@ -24,7 +24,7 @@ std::unique_ptr<TableCost> model(const ProfileFiles& files) {
   return std::move(*made);
 }
 
-StepShape decodes(uint32_t count, uint64_t sum, uint32_t longest) {
+StepShape table_decodes(uint32_t count, uint64_t sum, uint32_t longest) {
   StepShape s;
   s.decodes = s.tokens = s.tokens_padded = s.logits_rows = count;
   s.decode_context_sum = sum, s.decode_context_max = longest;
@@ -41,46 +41,47 @@ StepPart attention(CostModel& m, const StepShape& shape) {
 double attention_us(CostModel& m, const StepShape& shape) {
   return static_cast<double>(attention(m, shape).each) / kTicksPerNs / 1e3;
 }
-doctest::Approx us(double value) { return doctest::Approx(value).epsilon(1e-6); }
+doctest::Approx about_us(double value) { return doctest::Approx(value).epsilon(1e-6); }
 
 TEST_CASE("table_cost: a step is its kernels, dense ones on the padded tokens") {
   const ProfileFiles files;
   const auto m = model(files);
-  StepShape s = decodes(3, 3 * 16, 16);
+  StepShape s = table_decodes(3, 3 * 16, 16);
   s.tokens_padded = 4;
   // embedding and final norm once; 2 layer norms and six more in each of 3 layers
   double expected = dense_us(0, 4) + dense_us(8, 4) + 2 * head_us(3) + 3 * (2 * dense_us(1, 4));
   for (size_t i = 2; i <= 7; ++i) expected += 3 * dense_us(i, 4);
   expected += 3 * pure_us(3, 16);
-  CHECK(static_cast<double>(m->step(s).device) / kTicksPerNs / 1e3 == us(expected));
+  CHECK(static_cast<double>(m->step(s).device) / kTicksPerNs / 1e3 == about_us(expected));
 }
 
 TEST_CASE("table_cost: decodes are read linearly inside their split regime, and no line crosses the border") {
   const ProfileFiles files;
   const auto m = model(files);
-  CHECK(attention_us(*m, decodes(3, 3 * 100, 100)) == us(pure_us(3, 100)));
-  CHECK_MESSAGE(attention_us(*m, decodes(11, 11 * 100, 100)) == us(pure_us(11, 100)),
+  CHECK(attention_us(*m, table_decodes(3, 3 * 100, 100)) == about_us(pure_us(3, 100)));
+  CHECK_MESSAGE(attention_us(*m, table_decodes(11, 11 * 100, 100)) == about_us(pure_us(11, 100)),
                 "beyond 8, still split");
-  CHECK_MESSAGE(attention_us(*m, decodes(12, 12 * 100, 100)) == us(pure_unsplit_us(12, 100)),
+  CHECK_MESSAGE(attention_us(*m, table_decodes(12, 12 * 100, 100)) == about_us(pure_unsplit_us(12, 100)),
                 "before 16, unsplit");
-  StepShape padded = decodes(10, 10 * 100, 100);
+  StepShape padded = table_decodes(10, 10 * 100, 100);
   padded.tokens_padded = 16;
-  CHECK_MESSAGE(attention_us(*m, padded) == us(pure_unsplit_us(10, 100)),
+  CHECK_MESSAGE(attention_us(*m, padded) == about_us(pure_unsplit_us(10, 100)),
                 "the padded batch chooses the kernel");
-  CHECK(attention_us(*m, decodes(2, 2 * 3000, 3000)) == us(pure_us(2, 3000)));
-  CHECK_MESSAGE(attention_us(*m, decodes(2, 2, 1)) == us(pure_us(2, 16)), "constant below the first point");
+  CHECK(attention_us(*m, table_decodes(2, 2 * 3000, 3000)) == about_us(pure_us(2, 3000)));
+  CHECK_MESSAGE(attention_us(*m, table_decodes(2, 2, 1)) == about_us(pure_us(2, 16)),
+                "constant below the first point");
 }
 
 TEST_CASE("table_cost: evidence says measured, interpolated or extrapolated") {
   const ProfileFiles files;
   const auto m = model(files);
   const auto evidence = [&](const StepShape& s) { return attention(*m, s).evidence; };
-  CHECK(evidence(decodes(4, 4 * 64, 64)) == Evidence::kMeasured);
-  CHECK(evidence(decodes(3, 3 * 64, 64)) == Evidence::kInterpolated);
-  CHECK(evidence(decodes(4, 4 * 65, 65)) == Evidence::kInterpolated);
-  CHECK(evidence(decodes(4, 4 * 2000, 2000)) == Evidence::kExtrapolated);
-  CHECK(evidence(decodes(10, 10 * 64, 64)) == Evidence::kExtrapolated);
-  const StepCost cost = m->step(decodes(4, 4 * 64, 64));
+  CHECK(evidence(table_decodes(4, 4 * 64, 64)) == Evidence::kMeasured);
+  CHECK(evidence(table_decodes(3, 3 * 64, 64)) == Evidence::kInterpolated);
+  CHECK(evidence(table_decodes(4, 4 * 65, 65)) == Evidence::kInterpolated);
+  CHECK(evidence(table_decodes(4, 4 * 2000, 2000)) == Evidence::kExtrapolated);
+  CHECK(evidence(table_decodes(10, 10 * 64, 64)) == Evidence::kExtrapolated);
+  const StepCost cost = m->step(table_decodes(4, 4 * 64, 64));
   Ticks sum = 0;
   for (const Ticks t : cost.by_evidence) sum += t;
   CHECK(sum == cost.device);
@@ -95,14 +96,15 @@ TEST_CASE("table_cost: unequal contexts move a batch towards its longest call by
   // alpha(2) = 0.4, alpha(8) = 0.1; 4 lies halfway between on both logarithmic axes: 0.2.
   const auto skewed = [&](uint32_t n, double alpha) {
     const double mean = pure_us(n, 100), longest = pure_us(n, 400);
-    CHECK(attention_us(*m, decodes(n, n * 100, 400)) == us(mean + alpha * (longest - mean)));
+    CHECK(attention_us(*m, table_decodes(n, n * 100, 400)) == about_us(mean + alpha * (longest - mean)));
   };
   skewed(2, 0.4);
   skewed(4, 0.2);
   skewed(8, 0.1);
-  CHECK_MESSAGE(attention_us(*m, decodes(1, 100, 100)) == us(pure_us(1, 100)), "one call has no skew");
+  CHECK_MESSAGE(attention_us(*m, table_decodes(1, 100, 100)) == about_us(pure_us(1, 100)),
+                "one call has no skew");
   const double mean = pure_unsplit_us(16, 100), longest = pure_unsplit_us(16, 400);
-  CHECK(attention_us(*m, decodes(16, 16 * 100, 400)) == us(mean + 0.5 * (longest - mean)));
+  CHECK(attention_us(*m, table_decodes(16, 16 * 100, 400)) == about_us(mean + 0.5 * (longest - mean)));
 }
 
 TEST_CASE("table_cost: the chunk with most work is read with the decodes, others are added") {
@@ -110,18 +112,18 @@ TEST_CASE("table_cost: the chunk with most work is read with the decodes, others
   const auto m = model(files);
   const ChunkShape main{40, 100}, small{32, 16};
   const std::vector<ChunkShape> both = {small, main};
-  StepShape s = decodes(4, 4 * 100, 100);
+  StepShape s = table_decodes(4, 4 * 100, 100);
   s.chunks = {&main, 1};
   s.tokens = s.tokens_padded = 44;
-  CHECK(attention_us(*m, s) == us(mixed_us(40, 100, 4, 100)));
+  CHECK(attention_us(*m, s) == about_us(mixed_us(40, 100, 4, 100)));
   s.chunks = both;
   const double other = prefill_us(32, 16) - prefill_us(16, 0);
-  CHECK(attention_us(*m, s) == us(mixed_us(40, 100, 4, 100) + other));
+  CHECK(attention_us(*m, s) == about_us(mixed_us(40, 100, 4, 100) + other));
   s.decodes = 0;
-  CHECK(attention_us(*m, s) == us(prefill_us(40, 100) + other));
+  CHECK(attention_us(*m, s) == about_us(prefill_us(40, 100) + other));
   s.decodes = 4, s.decode_context_max = 300, s.chunks = {&main, 1};
   const double mean = mixed_us(40, 100, 4, 100), longest = mixed_us(40, 100, 4, 300);
-  CHECK(attention_us(*m, s) == us(mean + 0.25 * (longest - mean)));
+  CHECK(attention_us(*m, s) == about_us(mean + 0.25 * (longest - mean)));
 }
 
 TEST_CASE("table_cost: operations sum to the step, whatever the shape, also far outside the tables") {
@@ -135,7 +137,7 @@ TEST_CASE("table_cost: operations sum to the step, whatever the shape, also far 
     }
     const auto count = static_cast<uint32_t>(draws.range(0, draws.chance(1, 2) ? 40 : 100000));
     const auto longest = static_cast<uint32_t>(draws.range(0, 2000000));
-    StepShape s = decodes(count, count * draws.range(0, longest), count == 0 ? 0 : longest);
+    StepShape s = table_decodes(count, count * draws.range(0, longest), count == 0 ? 0 : longest);
     s.chunks = chunks;
     for (const ChunkShape& c : chunks) s.tokens += c.tokens;
     s.tokens_padded = s.tokens + static_cast<uint32_t>(draws.range(0, 10));
@@ -195,8 +197,8 @@ TEST_CASE("table_cost: prices agree with an independent implementation of the sa
       CHECK(std::abs(step_us - expected) < 0.1);
     };
     const auto ramp = [](uint32_t count, uint32_t first, uint32_t step) {
-      return decodes(count, uint64_t{count} * first + uint64_t{step} * count * (count - 1) / 2,
-                     first + step * (count - 1));
+      return table_decodes(count, uint64_t{count} * first + uint64_t{step} * count * (count - 1) / 2,
+                           first + step * (count - 1));
     };
     check(ramp(20, 500, 100), 24, 20, {}, gpu.dec20);
     check(ramp(40, 300, 60), 40, 40, {}, gpu.dec40);
@@ -231,7 +233,7 @@ TEST_CASE("table_cost: the roofline of the same device, beside the measured kern
     };
     for (const uint32_t count : {1u, 4u, 16u, 64u, 128u}) {
       for (const uint32_t context : {128u, 512u, 2048u, 8192u}) {
-        decode_error += error(decodes(count, uint64_t{count} * context, context)), ++decode_steps;
+        decode_error += error(table_decodes(count, uint64_t{count} * context, context)), ++decode_steps;
       }
     }
     for (const uint32_t tokens : {128u, 512u, 1024u, 2048u}) {
@@ -260,11 +262,11 @@ TEST_CASE("table_cost: published RTX 4090 times are returned where they were mea
   auto made = make_cost_model(spec);
   REQUIRE_MESSAGE(made, (made ? std::string() : made.error().text()));
   // attention.csv 0,0,1,128 and dense.csv, per_sequence.csv at 1
-  CHECK(attention_us(**made, decodes(1, 128, 128)) == us(12.98));
-  for (const StepPart& op : (*made)->ops(decodes(1, 128, 128))) {
+  CHECK(attention_us(**made, table_decodes(1, 128, 128)) == about_us(12.98));
+  for (const StepPart& op : (*made)->ops(table_decodes(1, 128, 128))) {
     CHECK(op.evidence == Evidence::kMeasured);
     if (op.name == std::string("lm_head"))
-      CHECK(static_cast<double>(op.each) / kTicksPerNs / 1e3 == us(1096.93));
+      CHECK(static_cast<double>(op.each) / kTicksPerNs / 1e3 == about_us(1096.93));
   }
   spec.llm = *Catalog().llm("qwen3-8b");
   CHECK_FALSE(make_cost_model(spec));

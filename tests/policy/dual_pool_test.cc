@@ -11,7 +11,7 @@ using namespace kvtwin;
 
 namespace {
 
-constexpr uint32_t kPage = 32;
+constexpr uint32_t kPoolPage = 32;
 
 RoleRun run(uint32_t turn, Semantic semantic, uint32_t count) {
   return {{turn, Modal::kText, semantic}, count};
@@ -36,7 +36,7 @@ PrecisionSpec old_observations_in_two(Ageing ageing) {
 
 // A pool, and calls with frames of their own: what the Core does with it.
 struct Frames {
-  Frames(DualPoolSize size, uint32_t frames, bool ages = false) : pool(size, kPage, ages) {
+  Frames(DualPoolSize size, uint32_t frames, bool ages = false) : pool(size, kPoolPage, ages) {
     for (uint32_t i = frames; i > 0; --i) free.push_back(PageId{i - 1});
   }
   struct Call {
@@ -53,13 +53,13 @@ struct Frames {
   void begin(Call* call, const std::vector<PageId>& adopted = {}) {
     pages.clear();
     call->first = static_cast<uint32_t>(adopted.size());
-    pool.begin(call->first * kPage, adopted, &call->cells, &pages);
+    pool.begin(call->first * kPoolPage, adopted, &call->cells, &pages);
   }
   // False: int4 pages are missing, and nothing happened.
   bool append(Call* call, uint32_t tokens) {
     const DualDemand demand = pool.demand(call->cells, tokens, pool.pages_free(false));
     if (demand.pages_4 > pool.pages_free(true)) return false;
-    while ((call->first + call->frames.size()) * kPage < call->cells.at + tokens) {
+    while ((call->first + call->frames.size()) * kPoolPage < call->cells.at + tokens) {
       call->frames.push_back(free.back());
       free.pop_back();
       pool.hold({&call->frames.back(), 1}, true);
@@ -124,7 +124,7 @@ TEST_CASE("dual pool: 2-bit cells come together over chunks, and the rest is flu
   CHECK(f.bits == std::vector<BitRun>{{50, false}, {0, true}});
   CHECK(call.cells.waiting.empty());
   CHECK(call.cells.cells_4 == 13);
-  const DualDemand demand = dual_demand(70, 7, kPage);
+  const DualDemand demand = dual_demand(70, 7, kPoolPage);
   CHECK(demand.pages_2 == call.cells.pages_2);
   CHECK(demand.pages_4 == call.cells.pages_4.size());
   for (int i = 0; i < 20; ++i) REQUIRE(f.append(&call, 1));
@@ -245,7 +245,7 @@ TEST_CASE("Q-6 ageing at random: pages fill whole, frames keep every cell, all p
         filled[raw(move.target)] += move.count;
         aged += move.count;
       }
-      for (const uint32_t cells : filled) CHECK((cells == 0 || cells == kPage));
+      for (const uint32_t cells : filled) CHECK((cells == 0 || cells == kPoolPage));
       f.pool.check_invariants(f.held);
     }
     f.end(&writer);
@@ -326,8 +326,8 @@ TEST_CASE(
       }
       f.pool.check_invariants(f.held);
       const DualPool::Call& cells = call.cells;
-      CHECK(cells.cells_4 + cells.waiting.size() + kPage * cells.pages_2 == cells.at);
-      CHECK(cells.waiting.size() < kPage);
+      CHECK(cells.cells_4 + cells.waiting.size() + kPoolPage * cells.pages_2 == cells.at);
+      CHECK(cells.waiting.size() < kPoolPage);
       CHECK((cells.at < cells.prompt || cells.waiting.empty()));
       for (const PageId page : cells.pages_4) CHECK(f.pool.is_int4(page));
     }

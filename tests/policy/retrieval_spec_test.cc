@@ -13,11 +13,11 @@ using namespace kvtwin;
 
 namespace {
 
-constexpr uint32_t kPage = 32;
+constexpr uint32_t kSpecPage = 32;
 
 CoreConfig freekv_config() {
   CoreConfig config;
-  config.page_tokens = config.unit_tokens = kPage;
+  config.page_tokens = config.unit_tokens = kSpecPage;
   config.pages_gpu = 1000;
   config.pages_host = 4000;
   config.prefix_cache = false;
@@ -30,25 +30,25 @@ CoreConfig freekv_config() {
 
 TEST_CASE("retrieval: a budget of 2048 tokens with sinks and window of 512 is METHODS 6.1's arena") {
   const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
-  CHECK(arena_pages(spec, kPage) == 64);
-  CHECK(selectable_pages(spec, kPage) == 32);
-  CHECK(!call_retrieves(spec, kPage, 2048));
-  CHECK(call_retrieves(spec, kPage, 2049));
-  CHECK(candidate_pages(spec, kPage, 2048) == 0);
-  CHECK(candidate_pages(spec, kPage, 32768) == 1024 - 16 - 16);
+  CHECK(arena_pages(spec, kSpecPage) == 64);
+  CHECK(selectable_pages(spec, kSpecPage) == 32);
+  CHECK(!call_retrieves(spec, kSpecPage, 2048));
+  CHECK(call_retrieves(spec, kSpecPage, 2049));
+  CHECK(candidate_pages(spec, kSpecPage, 2048) == 0);
+  CHECK(candidate_pages(spec, kSpecPage, 32768) == 1024 - 16 - 16);
 }
 
 TEST_CASE("retrieval: a step reads all of a call that fits, and never more than the budget") {
   const RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   for (uint32_t tokens = 1; tokens < 6000; ++tokens) {
     CAPTURE(tokens);
-    const uint32_t read = tokens_read(spec, kPage, tokens);
+    const uint32_t read = tokens_read(spec, kSpecPage, tokens);
     CHECK(read <= tokens);
     CHECK(read <= spec.budget_tokens);
     CHECK((read == tokens || tokens > spec.budget_tokens));
     // Whole pages but the last, which is filled as far as the context's last page is.
-    CHECK(read % kPage == tokens % kPage);
-    CHECK(read + kPage > std::min(tokens, spec.budget_tokens));
+    CHECK(read % kSpecPage == tokens % kSpecPage);
+    CHECK(read + kSpecPage > std::min(tokens, spec.budget_tokens));
   }
 }
 
@@ -58,7 +58,7 @@ TEST_CASE("retrieval: what a call holds grows by at most a page per page, and ne
     spec.resident_share_q32 = share;
     uint32_t before = 0;
     for (uint32_t pages = 1; pages < 3000; ++pages) {
-      const uint32_t held = gpu_pages_held(spec, kPage, pages);
+      const uint32_t held = gpu_pages_held(spec, kSpecPage, pages);
       REQUIRE(held <= pages);
       REQUIRE(held >= before);
       REQUIRE(held <= before + 1);
@@ -69,7 +69,7 @@ TEST_CASE("retrieval: what a call holds grows by at most a page per page, and ne
   // 1/32 of every page for summaries: 64 + 1024 / 32.
   RetrievalSpec spec = retrieval_defaults(RetrievalMethod::kFreekv);
   spec.resident_share_q32 = 1u << 27;
-  CHECK(gpu_pages_held(spec, kPage, 1024) == 64 + 32);
+  CHECK(gpu_pages_held(spec, kSpecPage, 1024) == 64 + 32);
 }
 
 struct Refused {

@@ -197,6 +197,7 @@ inline uint64_t common_units(const std::vector<UnitRun>& a, const std::vector<Un
   }
   return common;
 }
+inline uint64_t common(const Sent& a, const Sent& b) { return common_units(a.identity, b.identity); }
 
 inline uint64_t unit_count(const std::vector<UnitRun>& runs) {
   uint64_t units = 0;

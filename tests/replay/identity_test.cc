@@ -31,8 +31,6 @@ std::vector<Sent> sent_of(const v1::TraceHeader& header, const std::vector<v1::S
   return world.sent;
 }
 
-uint64_t common(const Sent& a, const Sent& b) { return common_units(a.identity, b.identity); }
-
 v1::Span* add_span(v1::Session* session, uint32_t tokens) {
   v1::Span* span = session->add_arena();
   span->set_tokens(tokens);

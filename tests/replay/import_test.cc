@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fake_world.h"
+#include "tests/support/source_dir.h"
 #include "traces/formats.h"
 
 using namespace kvtwin;
@@ -21,9 +22,9 @@ namespace {
 
 std::string data(const std::string& path) {
   const char* given = std::getenv("KVTWIN_DATA");
-  const std::filesystem::path folder =
-      given != nullptr ? std::filesystem::path(given)
-                       : std::filesystem::path(KVTWIN_SOURCE_DIR) / ".." / "shared" / "data";
+  const std::filesystem::path folder = given != nullptr
+                                           ? std::filesystem::path(given)
+                                           : std::filesystem::path(source_dir()) / ".." / "shared" / "data";
   return (folder / path).string();
 }
 

@@ -88,8 +88,6 @@ void check_session(const v1::Session& session, int64_t start, const ReplayOption
   }
 }
 
-uint64_t common(const Sent& a, const Sent& b) { return common_units(a.identity, b.identity); }
-
 // What a unit holds; -1 - x: only itself.
 using Contents = std::vector<int64_t>;
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fake_world.h"
+#include "tests/support/source_dir.h"
 
 using namespace kvtwin;
 using namespace kvtwin::testing;
@@ -17,7 +18,7 @@ namespace {
 std::filesystem::path data_folder() {
   const char* given = std::getenv("KVTWIN_DATA");
   return given != nullptr ? std::filesystem::path(given)
-                          : std::filesystem::path(KVTWIN_SOURCE_DIR) / ".." / "shared" / "data";
+                          : std::filesystem::path(source_dir()) / ".." / "shared" / "data";
 }
 
 struct Source {

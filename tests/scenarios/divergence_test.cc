@@ -6,13 +6,13 @@
 
 #include "engine/recorder_replay.h"
 #include "models/textproto.h"
+#include "tests/support/source_dir.h"
 
 namespace kvtwin {
 namespace {
 
 Log recorded() {
-  const std::string path =
-      std::string(KVTWIN_SOURCE_DIR) + "/tests/golden/h200/oversubscribed_2x/1/log.binpb";
+  const std::string path = testing::source_dir() + "/tests/golden/h200/oversubscribed_2x/1/log.binpb";
   const auto bytes = read_text_file(path, size_t{1} << 26);
   REQUIRE(bytes);
   auto log = read_log(path, *bytes);

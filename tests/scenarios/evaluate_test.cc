@@ -7,6 +7,7 @@
 
 #include "scenarios/evaluate/collect.h"
 #include "tests/support/folder.h"
+#include "tests/support/source_dir.h"
 
 namespace kvtwin {
 namespace {
@@ -28,7 +29,7 @@ std::vector<std::string> sets(const std::string& policies, uint32_t cells, doubl
       "model { name: \"llama-3.1-8b\" }\nhardware { node: \"h200\" }\n"
       "trace { path: \"methods/tiny/calls.csv\" format: \"azure\" }\npolicies { " +
       policies + " }\n";
-  const auto scenario = parse_scenario(text, KVTWIN_SOURCE_DIR "/scenarios/test.textproto", {});
+  const auto scenario = parse_scenario(text, testing::source_dir() + "/scenarios/test.textproto", {});
   REQUIRE_MESSAGE(scenario, scenario.error().front().text());
   return budget_sets(*scenario, cells, prompt);
 }

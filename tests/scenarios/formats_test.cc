@@ -12,19 +12,20 @@
 #include "models/tag_map.h"
 #include "scenarios/compose.h"
 #include "scenarios/compose_parts.h"
+#include "tests/support/source_dir.h"
 
 namespace kvtwin {
 namespace {
 
-constexpr char kPath[] = KVTWIN_SOURCE_DIR "/scenarios/test.textproto";
-const std::string kGood =
+const std::string kFormatsPath = testing::source_dir() + "/scenarios/test.textproto";
+const std::string kFormatsGood =
     "model { name: \"llama-3.1-8b\" }\n"
     "hardware { node: \"h200\" }\n"
     "memory { page_tokens: 128 }\n"
     "trace { path: \"../tests/scenarios/scenario_test.cc\" format: \"azure\" }\n";
 
 tl::expected<Composed, Mistakes> composed(std::vector<std::string> sets) {
-  const auto scenario = parse_scenario(kGood, kPath, sets);
+  const auto scenario = parse_scenario(kFormatsGood, kFormatsPath, sets);
   if (!scenario) return tl::unexpected(scenario.error());
   return compose_engines(*scenario);
 }
@@ -101,7 +102,7 @@ TEST_CASE("formats: a tag map is read, and what is wrong with one is said where 
   for (uint8_t i = 0; i < 56; ++i) map.demote_order[i] = static_cast<uint8_t>(55 - i);
   const TextFile file(tag_map_textproto(map));
   const std::string named = "policies.precision_options.tag_map=" + file.path.string();
-  const auto scenario = parse_scenario(kGood, kPath, {named});
+  const auto scenario = parse_scenario(kFormatsGood, kFormatsPath, {named});
   REQUIRE(scenario);
   PolicySet set;
   Mistakes mistakes;
@@ -165,7 +166,7 @@ TEST_CASE("formats: the shipped scenarios of uniform formats compose") {
   for (const char* name : {"fp8", "int4", "fp4", "kivi", "triaxial"}) {
     CAPTURE(name);
     const auto scenario =
-        load_scenario(std::string(KVTWIN_SOURCE_DIR "/scenarios/methods/") + name + ".textproto", {});
+        load_scenario(testing::source_dir() + "/scenarios/methods/" + name + ".textproto", {});
     REQUIRE_MESSAGE(scenario, (scenario ? std::string() : scenario.error().front().text()));
     const auto c = compose_engines(*scenario);
     CHECK(config_of(c).policies.precision.starts_with(name));
@@ -185,7 +186,7 @@ TEST_CASE("formats: what cannot work is refused, with the way out") {
   };
   CHECK(says(triaxial({"policies.precision_options.ageing=requantise", "limits.prefix_cache=false"}),
              "set prefix_cache: true"));
-  CHECK(says(triaxial({"policies.precision_options.tag_map=" KVTWIN_SOURCE_DIR
+  CHECK(says(triaxial({"policies.precision_options.tag_map=" + testing::source_dir() +
                        "/scenarios/methods/triaxial_tags.textproto"}),
              "set identity: session, or precision_options.ageing: forecast"));
   CHECK(says(triaxial({"policies.precision_options.bits=2"}), "0 of"));
@@ -199,7 +200,8 @@ TEST_CASE("formats: what cannot work is refused, with the way out") {
 }
 
 TEST_CASE("formats: a measured profile prices those that it has, with the pages that it has them for") {
-  Result<MeasuredDevice> device = load_measured_device(KVTWIN_SOURCE_DIR "/models/measured/h200.textproto");
+  Result<MeasuredDevice> device =
+      load_measured_device(testing::source_dir() + "/models/measured/h200.textproto");
   REQUIRE(device);
   const std::string heads = "32/8x128";
   const auto table = [&](const char* name, double us) {
@@ -210,8 +212,8 @@ TEST_CASE("formats: a measured profile prices those that it has, with the pages 
   const auto says_of = [&](std::vector<std::string> sets) {
     sets.push_back("model.name=llama-3.1-8b");
     sets.push_back("cost.profile=" + file.path.string());
-    sets.push_back("trace.path=" KVTWIN_SOURCE_DIR "/scenarios/validation/mixed.csv");
-    const auto scenario = parse_scenario(kGood, kPath, sets);
+    sets.push_back("trace.path=" + testing::source_dir() + "/scenarios/validation/mixed.csv");
+    const auto scenario = parse_scenario(kFormatsGood, kFormatsPath, sets);
     REQUIRE(scenario);
     const auto c = compose(*scenario);
     return c ? std::string() : c.error().front().text();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "scenarios/compose.h"
+#include "tests/support/source_dir.h"
 
 namespace kvtwin {
 namespace {
@@ -21,7 +22,7 @@ const std::string kMixed =
 // What composing it with so many pages complains about; empty: nothing.
 std::string complaint(uint32_t pages, std::vector<std::string> sets) {
   sets.push_back("memory.gpu_pages=" + std::to_string(pages));
-  const auto scenario = parse_scenario(kMixed, KVTWIN_SOURCE_DIR "/scenarios/test.textproto", sets);
+  const auto scenario = parse_scenario(kMixed, testing::source_dir() + "/scenarios/test.textproto", sets);
   REQUIRE_MESSAGE(scenario, (scenario ? std::string() : scenario.error().front().text()));
   const auto composed = compose(*scenario);
   return composed ? std::string() : composed.error().front().text();

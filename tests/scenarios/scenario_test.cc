@@ -6,10 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/source_dir.h"
+
 namespace kvtwin {
 namespace {
 
-constexpr char kPath[] = KVTWIN_SOURCE_DIR "/scenarios/test.textproto";
+const std::string kPath = testing::source_dir() + "/scenarios/test.textproto";
 
 // Names this very file as the trace: it exists.
 const std::string kGood =
@@ -146,7 +148,7 @@ TEST_CASE("scenario: the resolved text loads again to the same values") {
 TEST_CASE("scenario: $KVTWIN_DATA is replaced, other paths are relative to the scenario") {
   const auto scenario = parse_scenario(kGood, kPath, {});
   REQUIRE(scenario);
-  CHECK(scenario->file("a/../b.txt") == KVTWIN_SOURCE_DIR "/scenarios/b.txt");
+  CHECK(scenario->file("a/../b.txt") == testing::source_dir() + "/scenarios/b.txt");
   CHECK(scenario->file("/abs") == "/abs");
   const char* const before = getenv("KVTWIN_DATA");
   const std::string kept = before == nullptr ? "" : before;

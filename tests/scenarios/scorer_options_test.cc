@@ -8,11 +8,12 @@
 
 #include "engine/policy/registry.h"
 #include "scenarios/compose.h"
+#include "tests/support/source_dir.h"
 
 namespace kvtwin {
 namespace {
 
-const std::string kPath = KVTWIN_SOURCE_DIR "/scenarios/some.textproto";
+const std::string kOptionsPath = testing::source_dir() + "/scenarios/some.textproto";
 const std::string kRest =
     "model { name: \"llama-3.1-8b\" }\nhardware { node: \"h200\" }\n"
     "trace { path: \"coding_agents_small.textproto\" }\n";
@@ -20,13 +21,13 @@ const std::string kRest =
 std::string with(const std::string& policies) { return kRest + "policies { " + policies + " }\n"; }
 
 Scenario good(const std::string& policies) {
-  auto scenario = parse_scenario(with(policies), kPath, {});
+  auto scenario = parse_scenario(with(policies), kOptionsPath, {});
   if (!scenario) FAIL(scenario.error().front().text());
   return std::move(*scenario);
 }
 
 std::string complaint(const std::string& policies) {
-  const auto scenario = parse_scenario(with(policies), kPath, {});
+  const auto scenario = parse_scenario(with(policies), kOptionsPath, {});
   return scenario ? "" : scenario.error().front().text();
 }
 
@@ -47,7 +48,7 @@ TEST_CASE(
     const kernels::ScoreSpec score = score_spec(scenario.values);
     CHECK(kernels::scorer_name(score.kind) == name);
     const std::string text = resolved_textproto(scenario);
-    const auto again = parse_scenario(text, kPath, {});
+    const auto again = parse_scenario(text, kOptionsPath, {});
     REQUIRE(again);
     CHECK(resolved_textproto(*again) == text);
   }
@@ -104,7 +105,7 @@ TEST_CASE("scorer options: what does not fit is refused where it stands, with wh
     const std::string text = complaint(policies);
     CAPTURE(text);
     CHECK(says(text, expected));
-    CHECK(says(text, kPath + ":4:"));
+    CHECK(says(text, kOptionsPath + ":4:"));
   }
 }
 

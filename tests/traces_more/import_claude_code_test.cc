@@ -43,7 +43,7 @@ std::string result(const std::string& id, size_t chars) {
       id, std::string(chars, 'r'));
 }
 
-v1::Session imported(const std::string& bytes, std::vector<std::string>* notes = nullptr) {
+v1::Session claude_session(const std::string& bytes, std::vector<std::string>* notes = nullptr) {
   const TempFile file("log.jsonl", bytes);
   Collect sink;
   ImportOptions options;
@@ -70,7 +70,7 @@ const std::string kTwoCalls =
 
 TEST_CASE("trap 8: output tokens are estimated from the text where the log kept the stream's first usage") {
   std::vector<std::string> notes;
-  const v1::Session session = imported(kTwoCalls, &notes);
+  const v1::Session session = claude_session(kTwoCalls, &notes);
   const v1::Node& first = session.nodes(0);
   // 390 characters of text make 100 tokens; Bash{"command":"ls"} has 20 characters: 6.
   CHECK(first.llm().output_tokens() == 106);
@@ -80,7 +80,7 @@ TEST_CASE("trap 8: output tokens are estimated from the text where the log kept 
 }
 
 TEST_CASE("trap 8: the records of one message are one call, and its usage counts once") {
-  const v1::Session session = imported(kTwoCalls);
+  const v1::Session session = claude_session(kTwoCalls);
   REQUIRE(session.nodes_size() == 3);  // call, tool, call
   CHECK(session.nodes(0).llm().prompt_tokens() == 3 + 1'000 + 7);
   CHECK(session.nodes(2).llm().prompt_tokens() == 5 + 1'500 + 7);
@@ -90,13 +90,13 @@ TEST_CASE("trap 8: the records of one message are one call, and its usage counts
 TEST_CASE("an output that fits its text is taken as recorded") {
   const std::string log = line("user", 1, "u1", "", said("please")) +
                           line("assistant", 3, "a1", "u1", answer("m1", text(390), 3, 1'000, 97));
-  const v1::Session session = imported(log);
+  const v1::Session session = claude_session(log);
   CHECK(session.nodes(0).llm().output_tokens() == 97);
   CHECK(output_prov(session.nodes(0)) == v1::RECORDED);
 }
 
 TEST_CASE("times: a call starts at the record before it, a tool runs from its emission to its result") {
-  const v1::Session session = imported(kTwoCalls);
+  const v1::Session session = claude_session(kTwoCalls);
   const int64_t second = 1'000'000'000;
   CHECK(session.arrival_at_ns() == 0);
   CHECK(session.nodes(0).llm().recorded_at_ns() == 0);
@@ -113,7 +113,7 @@ TEST_CASE("a tool that was emitted before its message ended starts at its output
       line("assistant", 5, "a2", "a1", answer("m1", use("t2", "Bash", R"({"p":"y"})"), 3, 1'000, 30)) +
       line("user", 6, "u2", "a2", result("t1", 39)) + line("user", 7, "u3", "u2", result("t2", 39)) +
       line("assistant", 9, "a3", "u3", answer("m2", text(39), 5, 1'500, 12));
-  const v1::Session session = imported(log);
+  const v1::Session session = claude_session(log);
   CHECK(session.nodes(1).deps(0).at_output_token() == 15);
   CHECK(session.nodes(1).tool().duration_ns() == 3'000'000'000);
   CHECK(session.nodes(2).deps(0).at_output_token() == 0);
@@ -123,7 +123,7 @@ TEST_CASE("a tool that was emitted before its message ended starts at its output
 
 TEST_CASE(
     "spans: instructions are what the first prompt has beyond what was said, later growth is shared out") {
-  const v1::Session session = imported(kTwoCalls);
+  const v1::Session session = claude_session(kTwoCalls);
   CHECK(session.arena(0).role() == v1::INST);
   CHECK(session.arena(0).tokens() == 1'010 - 4);  // "please fix it": 13 characters
   CHECK(session.arena(0).prov(0).prov() == v1::DERIVED);
@@ -145,7 +145,7 @@ TEST_CASE("reasoning leaves the history when the log's prompts say so, and stays
         line("assistant", 3, "a1", "u1", answer("m1", thinking(390) + "," + text(78), 3, 990, 120)) +
         line("user", 6, "u2", "a1", said(std::string(39, 'u'))) +
         line("assistant", 9, "a3", "u2", answer("m2", text(39), 3, second - 10, 12));
-    const v1::Session session = imported(log);
+    const v1::Session session = claude_session(log);
     bool listed = false;
     for (const v1::SpanRun& run : session.nodes(1).llm().prompt()) {
       for (uint32_t i = run.first(); i < run.first() + run.count(); ++i) {
@@ -169,7 +169,7 @@ TEST_CASE("a sub-agent with a log spawns and joins, and its tool keeps only the 
       line("assistant", 9, "x4", "x3", answer("n2", text(390), 3, 1'000, 100), true) +
       line("user", 11, "u2", "a1", result("t1", 390)) +
       line("assistant", 15, "a3", "u2", answer("m2", text(39), 5, 1'500, 12));
-  const v1::Session session = imported(log);
+  const v1::Session session = claude_session(log);
   REQUIRE(session.agents_size() == 2);
   CHECK(session.agents(1).kind() == "Explore");
   REQUIRE(session.nodes_size() == 6);  // call; spawned call, its tool, its call; Task; call
@@ -191,7 +191,7 @@ TEST_CASE("a sub-agent without a log is opaque") {
       line("user", 11, "u2", "a1",
            result("t1", 390) + R"(,"toolUseResult":{"totalTokens":39427,"totalToolUseCount":27})") +
       line("assistant", 15, "a3", "u2", answer("m2", text(39), 5, 1'500, 12));
-  const v1::Session session = imported(log);
+  const v1::Session session = claude_session(log);
   CHECK(session.nodes(1).opaque().kind() == "Plan");
   CHECK(session.nodes(1).opaque().duration_ns() == 8'000'000'000);
   CHECK(session.nodes(1).opaque().total_tokens() == 39'427);
@@ -206,7 +206,7 @@ TEST_CASE("a compaction starts a new prompt behind the instructions; a \"summary
       "\n" +
       kTwoCalls + line("user", 20, "u5", "", R"("isCompactSummary":true,)" + said(std::string(390, 's'))) +
       line("assistant", 25, "a5", "u5", answer("m3", text(39), 6, 1'200, 10));
-  const v1::Session session = imported(log, &notes);
+  const v1::Session session = claude_session(log, &notes);
   const v1::LlmCall& last = session.nodes(session.nodes_size() - 1).llm();
   CHECK(last.prompt_tokens() == 1'213);
   REQUIRE(last.prompt_size() == 2);
@@ -219,7 +219,7 @@ TEST_CASE("a compaction starts a new prompt behind the instructions; a \"summary
 TEST_CASE("a prompt that shrank for no logged reason keeps the recorded size") {
   const std::string log = kTwoCalls + line("user", 20, "u5", "a3", said(std::string(39, 's'))) +
                           line("assistant", 25, "a5", "u5", answer("m3", text(39), 3, 590, 10));
-  const v1::Session session = imported(log);
+  const v1::Session session = claude_session(log);
   const v1::LlmCall& last = session.nodes(session.nodes_size() - 1).llm();
   CHECK(last.prompt_tokens() == 600);
   CHECK(last.prompt(0).keep_tokens() == 590);
@@ -228,8 +228,8 @@ TEST_CASE("a prompt that shrank for no logged reason keeps the recorded size") {
 TEST_CASE("an API error is a failed call without output") {
   const std::string error =
       R"("isApiErrorMessage":true,"message":{"id":"e1","model":"<synthetic>","content":[{"type":"text","text":"API Error: 500"}],"usage":{"input_tokens":0,"output_tokens":0}})";
-  const v1::Session session = imported(kTwoCalls + line("user", 20, "u5", "a3", said("more")) +
-                                       line("assistant", 25, "e", "u5", error));
+  const v1::Session session = claude_session(kTwoCalls + line("user", 20, "u5", "a3", said("more")) +
+                                             line("assistant", 25, "e", "u5", error));
   const v1::Node& node = session.nodes(session.nodes_size() - 1);
   CHECK(node.llm().status() == v1::ERROR);
   CHECK(node.llm().output_tokens() == 0);

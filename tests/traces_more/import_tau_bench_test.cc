@@ -25,7 +25,7 @@ const std::string kTwo = R"([{"task_id":0,"trial":0,"reward":0.0,"info":{},"traj
  {"role":"user","content":"A flight."},
  {"role":"assistant","content":"Which one?","tool_calls":null,"function_call":null}]}])";
 
-Collect imported(const std::string& bytes) {
+Collect tau_bench_trace(const std::string& bytes) {
   const TempFile file("tau.json", bytes);
   Collect sink;
   REQUIRE(testing::problem(import_tau_bench(file.path(), {}, &sink)) == "");
@@ -33,7 +33,7 @@ Collect imported(const std::string& bytes) {
 }
 
 TEST_CASE("trap 11: tool schemas, which the source leaves out, are an INST estimate that is marked as one") {
-  const Collect trace = imported(kTwo);
+  const Collect trace = tau_bench_trace(kTwo);
   REQUIRE(trace.tables.size() == 1);
   REQUIRE(trace.tables[0].spans_size() == 2);
   const v1::Span& schemas = trace.tables[0].spans(0);
@@ -47,7 +47,7 @@ TEST_CASE("trap 11: tool schemas, which the source leaves out, are an INST estim
 }
 
 TEST_CASE("messages become spans, calls and tools; times are synthesised and the header says so") {
-  const Collect trace = imported(kTwo);
+  const Collect trace = tau_bench_trace(kTwo);
   REQUIRE(trace.sessions.size() == 2);
   const v1::Session& first = trace.sessions[0];
   CHECK(first.id() == "kvtwin_more_tau-task0-trial0");
@@ -70,7 +70,7 @@ TEST_CASE("messages become spans, calls and tools; times are synthesised and the
 }
 
 TEST_CASE("the same file and seed give the same trace") {
-  CHECK(imported(kTwo).bytes() == imported(kTwo).bytes());
+  CHECK(tau_bench_trace(kTwo).bytes() == tau_bench_trace(kTwo).bytes());
 }
 
 TEST_CASE("wrong tau-bench files are named by their place") {

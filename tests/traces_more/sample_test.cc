@@ -9,6 +9,7 @@
 #include <iterator>
 #include <string>
 
+#include "tests/support/source_dir.h"
 #include "tests/traces_more/collect.h"
 #include "traces/reader.h"
 #include "traces/synthesize.h"
@@ -17,7 +18,7 @@
 namespace kvtwin {
 namespace {
 
-const std::string kSample = std::string(KVTWIN_SOURCE_DIR) + "/traces/data/coding_agents_small.kvtrace";
+const std::string kSample = testing::source_dir() + "/traces/data/coding_agents_small.kvtrace";
 
 const SynthOptions kRecipe = {"coding-agent-like",
                               24,
