@@ -59,7 +59,7 @@ bool is_run_file(std::string name) {
 
 bool holds_run_files_alone(const fs::path& dir) {
   std::error_code failed;
-  if (fs::is_empty(dir, failed)) return false;  // it may be a mount point, or where somebody stands
+  if (fs::is_empty(dir, failed)) return false;  // it may be a mount point or a working directory
   for (fs::directory_iterator at(dir, failed), end; !failed && at != end; at.increment(failed)) {
     if (!is_run_file(at->path().filename().string()) || !at->is_regular_file(failed)) return false;
   }
@@ -71,7 +71,7 @@ bool exchange(const fs::path& a, const fs::path& b) {
   return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
 }
 
-// run.binpb goes first and comes last: without it there is no result.
+// Removes run.binpb first and moves the new one in last: a folder without it holds no result.
 Result<void> move_in(const fs::path& dir, const fs::path& draft, const std::vector<RunFile>& files) {
   std::error_code failed;
   fs::remove(dir / "run.binpb", failed);

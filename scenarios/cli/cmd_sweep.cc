@@ -125,9 +125,8 @@ void warn_of_others(const std::string& dir, const std::vector<SweepRow>& rows) {
     others += at->is_directory(failed) && !own.contains(at->path().filename().string()) ? 1 : 0;
   if (others == 0) return;
   fmt::print(stderr,
-             "{}: holds {} result{} of other sweeps, which the table and index.sqlite leave out; another "
-             "--out keeps "
-             "them apart\n",
+             "{}: holds {} result{} of other sweeps, which the table and index.sqlite leave out; another --out "
+             "keeps them apart\n",
              dir, others, others == 1 ? "" : "s");
 }
 

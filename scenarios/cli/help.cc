@@ -219,7 +219,7 @@ constexpr char kPlan[] =
   --out=DIR             runs are kept there and found again (out/plan)
   --jobs=N --format=table|json|jsonl --quiet
 
-Exit status 1 if no candidate holds; 2 if none was judged, because nobody measured its kernels.
+Exit status 1 if no candidate holds; 2 if none was judged, because no candidate has measured kernels.
 )";
 
 constexpr char kValidate[] =
