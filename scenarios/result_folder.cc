@@ -27,9 +27,10 @@ Result<void> write_files(const std::string& dir, const std::vector<RunFile>& fil
     out.write(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
     out.close();
     if (!out) {
-      const std::string why = std::strerror(errno);
+      const int why = errno;
       fs::remove(draft, failed);
-      return mistake(path.string(), "cannot be written: " + why, "is the disk full?");
+      return mistake(path.string(), fmt::format("cannot be written: {}", std::strerror(why)),
+                     why == ENOSPC ? "is the disk full?" : "check the folder and its permissions");
     }
     fs::rename(draft, path, failed);
     if (failed) return mistake(path.string(), "cannot be written: " + failed.message());
