@@ -234,3 +234,41 @@ TEST_CASE("paths: only a full disk is called one") {
   CHECK(report.status == 3);
   CHECK_MESSAGE(report.said("page.md: cannot be written: Is a directory; check the folder"), report.err);
 }
+
+TEST_CASE("paths: kernel times are not imported into a folder that holds something else") {
+  const Folder folder;
+  const std::string both =
+      Folder::read_any(std::string(KVTWIN_SOURCE_DIR) + "/tests/fuzz/seeds/vidur_fuzz/small");
+  const size_t cut = both.find("\n\n");
+  folder.write("vidur/mlp.csv", both.substr(0, cut));
+  folder.write("vidur/attention.csv", both.substr(cut + 2));
+  folder.write(
+      "four.textproto",
+      "name: \"four\" source: \"test\" layers: 2 query_heads: 4 kv_heads: 2 head_dim: 16 hidden: 64\n"
+      "intermediate: 256 vocab: 1000 context_window: 4096 rope { theta: 10000 }\n"
+      "weights { dtype: BF16 } kv { dtype: BF16 }\n");
+  const auto import = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"import", folder.file("vidur"),
+                                      "--model=" + folder.file("four.textproto"),
+                                      "--out=" + folder.file("p")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_kvtwin(folder, words);
+  };
+  const Outcome first = import({});
+  REQUIRE_MESSAGE(first.status == 0, first.err);
+  CHECK(import({}).status == 0);  // the same once more
+  folder.write("p/tp1/skew.csv", "of another profile");
+  folder.write("p/notes.txt", "mine");
+  const Outcome refused = import({});
+  CHECK(refused.status == 2);
+  CHECK_MESSAGE(refused.said("which is not of this import; another --out; --force replaces"), refused.err);
+  CHECK(folder.has("p/tp1/skew.csv"));
+  fs::remove(folder.file("p/notes.txt"));
+  CHECK(import({"--gpu=other"}).status == 2);
+  folder.write("p/notes.txt", "mine");
+  const Outcome forced = import({"--force"});
+  CHECK_MESSAGE(forced.status == 0, forced.err);
+  CHECK(!folder.has("p/tp1/skew.csv"));
+  CHECK(folder.has("p/tp1/dense.csv"));
+  CHECK(folder.read("p/notes.txt") == "mine");
+}
