@@ -1,8 +1,50 @@
 # Run at every build: writes OUT, a .cc with the commit of SOURCE, when that differs from what OUT has.
-execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
+if(NOT GIT)
+  set(GIT git)
+endif()
+
+# What HEAD of the repository names, read from its files: for machines without git, which cannot say "-dirty" either.
+function(read_commit source result)
+  set(${result} unknown PARENT_SCOPE)
+  set(dir ${source}/.git)
+  if(EXISTS ${dir} AND NOT IS_DIRECTORY ${dir})  # a worktree's: "gitdir: FOLDER"
+    file(STRINGS ${dir} pointer LIMIT_COUNT 1)
+    string(REGEX REPLACE "^gitdir: " "" pointer "${pointer}")
+    get_filename_component(dir "${pointer}" ABSOLUTE BASE_DIR ${source})
+  endif()
+  if(NOT EXISTS ${dir}/HEAD)
+    return()
+  endif()
+  set(refs ${dir})
+  if(EXISTS ${dir}/commondir)  # where a worktree's branches are
+    file(STRINGS ${dir}/commondir common LIMIT_COUNT 1)
+    get_filename_component(refs "${common}" ABSOLUTE BASE_DIR ${dir})
+  endif()
+  file(STRINGS ${dir}/HEAD commit LIMIT_COUNT 1)
+  if(commit MATCHES "^ref: (.+)$")
+    set(branch "${CMAKE_MATCH_1}")
+    set(commit "")
+    if(EXISTS ${refs}/${branch})
+      file(STRINGS ${refs}/${branch} commit LIMIT_COUNT 1)
+    elseif(EXISTS ${refs}/packed-refs)
+      file(STRINGS ${refs}/packed-refs lines)
+      foreach(line IN LISTS lines)
+        if(line MATCHES "^([0-9a-f]+) (.+)$" AND CMAKE_MATCH_2 STREQUAL branch)
+          set(commit "${CMAKE_MATCH_1}")
+        endif()
+      endforeach()
+    endif()
+  endif()
+  if(commit MATCHES "^[0-9a-f]+$")
+    string(SUBSTRING "${commit}" 0 12 commit)
+    set(${result} ${commit} PARENT_SCOPE)
+  endif()
+endfunction()
+
+execute_process(COMMAND ${GIT} -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
                 OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
 if(failed)
-  set(commit "unknown")
+  read_commit(${SOURCE} commit)
 endif()
 file(CONFIGURE OUTPUT ${OUT} CONTENT "extern const char* const kvtwin_commit;
 const char* const kvtwin_commit = \"${commit}\";

@@ -12,6 +12,10 @@ namespace kvtwin {
 
 std::string default_models_dir() { return data_folder("models"); }
 
+bool is_catalog_path(std::string_view name) {
+  return name.find('/') != std::string_view::npos || name.ends_with(".textproto");
+}
+
 std::vector<std::string> Catalog::names(const char* kind) const {
   std::vector<std::string> out;
   std::error_code error;
@@ -23,7 +27,7 @@ std::vector<std::string> Catalog::names(const char* kind) const {
 }
 
 Result<std::string> Catalog::path_of(const char* kind, const std::string& name) const {
-  if (name.find('/') != std::string::npos || name.ends_with(".textproto")) return name;
+  if (is_catalog_path(name)) return name;
   std::vector<std::string> known = names(kind);
   if (std::binary_search(known.begin(), known.end(), name))
     return fmt::format("{}/{}/{}.textproto", dir_, kind, name);
@@ -49,7 +53,13 @@ Result<DeviceSpec> Catalog::device(const std::string& name) const {
   return load<DeviceSpec>(path_of("device", name), parse_device);
 }
 Result<NodeSpec> Catalog::node(const std::string& name) const {
-  return load<NodeSpec>(path_of("node", name), parse_node);
+  const Result<std::string> path = path_of("node", name);
+  Result<NodeSpec> node = load<NodeSpec>(path, parse_node);
+  if (node && is_catalog_path(node->device) && !std::filesystem::path(node->device).is_absolute()) {
+    const std::filesystem::path folder = std::filesystem::path(*path).parent_path();
+    node->device = (folder / node->device).lexically_normal().string();
+  }
+  return node;
 }
 
 }  // namespace kvtwin

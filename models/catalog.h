@@ -2,7 +2,7 @@
 //
 // A name is a file's stem: `llama-3.1-8b` is llm/llama-3.1-8b.textproto below the catalog's folder. A
 // name with a slash or ending in .textproto is a path, so that a scenario can bring its own. Files are
-// read when asked for.
+// read when asked for. The device that a node names by a path is relative to the node's file.
 
 #ifndef KVTWIN_MODELS_CATALOG_H_
 #define KVTWIN_MODELS_CATALOG_H_
@@ -19,6 +19,9 @@ namespace kvtwin {
 
 // data_folder("models"): $KVTWIN_MODELS, or what this build came with.
 std::string default_models_dir();
+
+// Whether a model, device or node is named by the path of its file.
+bool is_catalog_path(std::string_view name);
 
 class Catalog {
  public:

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "engine/base/compressed_file.h"
 #include "engine/base/regular_file.h"
 
 namespace kvtwin {
@@ -38,6 +39,13 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return row.back();
+}
+
+// Whether `word` is `known` and more behind it: "h100-80gb" is "h100".
+bool extends(std::string_view word, std::string_view known) {
+  if (known.size() < 3 || word.size() <= known.size() || !word.starts_with(known)) return false;
+  const char next = word[known.size()];
+  return next == '-' || next == '_' || next == '.' || next == ' ';
 }
 
 class Mistakes : public pb::io::ErrorCollector {
@@ -94,6 +102,11 @@ Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
   std::string text;
   char buffer[1 << 14];
   while (in.read(buffer, sizeof buffer) || in.gcount() > 0) {
+    if (text.empty()) {
+      const std::string_view start(buffer, static_cast<size_t>(in.gcount()));
+      if (Result<void> ok = check_not_compressed(path, start); !ok)
+        return tl::unexpected<Mistake>(ok.error());
+    }
     text.append(buffer, static_cast<size_t>(in.gcount()));
     if (text.size() > bytes_max) {
       return mistake(path, fmt::format("is larger than {} bytes", bytes_max), "this kind of file is small");
@@ -123,8 +136,9 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
     const std::string known_lower = lower(name), word_lower = lower(word);
     const size_t distance = edit_distance(word_lower, known_lower);
     const bool inside = word.size() >= 3 && known_lower.find(word_lower) != std::string::npos;
-    if (inside || distance <= std::max<size_t>(2, name.size() / 3))
-      near.emplace_back(inside ? 0 : distance, name);
+    const bool extended = extends(word_lower, known_lower);
+    if (inside || extended || distance <= std::max<size_t>(2, name.size() / 3))
+      near.emplace_back(inside || extended ? 0 : distance, name);
   }
   std::sort(near.begin(), near.end());
   std::string text;

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/base/plural.h"
 #include "reports/markdown_tables.h"
 #include "reports/report.h"
 
@@ -63,8 +64,9 @@ std::string sweep_text(const ReportSweep& sweep) {
   constexpr const char* kMetrics[] = {"output_tokens_per_s", "ttft_p99_ms", "tpot_p95_ms", "preemptions"};
   std::vector<std::string> names = sweep.axes;
   names.insert(names.end(), std::begin(kMetrics), std::end(kMetrics));
-  std::string out =
-      fmt::format("## {} points of {}\n\n", sweep.points.size(), sweep.dir) + markdown_head(names);
+  std::string out = fmt::format("## {} {} of {}\n\n", sweep.points.size(),
+                                plural(sweep.points.size(), "point"), sweep.dir) +
+                    markdown_head(names);
   for (const ReportSweep::Point& point : sweep.points) {
     std::vector<std::string> cells = point.values;
     const Json metrics = Json::parse(point.metrics);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/plural.h"
 #include "engine/policy/core.h"
 #include "engine/policy/registry.h"
 #include "engine/policy/request_fit.h"
@@ -39,9 +40,7 @@ TensorFormat format_named(const std::string& name) {
 void load_models(const Scenario& scenario, Composed* out, Mistakes* mistakes) {
   const Catalog catalog;
   const auto named = [&](const std::string& name) {
-    return name.find('/') != std::string::npos || name.find(".textproto") != std::string::npos
-               ? scenario.file(name)
-               : name;
+    return is_catalog_path(name) ? scenario.file(name) : name;
   };
   if (Result<LlmSpec> llm = catalog.llm(named(scenario.values.model().name()))) {
     out->llm = std::move(*llm);
@@ -83,10 +82,10 @@ void place_engines(const Scenario& scenario, Composed* out, Mistakes* mistakes) 
     const uint64_t gpus = uint64_t{engines.count()} * tp;
     mistakes->push_back(
         {scenario.where("engines.count"),
-         nodes == 1 ? fmt::format("{} engines of {} GPUs need {} GPUs, {} has {}", engines.count(), tp, gpus,
-                                  out->node.name, out->gpus)
-                    : fmt::format("{} engines of {} GPUs need {} nodes, there are {} of {} GPUs",
-                                  engines.count(), tp, needed, nodes, out->gpus),
+         nodes == 1 ? fmt::format("{} engines of {} {} need {} GPUs, {} has {}", engines.count(), tp,
+                                  plural(tp, "GPU"), gpus, out->node.name, out->gpus)
+                    : fmt::format("{} engines of {} {} need {} nodes, there are {} of {} {}", engines.count(),
+                                  tp, plural(tp, "GPU"), needed, nodes, out->gpus, plural(out->gpus, "GPU")),
          nodes == 1
              ? fmt::format(
                    "--set=hardware.gpus={}, --set=hardware.nodes={}, or another node (kvtwin list nodes)",
@@ -362,8 +361,8 @@ void check_fit(const Scenario& scenario, size_t engine, Composed* out, Mistakes*
   out->oversized_calls = std::max(out->oversized_calls, static_cast<uint32_t>(found.calls));
   if (scenario.values.replay().oversized() == "reject") return;
   const bool window = config.context_tokens_max > 0 && found.tokens > config.context_tokens_max;
-  std::string what =
-      fmt::format("{} calls can never run: the longest has {} tokens", found.calls, found.tokens);
+  std::string what = fmt::format("{} {} can never run: the longest has {} tokens", found.calls,
+                                 plural(found.calls, "call"), found.tokens);
   std::string change;
   if (window) {
     what += fmt::format(", the model's window is {}", config.context_tokens_max);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/plural.h"
 #include "scenarios/compose.h"
 #include "scenarios/compose_parts.h"
 
@@ -25,9 +26,9 @@ uint32_t pages_on_host(const Scenario& scenario, uint64_t page_bytes, uint32_t p
   if (out.node.host_memory_bytes.present() && host_all > out.node.host_memory_bytes.value) {
     mistakes->push_back(
         {scenario.where("memory.host_bytes"),
-         fmt::format("{} engines with {:.0f} GB each need {:.0f} GB of host memory, {} has {:.0f} GB",
-                     together, static_cast<double>(values.memory().host_bytes()) / 1e9, host_all / 1e9,
-                     out.node.name, out.node.host_memory_bytes.value / 1e9),
+         fmt::format("{} {} with {:.0f} GB each: {:.0f} GB of host memory, {} has {:.0f} GB", together,
+                     plural(together, "engine"), static_cast<double>(values.memory().host_bytes()) / 1e9,
+                     host_all / 1e9, out.node.name, out.node.host_memory_bytes.value / 1e9),
          fmt::format("largest that fits: --set=memory.host_bytes={:.0f}",
                      std::floor(out.node.host_memory_bytes.value / together))});
   }
@@ -67,9 +68,9 @@ uint32_t pages_on_disk(const Scenario& scenario, uint64_t page_bytes, const Comp
   }
   const double all = static_cast<double>(bytes) * together;
   if (all > out.node.disk_bytes.value) {
-    return wrong(fmt::format("{} engines with {:.0f} GB each need {:.0f} GB of disk, {} has {:.0f} GB",
-                             together, static_cast<double>(bytes) / 1e9, all / 1e9, out.node.name,
-                             out.node.disk_bytes.value / 1e9),
+    return wrong(fmt::format("{} {} with {:.0f} GB each: {:.0f} GB of disk, {} has {:.0f} GB", together,
+                             plural(together, "engine"), static_cast<double>(bytes) / 1e9, all / 1e9,
+                             out.node.name, out.node.disk_bytes.value / 1e9),
                  fmt::format("largest that fits: --set=memory.disk_bytes={:.0f}",
                              std::floor(out.node.disk_bytes.value / together)));
   }

@@ -10,6 +10,7 @@
 #include "engine/base/check.h"
 
 #ifdef KVTWIN_HAVE_SIMGRID
+#include "engine/base/plural.h"
 #include "scenarios/compose_outcomes.h"
 #include "scenarios/compose_retrieving.h"
 #include "sim/step_clock.h"
@@ -81,11 +82,10 @@ std::string describe(std::span<const PlanEntry> entries, uint32_t offset, size_t
     }
   }
   std::string out;
-  if (decodes > 0)
-    out = fmt::format("{} decode{}, {}", decodes, decodes == 1 ? "" : "s", contexts(least, most));
+  if (decodes > 0) out = fmt::format("{} {}, {}", decodes, plural(decodes, "decode"), contexts(least, most));
   if (chunks > 0) {
-    out += fmt::format("{}{} chunk{}, {} tokens", out.empty() ? "" : "; ", chunks, chunks == 1 ? "" : "s",
-                       grouped(tokens));
+    out += fmt::format("{}{} {}, {} {}", out.empty() ? "" : "; ", chunks, plural(chunks, "chunk"),
+                       grouped(tokens), plural(tokens, "token"));
   }
   if (compressions > 0) out += fmt::format("; {} compressed", compressions);
   return out;

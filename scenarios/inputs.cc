@@ -119,20 +119,19 @@ Result<uint64_t> inputs_fingerprint(const Scenario& scenario, PathDigests* read)
   // A catalog entry that is not there is composed's finding, not ours.
   const fs::path catalog = default_models_dir();
   const auto add_entry = [&](const char* kind, const std::string& name) {
-    const bool is_path = name.find('/') != std::string::npos || name.find(".textproto") != std::string::npos;
-    const std::string path =
-        is_path ? scenario.file(name) : (catalog / kind / (name + ".textproto")).string();
+    const std::string path = is_catalog_path(name) ? name : (catalog / kind / (name + ".textproto")).string();
     std::error_code ignored;
     if (fs::exists(path, ignored)) paths.push_back(path);
   };
-  add_entry("llm", scenario.values.model().name());
+  const auto of_scenario = [&](const std::string& name) {
+    return is_catalog_path(name) ? scenario.file(name) : name;
+  };
+  add_entry("llm", of_scenario(scenario.values.model().name()));
   std::vector<std::string> nodes = {scenario.values.hardware().node()};
   for (const v1::EngineKind& kind : scenario.values.engines().further()) nodes.push_back(kind.node());
   for (const std::string& name : nodes) {
-    add_entry("node", name);
-    const bool is_path = name.find('/') != std::string::npos || name.find(".textproto") != std::string::npos;
-    if (const auto node = Catalog().node(is_path ? scenario.file(name) : name))
-      add_entry("device", node->device);
+    add_entry("node", of_scenario(name));
+    if (const auto node = Catalog().node(of_scenario(name))) add_entry("device", node->device);
   }
   PathDigests own;
   if (read == nullptr) read = &own;

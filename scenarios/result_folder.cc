@@ -27,9 +27,10 @@ Result<void> write_files(const std::string& dir, const std::vector<RunFile>& fil
     out.write(file.bytes.data(), static_cast<std::streamsize>(file.bytes.size()));
     out.close();
     if (!out) {
-      const std::string why = std::strerror(errno);
+      const int why = errno;
       fs::remove(draft, failed);
-      return mistake(path.string(), "cannot be written: " + why, "is the disk full?");
+      return mistake(path.string(), fmt::format("cannot be written: {}", std::strerror(why)),
+                     why == ENOSPC ? "is the disk full?" : "check the folder and its permissions");
     }
     fs::rename(draft, path, failed);
     if (failed) return mistake(path.string(), "cannot be written: " + failed.message());
@@ -59,7 +60,7 @@ bool is_run_file(std::string name) {
 
 bool holds_run_files_alone(const fs::path& dir) {
   std::error_code failed;
-  if (fs::is_empty(dir, failed)) return false;  // it may be a mount point, or where somebody stands
+  if (fs::is_empty(dir, failed)) return false;  // it may be a mount point or a working directory
   for (fs::directory_iterator at(dir, failed), end; !failed && at != end; at.increment(failed)) {
     if (!is_run_file(at->path().filename().string()) || !at->is_regular_file(failed)) return false;
   }
@@ -71,7 +72,7 @@ bool exchange(const fs::path& a, const fs::path& b) {
   return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
 }
 
-// run.binpb goes first and comes last: without it there is no result.
+// Removes run.binpb first and moves the new one in last: a folder without it holds no result.
 Result<void> move_in(const fs::path& dir, const fs::path& draft, const std::vector<RunFile>& files) {
   std::error_code failed;
   fs::remove(dir / "run.binpb", failed);

@@ -11,9 +11,12 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "models/catalog.h"
 #include "models/textproto.h"
 #include "scenarios/retrieval_options.h"
 #include "scenarios/scorer_options.h"
+#include "scenarios/shipped.h"
+#include "traces/formats.h"
 
 namespace kvtwin {
 namespace {
@@ -172,6 +175,38 @@ const char* kind_of(const pb::FieldDescriptor* field) {
   }
 }
 
+// Calls visit(field, &path) for every field that holds a path, lists of groups apart.
+template <typename Visit>
+void for_each_path(v1::Scenario* scenario, Visit visit) {
+  visit("trace.path", scenario->mutable_trace()->mutable_path());
+  visit("cost.profile", scenario->mutable_cost()->mutable_profile());
+  visit("cpu.checkpoint", scenario->mutable_cpu()->mutable_checkpoint());
+  visit("cpu.scorer_weights", scenario->mutable_cpu()->mutable_scorer_weights());
+  v1::Policies& policies = *scenario->mutable_policies();
+  visit("policies.precision_options.tag_map", policies.mutable_precision_options()->mutable_tag_map());
+  visit("policies.partition_options.profile", policies.mutable_partition_options()->mutable_profile());
+  visit("policies.budget_options.profile", policies.mutable_budget_options()->mutable_profile());
+  // Where these are set, that says something.
+  if (!scenario->simulation().recorded_run().empty())
+    visit("simulation.recorded_run", scenario->mutable_simulation()->mutable_recorded_run());
+  if (!scenario->simulation().retrieval().profile().empty())
+    visit("simulation.retrieval.profile",
+          scenario->mutable_simulation()->mutable_retrieval()->mutable_profile());
+  if (is_catalog_path(scenario->model().name()))
+    visit("model.name", scenario->mutable_model()->mutable_name());
+  if (is_catalog_path(scenario->hardware().node()))
+    visit("hardware.node", scenario->mutable_hardware()->mutable_node());
+}
+
+// A path on the command line is relative to the working directory; where nothing is there, to the scenario
+// file, as one written in it.
+std::string from_working_directory(const std::string& written) {
+  if (written.empty() || written.rfind(kDataVariable, 0) == 0) return written;
+  std::error_code failed;
+  const fs::path path = fs::absolute(written, failed).lexically_normal();
+  return !failed && fs::exists(path, failed) ? path.string() : written;
+}
+
 void apply_set(const std::string& set, v1::Scenario* scenario, std::map<std::string, std::string>* places,
                Mistakes* mistakes) {
   const std::string where = "--set=" + set;
@@ -231,6 +266,11 @@ std::string Scenario::where(const std::string& field) const {
   return found != places.end() ? found->second : fmt::format("{}: {}", path, field);
 }
 
+bool Scenario::on_command_line(const std::string& field) const {
+  const auto found = places.find(field);
+  return found != places.end() && found->second.starts_with("--set=");
+}
+
 std::string Scenario::file(const std::string& written) const {
   if (written.rfind(kDataVariable, 0) == 0) return data_dir(path) + written.substr(sizeof kDataVariable - 1);
   const fs::path given(written);
@@ -248,11 +288,21 @@ std::string data_dir(const std::string& scenario_path) {
   return (folder / ".." / "shared" / "data").lexically_normal().string();
 }
 
-tl::expected<Scenario, Mistakes> load_scenario(const std::string& path,
+tl::expected<Scenario, Mistakes> load_scenario(const std::string& given,
                                                const std::vector<std::string>& sets) {
-  const Result<std::string> text = read_text_file(path, kScenarioBytesMax);
-  if (!text) return tl::unexpected(Mistakes{text.error()});
-  return parse_scenario(*text, path, sets);
+  const Result<std::string> path = find_scenario(given);
+  if (!path) return tl::unexpected(Mistakes{path.error()});
+  const Result<std::string> text = read_text_file(*path, kScenarioBytesMax);
+  tl::expected<Scenario, Mistakes> scenario =
+      text ? parse_scenario(*text, *path, sets) : tl::unexpected(Mistakes{text.error()});
+  if (scenario) return scenario;
+  const Result<std::string> format = guess_format(*path);
+  if (!format) return scenario;
+  return tl::unexpected(
+      Mistakes{{*path, fmt::format("is a trace (format {}), not a scenario", *format),
+                fmt::format("a scenario names it, as in kvtwin run coding_agents_small --set=trace.path={} "
+                            "--set=trace.format={}",
+                            *path, *format)}});
 }
 
 tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std::string& path,
@@ -282,6 +332,9 @@ tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std
   if (written.limits().capture_sizes_size() > 0) scenario.values.mutable_limits()->clear_capture_sizes();
   scenario.values.MergeFrom(written);
   if (scenario.values.name().empty()) scenario.values.set_name(fs::path(path).stem().string());
+  for_each_path(&scenario.values, [&](const char* field, std::string* path_given) {
+    if (scenario.on_command_line(field)) *path_given = from_working_directory(*path_given);
+  });
   resolve_retrieval(&scenario.values);
   if (scenario.values.policies().placement().empty()) {
     const bool arena = retrieval_needs_arena(retrieval_method(scenario.values.policies().retrieval()));
@@ -315,30 +368,10 @@ std::string resolved_textproto(const Scenario& scenario) {
     std::error_code ignored;
     return fs::absolute(scenario.file(written), ignored).lexically_normal().string();
   };
-  const auto anchor_name = [&](const std::string& written) {
-    const bool is_path =
-        written.find('/') != std::string::npos || written.find(".textproto") != std::string::npos;
-    return is_path ? anchor(written) : written;
-  };
-  out.mutable_trace()->set_path(anchor(out.trace().path()));
-  out.mutable_cost()->set_profile(anchor(out.cost().profile()));
-  if (const std::string& run = out.simulation().recorded_run(); !run.empty()) {
-    out.mutable_simulation()->set_recorded_run(anchor(run));
+  for_each_path(&out, [&](const char*, std::string* written) { *written = anchor(*written); });
+  for (v1::EngineKind& kind : *out.mutable_engines()->mutable_further()) {
+    if (is_catalog_path(kind.node())) kind.set_node(anchor(kind.node()));
   }
-  out.mutable_cpu()->set_checkpoint(anchor(out.cpu().checkpoint()));
-  out.mutable_cpu()->set_scorer_weights(anchor(out.cpu().scorer_weights()));
-  v1::Policies& policies = *out.mutable_policies();
-  policies.mutable_precision_options()->set_tag_map(anchor(policies.precision_options().tag_map()));
-  policies.mutable_partition_options()->set_profile(anchor(policies.partition_options().profile()));
-  policies.mutable_budget_options()->set_profile(anchor(policies.budget_options().profile()));
-  if (!out.simulation().retrieval().profile().empty()) {
-    v1::RetrievalBehaviour& behaviour = *out.mutable_simulation()->mutable_retrieval();
-    behaviour.set_profile(anchor(behaviour.profile()));
-  }
-  out.mutable_model()->set_name(anchor_name(out.model().name()));
-  out.mutable_hardware()->set_node(anchor_name(out.hardware().node()));
-  for (v1::EngineKind& kind : *out.mutable_engines()->mutable_further())
-    kind.set_node(anchor_name(kind.node()));
   pb::TextFormat::Printer printer;
   printer.SetUseShortRepeatedPrimitives(true);
   std::string text;

@@ -26,12 +26,16 @@ struct Scenario {
 
   // Where `field` ("limits.calls_max") was set; the file and the field if it has its default.
   std::string where(const std::string& field) const;
+  bool on_command_line(const std::string& field) const;  // by --set
   // A path of the scenario, ready to open: relative to its file, $KVTWIN_DATA replaced.
   std::string file(const std::string& written) const;
 };
 
-// `sets`: each "field.path=value". Repeated fields take a comma-separated list.
-tl::expected<Scenario, Mistakes> load_scenario(const std::string& path, const std::vector<std::string>& sets);
+// `given`: a path or the name of a shipped scenario (shipped.h). `sets`: each "field.path=value". Repeated
+// fields take a comma-separated list; a path is relative to the working directory, or to the scenario file
+// where the working directory does not have it.
+tl::expected<Scenario, Mistakes> load_scenario(const std::string& given,
+                                               const std::vector<std::string>& sets);
 // The same from text; `path` is for messages and for what relative paths are relative to.
 tl::expected<Scenario, Mistakes> parse_scenario(std::string_view text, const std::string& path,
                                                 const std::vector<std::string>& sets);

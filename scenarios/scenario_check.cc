@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "models/catalog.h"
 #include "models/textproto.h"
 #include "scenarios/names.h"
 #include "scenarios/retrieval_options.h"
@@ -13,7 +14,13 @@
 namespace kvtwin {
 namespace {
 
+namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
+
+// What people write for some of our names.
+std::string in_our_words(const std::string& value) {
+  return value == "gpu" ? "cuda" : value == "simulator" || value == "simulated" ? "sim" : value;
+}
 
 class ScenarioChecker {
  public:
@@ -25,7 +32,7 @@ class ScenarioChecker {
 
   void choice(const std::string& field, const std::string& value, const Names& known) {
     if (std::find(known.begin(), known.end(), value) != known.end()) return;
-    const std::string close = did_you_mean(value, known);
+    const std::string close = did_you_mean(in_our_words(value), known);
     Names shown = known;
     std::replace(shown.begin(), shown.end(), std::string(), std::string("\"\""));
     add(field, fmt::format("{} is \"{}\"", last(field), value),
@@ -47,10 +54,19 @@ class ScenarioChecker {
     if (written.empty()) return;
     const std::string path = scenario_.file(written);
     std::error_code ignored;
-    if (std::filesystem::exists(path, ignored)) return;
-    add(field, fmt::format("\"{}\" does not exist", path),
-        written[0] == '$' ? "set KVTWIN_DATA to the folder of the outside data"
-                          : "paths are relative to the scenario file");
+    if (fs::exists(path, ignored)) return;
+    const std::string here = fs::absolute(written, ignored).lexically_normal().string();
+    if (written[0] == '$') {
+      add(field, fmt::format("\"{}\" does not exist", path),
+          "set KVTWIN_DATA to the folder of the outside data");
+    } else if (fs::path(written).is_absolute()) {
+      add(field, fmt::format("\"{}\" does not exist", path), "check the name");
+    } else if (scenario_.on_command_line(field) && here != fs::absolute(path, ignored).lexically_normal()) {
+      add(field, fmt::format("neither \"{}\" nor \"{}\" exists", here, path),
+          "a path in --set is relative to the working directory, or to the scenario file");
+    } else {
+      add(field, fmt::format("\"{}\" does not exist", path), "paths are relative to the scenario file");
+    }
   }
 
  private:
@@ -197,6 +213,8 @@ void check_scenario(const Scenario& scenario, Mistakes* mistakes) {
   check.choice("trace.prefix_sharing", values.trace().prefix_sharing(), kSharings.names());
   check.range("trace.jitter_ns", values.trace().jitter_ns(), int64_t{0}, int64_t{3'600'000'000'000});
   check.exists("trace.path", values.trace().path());
+  if (is_catalog_path(values.model().name())) check.exists("model.name", values.model().name());
+  if (is_catalog_path(values.hardware().node())) check.exists("hardware.node", values.hardware().node());
   check_replay(values.replay(), &check);
   check.exists("cost.profile", values.cost().profile());
   const int64_t host_max = 1'000'000'000;

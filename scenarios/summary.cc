@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "engine/base/plural.h"
+
 namespace kvtwin {
 namespace {
 
@@ -78,9 +80,9 @@ class Table {
 
   void body() {
     const v1::CallCounts& calls = r_.calls();
-    row("calls", "{} of {} sessions: {} finished, {} cancelled, {} rejected, {} open", grouped(calls.calls()),
-        grouped(calls.sessions()), grouped(calls.finished()), grouped(calls.cancelled()),
-        grouped(calls.rejected()), grouped(calls.open()));
+    row("calls", "{} of {} {}: {} finished, {} cancelled, {} rejected, {} open", grouped(calls.calls()),
+        grouped(calls.sessions()), plural(calls.sessions(), "session"), grouped(calls.finished()),
+        grouped(calls.cancelled()), grouped(calls.rejected()), grouped(calls.open()));
     row("throughput",
         "{:.1f} output tokens/s, {:.1f} prompt tokens/s, {:.4g} calls/s; a step runs {:.1f} % of the time",
         r_.rates().output_tokens_per_s(), r_.rates().prompt_tokens_per_s(), r_.rates().calls_per_s(),
@@ -172,9 +174,9 @@ class Table {
     if (r_.has_price() && r_.rates().output_tokens() > 0) {
       const v1::Price& all = r_.price();
       row("price",
-          "{} GPU{} at {:.2f} $ an hour in all{}: {:.3g} $ per million output tokens, {:.3g} $ per million "
+          "{} {} at {:.2f} $ an hour in all{}: {:.3g} $ per million output tokens, {:.3g} $ per million "
           "tokens",
-          all.gpus(), all.gpus() == 1 ? "" : "s", all.usd_per_hour(), all.assumed() ? " (assumed)" : "",
+          all.gpus(), plural(all.gpus(), "GPU"), all.usd_per_hour(), all.assumed() ? " (assumed)" : "",
           all.usd_per_million_output_tokens(), all.usd_per_million_tokens());
     }
   }

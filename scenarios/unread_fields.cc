@@ -6,6 +6,8 @@
 #include <array>
 #include <string_view>
 
+#include "scenarios/names.h"
+
 namespace kvtwin {
 namespace {
 
@@ -167,13 +169,23 @@ std::optional<Mistake> why_unread(const v1::Scenario& values, const std::string&
       fmt::format("--set={}={} makes it count", row->chosen_by, row->makes_it_count)};
 }
 
-Mistakes unread_sets(const v1::Scenario& values, const std::vector<std::string>& sets) {
+Mistakes unread_sets(const std::vector<v1::Scenario>& all, const std::vector<std::string>& sets) {
   Mistakes out;
   for (const std::string& set : sets) {
-    const std::optional<Mistake> unread = why_unread(values, set.substr(0, set.find('=')), "--set=" + set);
+    std::optional<Mistake> unread;
+    for (const v1::Scenario& values : all) {
+      unread = why_unread(values, set.substr(0, set.find('=')), "--set=" + set);
+      if (!unread) break;
+    }
     if (unread) out.push_back(*unread);
   }
   return out;
+}
+
+Mistakes unread_sets(const v1::Scenario& values, ReplayMode mode, const std::vector<std::string>& sets) {
+  v1::Scenario read = values;
+  if (values.replay().mode() == "auto") read.mutable_replay()->set_mode(std::string(kReplayModes.name(mode)));
+  return unread_sets(std::vector{read}, sets);
 }
 
 }  // namespace kvtwin

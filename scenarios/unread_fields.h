@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "scenarios/scenario.h"
+#include "traces/replay.h"
 
 namespace kvtwin {
 
@@ -21,8 +22,10 @@ namespace kvtwin {
 std::optional<Mistake> why_unread(const v1::Scenario& values, const std::string& field,
                                   const std::string& where);
 
-// Of `sets` ("field.path=value"), those that `values` does not read.
-Mistakes unread_sets(const v1::Scenario& values, const std::vector<std::string>& sets);
+// Of `sets` ("field.path=value"), those that none of `all` reads.
+Mistakes unread_sets(const std::vector<v1::Scenario>& all, const std::vector<std::string>& sets);
+// The same of one scenario, whose trace made `mode` of replay.mode "auto".
+Mistakes unread_sets(const v1::Scenario& values, ReplayMode mode, const std::vector<std::string>& sets);
 
 }  // namespace kvtwin
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/base/plural.h"
 #include "traces/importers.h"
 
 namespace kvtwin {
@@ -179,8 +180,9 @@ ordered_json TraceInspector::json() const {
 std::string TraceInspector::table() const {
   const ordered_json all = json();
   std::string out =
-      fmt::format("{} ({}): {} sessions, {} calls, {} tool calls, {} sub-agents\n", header_.source().file(),
-                  header_.source().name(), sessions_, prompt_.size(), tools_, sub_agents_);
+      fmt::format("{} ({}): {} {}, {} {}, {} {}, {} {}\n", header_.source().file(), header_.source().name(),
+                  sessions_, plural(sessions_, "session"), prompt_.size(), plural(prompt_.size(), "call"),
+                  tools_, plural(tools_, "tool call"), sub_agents_, plural(sub_agents_, "sub-agent"));
   out += fmt::format("{} prompt tokens, {} output tokens\n\n", all["prompt_tokens"].get<int64_t>(),
                      all["output_tokens"].get<int64_t>());
   out += fmt::format("{:<22}{:>10}{:>14}{:>14}{:>14}{:>14}{:>14}\n", "", "n", "mean", "p50", "p90", "p99",

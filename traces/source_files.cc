@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/base/compressed_file.h"
 #include "engine/base/regular_file.h"
 
 #if KVTWIN_HAVE_ARCHIVE
@@ -140,6 +141,7 @@ Result<std::string> start_of_file(const std::string& path, size_t bytes_max) {
   std::string start(bytes_max, '\0');
   in.read(start.data(), static_cast<std::streamsize>(start.size()));
   start.resize(static_cast<size_t>(in.gcount()));
+  if (Result<void> ok = check_not_compressed(path, start); !ok) return tl::unexpected<Mistake>(ok.error());
   return start;
 }
 
@@ -217,6 +219,7 @@ Result<std::string> read_document(const std::string& path) {
     bytes.resize(before + static_cast<size_t>(in.gcount()));
   }
   if (in.bad()) return mistake(path, fmt::format("reading failed: {}", std::strerror(errno)));
+  if (Result<void> ok = check_not_compressed(path, bytes); !ok) return tl::unexpected<Mistake>(ok.error());
   return bytes;
 }
 
@@ -241,6 +244,9 @@ Result<void> for_each_line(const std::string& path, const TakeLine& take) {
   while (in) {
     in.read(piece.data(), static_cast<std::streamsize>(piece.size()));
     std::string_view rest(piece.data(), static_cast<size_t>(in.gcount()));
+    if (number == 1 && line.empty()) {
+      if (Result<void> ok = check_not_compressed(path, rest); !ok) return ok;
+    }
     for (size_t end; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
       line.append(rest.substr(0, end));
       if (auto good = give(); !good) return good;

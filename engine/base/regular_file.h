@@ -1,5 +1,5 @@
-// Input files are read twice (once for the fingerprint of inputs) and to their end. A pipe gives its bytes
-// once, a device may have no end, so both are refused before they are opened.
+// Input files are read twice (once for the fingerprint of inputs) and to their end. A pipe yields its bytes
+// once and a device may have no end, so both are refused before they are opened.
 
 #ifndef KVTWIN_ENGINE_BASE_REGULAR_FILE_H_
 #define KVTWIN_ENGINE_BASE_REGULAR_FILE_H_
@@ -12,8 +12,8 @@
 
 namespace kvtwin {
 
-// Wrong: `path` is there, and is a pipe, a socket or a device. Whether it can be opened is for the reader to
-// find.
+// Fails if `path` is a pipe, a socket or a device. A path that does not exist passes: opening it reports
+// that.
 inline Result<void> check_regular_file(const std::string& path) {
   struct stat about = {};
   if (stat(path.c_str(), &about) != 0 || S_ISREG(about.st_mode) || S_ISDIR(about.st_mode)) return {};

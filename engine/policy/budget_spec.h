@@ -44,7 +44,7 @@ struct BudgetSpec {
   bool uniform_depth = false;  // tops every group up to the deepest one, as the release does
 };
 
-// Cells of one head that `cells` counts and no ranking decides about.
+// Cells of one head that `cells` counts and no ranking decides about: at most 2^25 in a validated spec.
 constexpr uint32_t forced_cells(const BudgetSpec& spec) {
   return spec.window + (spec.sinks_free ? 0 : spec.sinks);
 }

@@ -25,7 +25,7 @@ struct EvaluateArguments {
   std::string tasks = "multi_key,question_first,old_result,long_list", budgets = "32,64,128", worlds = "cpu",
               format = "table", shard = "0/1", jobs = "1";
   std::vector<uint32_t> processes;
-  bool quiet = false;
+  bool quiet = false, allow_unread = false;
 
   bool in_processes() const { return processes != std::vector<uint32_t>{1}; }
 };
@@ -92,6 +92,9 @@ int run_evaluate(EvaluateArguments arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
   if (Result<void> ok = check(&arguments); !ok) return complain(ok.error());
+  if (!arguments.allow_unread) {
+    if (Result<void> ok = check_sets_read(arguments.request); !ok) return complain(ok.error());
+  }
   using Clock = std::chrono::steady_clock;
   Clock::time_point last = Clock::now();
   const auto told = [&](const QualityRow& row) {
@@ -156,6 +159,7 @@ void add_evaluate_command(CLI::App& app, int* status) {
   command->add_option("--shard", arguments->shard);
   command->add_option("--format", arguments->format);
   command->add_option("--set", request.sets)->expected(1)->allow_extra_args(false)->take_all();
+  command->add_flag("--allow-unread", arguments->allow_unread);
   command->add_flag("--quiet", arguments->quiet);
   command->callback([arguments, status] { *status = run_evaluate(*arguments); });
 }

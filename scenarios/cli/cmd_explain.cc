@@ -11,6 +11,7 @@
 #include "scenarios/cli/cli.h"
 #include "scenarios/compose.h"
 #include "scenarios/explain.h"
+#include "scenarios/unread_fields.h"
 
 namespace kvtwin {
 namespace {
@@ -51,6 +52,19 @@ Result<ExplainedStep> explain(const ExplainArguments& arguments, const Scenario&
   return explain_shape(scenario, composed, *shape);
 }
 
+// None of `sets` says otherwise than what `fixed` says of the same field.
+Result<void> check_not_fixed(const std::vector<std::string>& sets, const std::vector<std::string>& fixed) {
+  for (const std::string& set : sets) {
+    for (const std::string& one : fixed) {
+      const std::string field = one.substr(0, one.find('=') + 1);
+      if (set.starts_with(field) && set != one)
+        return mistake("--set=" + set, fmt::format("kvtwin explain prices steps with {} alone", one),
+                       "leave it out");
+    }
+  }
+  return {};
+}
+
 int run_explain(const ExplainArguments& arguments) {
   const Result<OutputFormat> format = parse_format(arguments.format);
   if (!format) return complain(format.error());
@@ -61,13 +75,17 @@ int run_explain(const ExplainArguments& arguments) {
     return complain(Mistake{arguments.scenario, "this build has no simulated world",
                             "install libsimgrid-dev and configure again"},
                     kExitNoBackend);
+  // Prices are asked for, not values.
+  const std::vector<std::string> fixed = {"world=sim", "simulation.fidelity=collapsed"};
+  if (const Result<void> ok = check_not_fixed(arguments.sets, fixed); !ok) return complain(ok.error());
   std::vector<std::string> sets = arguments.sets;
-  sets.push_back("world=sim");  // prices are asked for, not values
-  sets.push_back("simulation.fidelity=collapsed");
+  sets.insert(sets.end(), fixed.begin(), fixed.end());
   const tl::expected<Scenario, Mistakes> scenario = load_scenario(arguments.scenario, sets);
   if (!scenario) return complain(scenario.error());
   tl::expected<Composed, Mistakes> composed = compose(*scenario);
   if (!composed) return complain(composed.error());
+  const Mistakes unread = unread_sets(scenario->values, composed->client->mode(), arguments.sets);
+  if (!unread.empty()) return complain(unread);
   const Result<Layers> layers = parse_layers(arguments.layers, composed->llm.layers);
   if (!layers) return complain(layers.error());
   const Result<ExplainedStep> step = explain(arguments, *scenario, &*composed);

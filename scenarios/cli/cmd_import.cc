@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "engine/base/plural.h"
 #include "models/catalog.h"
 #include "models/import_vidur.h"
 #include "models/textproto.h"
@@ -15,6 +18,8 @@
 
 namespace kvtwin {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr size_t kBytesMax = size_t{1} << 30;
 
@@ -52,6 +57,34 @@ Result<MeasuredRun> read_measured(const ImportArguments& arguments) {
   return read_prometheus(*text, before, arguments.seconds, arguments.file);
 }
 
+// The folder of a profile holds one import alone: tables that an import lacks are read where they lie
+// (models/cost_tables.cc).
+Result<void> make_room(const ImportArguments& arguments, const ProfileFolder& profile) {
+  std::error_code failed;
+  std::vector<fs::path> others;
+  for (fs::recursive_directory_iterator at(arguments.out, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (!at->is_regular_file(failed)) continue;
+    const std::string name = at->path().lexically_relative(arguments.out).generic_string();
+    const auto same = std::find_if(profile.begin(), profile.end(), [&](const auto& file) {
+      return file.first == name && read_text_file(at->path().string(), kBytesMax) == file.second;
+    });
+    if (same == profile.end()) others.push_back(at->path());
+  }
+  if (others.empty()) return {};
+  if (!arguments.force) {
+    return mistake(arguments.out,
+                   fmt::format("holds {}, which is not of this import", others.front().string()),
+                   "another --out; --force replaces the profile in it");
+  }
+  for (const fs::path& other : others) {
+    const bool table =
+        other.extension() == ".csv" && other.parent_path().filename().string().starts_with("tp");
+    if (table) fs::remove(other, failed);
+  }
+  return {};
+}
+
 // Kernel times: a folder with mlp.csv and attention.csv becomes one that cost.profile reads.
 int import_profile(const ImportArguments& arguments) {
   if (arguments.model.empty())
@@ -67,8 +100,9 @@ int import_profile(const ImportArguments& arguments) {
   const std::string gpu = arguments.gpu.empty() ? "not said" : arguments.gpu;
   const Result<ProfileFolder> profile = import_vidur(mlp, attention, *llm, gpu);
   if (!profile) return complain(profile.error());
+  if (const Result<void> ok = make_room(arguments, *profile); !ok) return complain(ok.error());
   for (const auto& [name, bytes] : *profile) {
-    const std::filesystem::path path = std::filesystem::path(arguments.out) / name;
+    const fs::path path = fs::path(arguments.out) / name;
     const RunFile file{path.filename().string(), bytes};
     if (Result<void> ok = write_files(path.parent_path().string(), {file}); !ok)
       return complain(ok.error(), kExitEnvironment);
@@ -92,7 +126,7 @@ Result<void> check_same_import(const ImportArguments& arguments, const std::vect
 int import_run(const ImportArguments& arguments) {
   std::error_code ignored;
   if (arguments.format == "vidur" ||
-      (arguments.format == "auto" && std::filesystem::is_directory(arguments.file, ignored)))
+      (arguments.format == "auto" && fs::is_directory(arguments.file, ignored)))
     return import_profile(arguments);
   Result<MeasuredRun> run = read_measured(arguments);
   if (!run) return complain(run.error());
@@ -102,8 +136,8 @@ int import_run(const ImportArguments& arguments) {
   const std::vector<RunFile> files = measured_files(std::move(*run));
   if (const Result<void> ok = check_same_import(arguments, files); !ok) return complain(ok.error());
   if (Result<void> ok = replace_run(arguments.out, files); !ok) return complain(ok.error(), kExitEnvironment);
-  fmt::print("{}: {}, {} calls; beside a run: kvtwin report {} RUN\n", arguments.out, name, calls,
-             arguments.out);
+  fmt::print("{}: {}, {} {}; beside a run: kvtwin report {} RUN\n", arguments.out, name, calls,
+             plural(calls, "call"), arguments.out);
   return kExitDone;
 }
 

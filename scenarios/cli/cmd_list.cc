@@ -1,25 +1,21 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/policy/registry.h"
 #include "models/catalog.h"
-#include "models/data_folder.h"
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/scenario.h"
 #include "scenarios/scorer_options.h"
+#include "scenarios/shipped.h"
 #include "traces/formats.h"
 
 namespace kvtwin {
 namespace {
-
-namespace fs = std::filesystem;
 
 void list_policies() {
   std::string_view axis;
@@ -41,16 +37,9 @@ void list_catalog(const char* kind) {
 
 // Files that do not load here (their data is missing, say) are listed all the same.
 void list_scenarios() {
-  std::vector<fs::path> files;
-  std::error_code failed;
-  const fs::path dir = data_folder("scenarios");
-  for (fs::recursive_directory_iterator at(dir, failed), end; !failed && at != end; at.increment(failed)) {
-    if (at->path().extension() == ".textproto") files.push_back(at->path());
-  }
-  std::sort(files.begin(), files.end());
-  for (const fs::path& file : files) {
-    const auto scenario = load_scenario(file.string(), {});
-    fmt::print("{:<32} {}\n", fs::relative(file, dir, failed).replace_extension().generic_string(),
+  for (const std::string& name : shipped_scenarios()) {
+    const auto scenario = load_scenario(fmt::format("{}/{}.textproto", shipped_scenarios_dir(), name), {});
+    fmt::print("{:<32} {}\n", name,
                scenario ? scenario->values.description() : scenario.error().front().what);
   }
 }

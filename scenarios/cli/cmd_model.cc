@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/base/plural.h"
 #include "models/catalog.h"
 #include "models/hf_config.h"
 #include "models/retention_table.h"
@@ -90,7 +91,7 @@ void show(const LlmSpec& m, uint32_t tp) {
              m.rope.scaling.empty() ? "" : ", ", m.rope.scaling);
   fmt::print("  parameters           {:>10.3f} B", static_cast<double>(m.parameters()) / 1e9);
   if (m.moe.experts > 0) fmt::print(" {:.3f} B active", static_cast<double>(m.active_parameters()) / 1e9);
-  fmt::print("\n\non each of {} GPU{}\n", tp, tp == 1 ? "" : "s");
+  fmt::print("\n\non each of {} {}\n", tp, plural(tp, "GPU"));
   fmt::print("  KV per token         {:>10} bytes   {}\n", m.kv_bytes_per_token(tp), name_of(m.kv.dtype));
   fmt::print("  weights              {:>10.3f} GB   {}\n", gb(w.total()), name_of(m.weights.dtype));
   fmt::print("    attention          {:>10.3f} GB\n", gb(w.attention));

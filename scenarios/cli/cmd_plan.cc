@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/base/plural.h"
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/compose.h"
@@ -83,8 +84,9 @@ int plan(const PlanArguments& arguments) {
   if (!made) return complain(made.error());
   fmt::print("{}", format_plan(*spec, *made, *format));
   if (!arguments.quiet)
-    fmt::print(stderr, "{} candidate{}, {} runs now; in {}\n", made->candidates.size(),
-               made->candidates.size() == 1 ? "" : "s", made->runs, arguments.out);
+    fmt::print(stderr, "{} {}, {} {} now; in {}\n", made->candidates.size(),
+               plural(made->candidates.size(), "candidate"), made->runs, plural(made->runs, "run"),
+               arguments.out);
   if (made->not_judged()) return kExitWrongInput;
   return made->best ? kExitDone : kExitNo;
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/base/plural.h"
 #include "engine/recorder_replay.h"
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
@@ -71,9 +72,10 @@ int run_replay(const ReplayArguments& arguments) {
     fmt::print("same,decisions,recorded,steps,engines\n{},{:016x},{:016x},{},{}\n", replayed->same,
                replayed->end.digest, log->digest, steps, log->engines.size());
   } else if (replayed->same) {
-    fmt::print("{}: same decisions, decisions={:016x} ({} steps on {} engines, {} client events)\n",
-               log->scenario, replayed->end.digest, grouped(steps), log->engines.size(),
-               grouped(log->client.size()));
+    fmt::print("{}: same decisions, decisions={:016x} ({} {} on {} {}, {} client {})\n", log->scenario,
+               replayed->end.digest, grouped(steps), plural(steps, "step"), log->engines.size(),
+               plural(log->engines.size(), "engine"), grouped(log->client.size()),
+               plural(log->client.size(), "event"));
   } else {
     fmt::print("{}: other decisions, decisions={:016x}, recorded {:016x}\nfirst difference: {}\n",
                log->scenario, replayed->end.digest, log->digest, replayed->difference);

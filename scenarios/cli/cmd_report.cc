@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/plural.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/report_inputs.h"
 #include "scenarios/results.h"
@@ -38,7 +39,7 @@ int make_report(const ReportArguments& arguments) {
                                     {report->sweeps.size(), "sweep"},
                                     {report->validations.size(), "validation"},
                                     {report->qualities.size(), "evaluation"}}) {
-    if (count > 0) of += fmt::format("{} {}{}, ", count, what, count == 1 ? "" : "s");
+    if (count > 0) of += fmt::format("{} {}, ", count, plural(count, what));
   }
   fmt::print("{}: {}{:.2f} MB\n", arguments.out, of, static_cast<double>(text.size()) / 1e6);
   return kExitDone;

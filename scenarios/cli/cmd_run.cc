@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/check.h"
+#include "engine/base/plural.h"
 #include "engine/prefix_bound.h"
 #include "engine/recorder.h"
 #include "scenarios/cli/cli.h"
@@ -17,7 +18,6 @@
 #include "scenarios/compose_values.h"
 #include "scenarios/head_shares.h"
 #include "scenarios/inputs.h"
-#include "scenarios/names.h"
 #include "scenarios/results.h"
 #include "scenarios/timeline.h"
 #include "scenarios/unread_fields.h"
@@ -46,13 +46,9 @@ std::string repeat_command(const RunArguments& arguments, const Scenario& scenar
   return text + fmt::format(" --seed={}", scenario.values.seed());
 }
 
-// The trace has decided which mode "auto" is.
 Mistakes check_sets(const RunArguments& arguments, const Scenario& scenario, const Composed& composed) {
   if (arguments.allow_unread) return {};
-  v1::Scenario values = scenario.values;
-  if (values.replay().mode() == "auto")
-    values.mutable_replay()->set_mode(std::string(kReplayModes.name(composed.client->mode())));
-  return unread_sets(values, arguments.sets);
+  return unread_sets(scenario.values, composed.client->mode(), arguments.sets);
 }
 
 // The bound knows one tier of whole pages.
@@ -212,8 +208,8 @@ int run_scenario(const RunArguments& arguments) {
   }
   fmt::print("{}", format_summary(result, *format, context));
   if (!simulated->end.idle) {
-    fmt::print(stderr, "{}: the run ended while {} calls were still open\n", arguments.scenario,
-               result.calls().open());
+    fmt::print(stderr, "{}: the run ended with {} {} still open\n", arguments.scenario, result.calls().open(),
+               plural(result.calls().open(), "call"));
   }
   return kExitDone;
 }

@@ -10,8 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "engine/base/plural.h"
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
+#include "scenarios/shipped.h"
+#include "scenarios/sweep/folder.h"
 #include "scenarios/sweep/halving.h"
 #include "scenarios/sweep/index.h"
 #include "scenarios/sweep/pool.h"
@@ -30,20 +33,25 @@ struct SweepArguments {
   std::vector<std::string> sbatch;
   uint32_t samples = 0, jobs = 0, keep_one_of = 0, tasks = 0;
   uint64_t seed = 0;
-  bool quiet = false, dry = false;
+  bool quiet = false, dry = false, force = false;
 };
 
-constexpr std::string_view kSweepFile = ".sweep.textproto";
+// By its path or by its name among the shipped scenarios.
+bool is_sweep_file(const std::string& scenario) {
+  return scenario.ends_with(".sweep.textproto") || scenario.ends_with(".sweep");
+}
 
 // A sweep's file stands for the words that it holds; what the command line says is added, and wins.
 Result<void> read_sweep_file(SweepArguments* arguments) {
-  if (!arguments->scenario.ends_with(kSweepFile)) {
+  if (!is_sweep_file(arguments->scenario)) {
     if (arguments->vary.empty())
       return mistake("kvtwin sweep", "--vary is missing",
                      "as in --vary=limits.calls_max=4..64*2, or a FILE.sweep.textproto");
     return {};
   }
-  const std::string path = arguments->scenario;
+  const Result<std::string> found = find_scenario(arguments->scenario);
+  if (!found) return tl::unexpected<Mistake>(found.error());
+  const std::string path = *found;
   const Result<std::string> text = read_text_file(path);
   if (!text) return tl::unexpected<Mistake>(text.error());
   v1::Sweep file;
@@ -73,8 +81,14 @@ Result<void> read_sweep_file(SweepArguments* arguments) {
   return {};
 }
 
+SweepWords words_of(const SweepArguments& arguments) {
+  return {arguments.scenario, arguments.vary, arguments.sets};
+}
+
 // What neither says.
 void take_defaults(SweepArguments* arguments) {
+  if (arguments->out.empty())
+    arguments->out = fmt::format("out/sweep-{:016x}", sweep_fingerprint(words_of(*arguments)));
   if (arguments->columns.empty())
     arguments->columns = "calls_per_s,output_tokens_per_s,ttft_p99_ms,tpot_p95_ms,preemptions";
   if (arguments->seed == 0) arguments->seed = 1;
@@ -112,8 +126,8 @@ class SweepProgress {
   bool shown_ = false;
 };
 
-// The table and the index are of this command's points. Results of other points in the same folder stay, and
-// are in neither.
+// The table and the index are of this command's points. Results of other points in the same folder (of other
+// values, or of a sweep before --force) stay, and are in neither.
 void warn_of_others(const std::string& dir, const std::vector<SweepRow>& rows) {
   std::set<std::string> own;
   for (const SweepRow& row : rows) own.insert(row.key);
@@ -125,10 +139,9 @@ void warn_of_others(const std::string& dir, const std::vector<SweepRow>& rows) {
     others += at->is_directory(failed) && !own.contains(at->path().filename().string()) ? 1 : 0;
   if (others == 0) return;
   fmt::print(stderr,
-             "{}: holds {} result{} of other sweeps, which the table and index.sqlite leave out; another "
-             "--out keeps "
-             "them apart\n",
-             dir, others, others == 1 ? "" : "s");
+             "{}: holds {} {} of other points, which the table and index.sqlite leave out; another --out "
+             "keeps them apart\n",
+             dir, others, plural(others, "result"));
 }
 
 // What is damaged, and is made again.
@@ -176,8 +189,8 @@ int say_rows(const SweepArguments& arguments, const SweepSpec& spec, const std::
   size_t counts[3] = {};
   for (const SweepRow& row : rows) ++counts[static_cast<size_t>(row.state)];
   if (!arguments.quiet)
-    fmt::print(stderr, "{} point{}: {} done, {} failed, {} missing; in {}\n", rows.size(),
-               rows.size() == 1 ? "" : "s", counts[1], counts[2], counts[0], arguments.out);
+    fmt::print(stderr, "{} {}: {} done, {} failed, {} missing; in {}\n", rows.size(),
+               plural(rows.size(), "point"), counts[1], counts[2], counts[0], arguments.out);
   return counts[2] > 0 ? kExitNo : kExitDone;
 }
 
@@ -208,6 +221,16 @@ int run_rows(const SweepArguments& arguments, const SweepSpec& spec, const Shard
   return kExitDone;
 }
 
+// Exit status.
+int take_folder(const SweepArguments& arguments) {
+  const SweepWords words = words_of(arguments);
+  if (!arguments.force) {
+    if (const Result<void> ok = check_same_sweep(arguments.out, words); !ok) return complain(ok.error());
+  }
+  const Result<void> ok = note_sweep(arguments.out, words);
+  return ok ? kExitDone : complain(ok.error(), kExitEnvironment);
+}
+
 // All points at the first rung, the better ones at the next; the last rung's rows are the answer.
 int halve(const SweepArguments& arguments, SweepSpec spec, OutputFormat format) {
   const Result<Halving> halving = parse_halving(arguments.halve, arguments.rungs, arguments.keep_one_of);
@@ -216,6 +239,7 @@ int halve(const SweepArguments& arguments, SweepSpec spec, OutputFormat format) 
   if (!points) return complain(points.error());
   spec.sets.emplace_back(fmt::format("{}={}", halving->field, halving->rungs.front()));
   if (const Result<void> ok = check_fields_read(spec, *points); !ok) return complain(ok.error());
+  if (const int status = take_folder(arguments); status != kExitDone) return status;
   for (const std::string& rung : halving->rungs) {
     spec.sets.back() = fmt::format("{}={}", halving->field, rung);
     Result<std::vector<SweepRow>> rows = plan_points(spec, *points, arguments.out, warn);
@@ -235,7 +259,10 @@ int halve(const SweepArguments& arguments, SweepSpec spec, OutputFormat format) 
 
 // The words that repeat the plan of this sweep, for its shards.
 std::vector<std::string> plan_words(const SweepArguments& arguments, const std::string& dir) {
-  std::vector<std::string> words = {"sweep", std::filesystem::absolute(arguments.scenario).string()};
+  std::error_code failed;
+  const bool is_file = std::filesystem::exists(arguments.scenario, failed);
+  std::vector<std::string> words = {
+      "sweep", is_file ? std::filesystem::absolute(arguments.scenario).string() : arguments.scenario};
   for (const std::string& vary : arguments.vary) words.push_back("--vary=" + vary);
   for (const std::string& set : arguments.sets) words.push_back("--set=" + set);
   if (arguments.samples > 0) words.push_back(fmt::format("--samples={}", arguments.samples));
@@ -251,6 +278,7 @@ int sweep_on_slurm(const SweepArguments& arguments, const SweepSpec& spec, Outpu
   const std::string dir = std::filesystem::absolute(arguments.out).string();
   const SlurmJob job{own_program(),   plan_words(arguments, dir),   dir,
                      arguments.tasks, std::max(1u, arguments.jobs), arguments.sbatch};
+  if (const int status = take_folder(arguments); status != kExitDone) return status;
   if (Result<void> ok = run_on_slurm(job); !ok) return complain(ok.error(), kExitEnvironment);
   Result<std::vector<SweepRow>> rows = plan_sweep(spec, arguments.out, warn);
   if (!rows) return complain(rows.error());
@@ -281,10 +309,10 @@ int sweep(SweepArguments arguments) {
   if (slurm && !arguments.dry) return sweep_on_slurm(arguments, *spec, *format);
   Result<std::vector<SweepRow>> rows = plan_sweep(*spec, arguments.out, warn);
   if (!rows) return complain(rows.error());
+  if (arguments.dry) return say_rows(arguments, *spec, *rows, *format);
+  if (const int status = take_folder(arguments); status != kExitDone) return status;
   if (!arguments.quiet && shard->count == 1) warn_of_others(arguments.out, *rows);
-  if (!arguments.dry) {
-    if (const int status = run_rows(arguments, *spec, *shard, &*rows); status != kExitDone) return status;
-  }
+  if (const int status = run_rows(arguments, *spec, *shard, &*rows); status != kExitDone) return status;
   return say_rows(arguments, *spec, *rows, *format);
 }
 
@@ -300,7 +328,7 @@ void add_sweep_command(CLI::App& app, int* status) {
   command->add_option("SCENARIO", arguments->scenario)->required();
   repeated("--vary", &arguments->vary);
   repeated("--set", &arguments->sets);
-  command->add_option("--out", arguments->out)->required();
+  command->add_option("--out", arguments->out);
   command->add_option("--samples", arguments->samples);
   command->add_option("--sampler", arguments->sampler);
   command->add_option("--seed", arguments->seed);
@@ -315,6 +343,7 @@ void add_sweep_command(CLI::App& app, int* status) {
   command->add_option("--format", arguments->format);
   command->add_option("--columns", arguments->columns);
   command->add_flag("--dry-run", arguments->dry);
+  command->add_flag("--force", arguments->force);
   command->add_flag("--quiet", arguments->quiet);
   command->callback([arguments, status] { *status = sweep(*arguments); });
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/plural.h"
 #include "scenarios/cli/cli.h"
 #include "traces/cut.h"
 #include "traces/formats.h"
@@ -179,9 +180,13 @@ void add_cut(CLI::App& trace, int* status) {
 }  // namespace
 
 void report_written(const std::string& path, const v1::TraceFooter& footer) {
-  fmt::print("{}: {} sessions, {} calls, {} tool calls, {} prompt tokens, {} output tokens\n", path,
-             footer.sessions(), footer.llm_calls(), footer.tool_calls(), footer.prompt_tokens(),
-             footer.output_tokens());
+  const auto counted = [](uint64_t count, const char* noun) {
+    return fmt::format("{} {}", count, plural(count, noun));
+  };
+  fmt::print("{}: {}, {}, {}, {}, {}\n", path, counted(footer.sessions(), "session"),
+             counted(footer.llm_calls(), "call"), counted(footer.tool_calls(), "tool call"),
+             counted(footer.prompt_tokens(), "prompt token"),
+             counted(footer.output_tokens(), "output token"));
 }
 
 void add_trace_command(CLI::App& app, int* exit_status) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/plural.h"
 #include "models/textproto.h"
 #include "scenarios/cli/cli.h"
 #include "scenarios/cli/cmd_trace.h"
@@ -38,8 +39,8 @@ int run_make_task(const TaskArguments& arguments) {
   if (!arguments.arrays.empty()) {
     TaskArrays arrays(arguments.arrays, arguments.options.tokens);
     if (auto good = make_task(arguments.options, &arrays); !good) return complain(good.error());
-    fmt::print("{}.tokens.npy: {} sessions of {} tokens\n", arguments.arrays, arguments.options.sessions,
-               arguments.options.tokens);
+    fmt::print("{}.tokens.npy: {} {} of {} tokens\n", arguments.arrays, arguments.options.sessions,
+               plural(arguments.options.sessions, "session"), arguments.options.tokens);
     return kExitDone;
   }
   TraceWriter writer(arguments.out);

@@ -24,7 +24,8 @@ constexpr char kMain[] = R"(kvtwin: what would another KV-cache policy, GPU or t
   kvtwin import  vllm-result.json --out=out/real           a real server's run, for report and compare
   kvtwin list    policies | models | devices | nodes | scenarios | presets | formats
 
-kvtwin COMMAND --help, or kvtwin help COMMAND, says more; kvtwin version. Options are written --name=value.
+kvtwin COMMAND --help, or kvtwin help COMMAND, says more; kvtwin version. Options are written --name=value. SCENARIO is
+a file or the name of a shipped scenario (kvtwin list scenarios), as in kvtwin run coding_agents_small.
 Exit status: 0 done, 1 the answer is no, 2 wrong input, 3 the environment failed (output that cannot be written
 too), 4 this build or this machine has no such world.
 )";
@@ -36,12 +37,14 @@ constexpr char kRun[] = R"(Run one scenario and print what happened.
 
   kvtwin run scenarios/search_tiny.textproto --world=cpu --clock=wall
 
-  SCENARIO              a .textproto file (traces/proto/scenario.proto says what can be in it)
+  SCENARIO              a .textproto file (traces/proto/scenario.proto says what can be in it), or the name of a
+                        shipped one (kvtwin list scenarios)
   --out=DIR             where the result goes; else out/run- and the fingerprint of all inputs
   --format=table        or json, jsonl, csv: one flat record
   --seed=N              the same as --set=seed=N
   --set=FIELD=VALUE     change a field, as in --set=limits.calls_max=128; may be repeated. A field that the other
-                        settings leave unread is an error that says which setting makes it count
+                        settings leave unread is an error that says which setting makes it count. A path is relative
+                        to the working directory, or to the scenario file if the working directory does not have it
   --allow-unread        no error then
   --force               replace a result of other inputs in --out
   --world=WORLD         sim: nothing is computed, everything is timed; cpu: real tokens, in fp32;
@@ -157,7 +160,8 @@ constexpr char kEvaluate[] =
   --throughput=LOAD     simulate a scenario with each policy set, its budget as the same share of a prompt: column
                         simulated_tokens_per_s. --sets-in=DIR: where collected cells' policy sets are
   --format=table        or json, jsonl, csv: one record per cell
-  --set=FIELD=VALUE     of every cell; may be repeated
+  --set=FIELD=VALUE     of every cell; may be repeated. A field that no cell reads is an error
+  --allow-unread        no error then
   --quiet               no line per cell on stderr
 
 An answer is right if all its tokens are. [low high]: 95 % interval (Wilson). Decoding is forced, which finds the same
@@ -174,7 +178,10 @@ constexpr char kSweep[] =
                         (traces/proto/sweep.proto), and to which the command line adds
   --vary=FIELD=VALUES   one axis; may be repeated. 1,2,5 these; 1..8*2 = 1,2,4,8; 1..7+3 = 1,4,7;
                         sampled: 1..8 evenly (whole numbers if both ends are), 0.01..10* on a logarithmic scale
-  --out=DIR             points/KEY holds each result, KEY being the fingerprint of its inputs; index.sqlite all
+  --out=DIR             points/KEY holds each result, KEY being the fingerprint of its inputs; index.sqlite all. A
+                        folder is of one sweep; else out/sweep- and the fingerprint of scenario, axes and --set
+  --force               take the folder of another sweep (scenario, axes or --set): its points stay, index.sqlite
+                        leaves them out
   --set=FIELD=VALUE     of every point
   --samples=N           sample N points instead of running every combination
   --sampler=sobol       or random
@@ -187,7 +194,7 @@ constexpr char kSweep[] =
                         --sbatch=--partition=x hands more to sbatch; may be repeated
   --shard=I/N           every N-th point from the I-th on (from 0), for any other scheduler: same DIR, or
                         copy points/ together; then the command without --shard collects
-  --format=table        or csv, jsonl: all metrics of all points
+  --format=table        or csv, json, jsonl: all metrics of all points
   --columns=A,B         of the table
   --dry-run             run nothing, show what is there
   --quiet               no progress on stderr
@@ -219,7 +226,7 @@ constexpr char kPlan[] =
   --out=DIR             runs are kept there and found again (out/plan)
   --jobs=N --format=table|json|jsonl --quiet
 
-Exit status 1 if no candidate holds; 2 if none was judged, because nobody measured its kernels.
+Exit status 1 if no candidate holds; 2 if none was judged, because no candidate has measured kernels.
 )";
 
 constexpr char kValidate[] =
@@ -276,7 +283,7 @@ constexpr char kImport[] =
   --name=TEXT           what the report calls it
   --model=MODEL         vidur: whose rows to take (kvtwin list models)
   --gpu=TEXT            vidur: what they were measured on
-  --force               replace another result in --out
+  --force               replace another result, or other kernel times, in --out
 )";
 
 constexpr char kList[] = R"(List what there is to choose from.

@@ -132,8 +132,8 @@ int run_main(const std::vector<std::string>& given) {
   return status;
 }
 
-// A closed standard stream would give its number to the next file that is opened, and that file would get
-// what is printed. Closed output is as good as a full disk: what is printed there fails.
+// Without this, the next file that is opened would get the number of a closed standard stream, and with it
+// whatever is printed. A closed standard output becomes /dev/full, so that printing to it fails.
 void hold_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) != -1) continue;

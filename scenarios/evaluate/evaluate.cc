@@ -9,6 +9,7 @@
 #include "scenarios/evaluate/collect.h"
 #include "scenarios/inputs.h"
 #include "scenarios/results.h"
+#include "scenarios/unread_fields.h"
 
 namespace kvtwin {
 namespace {
@@ -75,6 +76,24 @@ Result<void> complete(const EvaluateRequest& request, TaskTraces* traces, PathDi
 }
 
 }  // namespace
+
+Result<void> check_sets_read(const EvaluateRequest& request) {
+  if (request.sets.empty() || request.scenarios.empty()) return {};
+  TaskTraces traces(&request);
+  const Result<std::vector<Cell>> cells = plan_cells(request, &traces);
+  if (!cells) return tl::unexpected<Mistake>(cells.error());
+  std::vector<v1::Scenario> all;
+  for (const Cell& cell : *cells) {
+    const Result<const TaskTrace*> trace = traces.of(cell.row.task);
+    if (!trace) return tl::unexpected<Mistake>(trace.error());
+    for (const std::string& world : request.worlds) {
+      if (const auto scenario = cell_scenario(request, cell, **trace, world)) all.push_back(scenario->values);
+    }
+  }
+  const Mistakes unread = unread_sets(all, request.sets);
+  if (!unread.empty()) return tl::unexpected<Mistake>(unread.front());
+  return {};
+}
 
 Result<size_t> cell_count(const EvaluateRequest& request) {
   TaskTraces traces(&request);

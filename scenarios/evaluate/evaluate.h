@@ -66,6 +66,9 @@ struct QualityRow {
 // it has a ratio, tokens read where it retrieves. Empty: it has no budget.
 std::vector<std::string> budget_sets(const Scenario& scenario, uint32_t cells, double prompt_mean);
 
+// Every setting of the request is read by one of its cells at least.
+Result<void> check_sets_read(const EvaluateRequest& request);
+
 // How many cells the request has. Mistakes: a scenario that cannot be read.
 Result<size_t> cell_count(const EvaluateRequest& request);
 

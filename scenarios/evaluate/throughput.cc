@@ -14,6 +14,7 @@
 #include "scenarios/evaluate/cells.h"
 #include "scenarios/inputs.h"
 #include "scenarios/results.h"
+#include "scenarios/shipped.h"
 #include "scenarios/sweep/pool.h"
 #include "traces/formats.h"
 
@@ -58,7 +59,10 @@ struct Load {
   double mean_prompt = 0;  // tokens
 };
 
-Result<Load> read_load(const std::string& path) {
+Result<Load> read_load(const std::string& given) {
+  const Result<std::string> found = find_scenario(given);
+  if (!found) return tl::unexpected<Mistake>(found.error());
+  const std::string& path = *found;
   const Result<std::string> text = read_text_file(path);
   if (!text) return tl::unexpected<Mistake>(text.error());
   v1::Scenario written;
@@ -159,7 +163,7 @@ Result<Waiting> prepare(const EvaluateRequest& request, const Load& load, const 
                         double share, PathDigests* digests) {
   const Result<std::string> text = load_scenario_text(load, set, request.sets, share);
   if (!text) return Waiting{"", "", text.error().text()};
-  const tl::expected<Scenario, Mistakes> scenario = parse_scenario(*text, request.load, {});
+  const tl::expected<Scenario, Mistakes> scenario = parse_scenario(*text, load.path, {});
   if (!scenario) return Waiting{"", "", joined(scenario.error()).text()};
   const Result<uint64_t> inputs = inputs_fingerprint(*scenario, digests);
   if (!inputs) return tl::unexpected<Mistake>(inputs.error());

@@ -74,7 +74,7 @@ struct Candidate {
   SweepPoint values;        // by axis
   std::string name;         // "hardware.node=h200 engines.count=2"
   std::string refused;      // why it is none; empty: it was tried
-  bool not_judged = false;  // it ran, and was was refused because its step times were not measured
+  bool not_judged = false;  // it ran, and was refused because its step times were not measured
   uint32_t gpus = 0;
   double usd_per_hour = 0;
   bool price_known = false, price_assumed = false;

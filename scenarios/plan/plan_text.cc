@@ -7,6 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/plural.h"
 #include "scenarios/plan/plan.h"
 
 namespace kvtwin {
@@ -73,11 +74,11 @@ class Answer {
   void best(const Candidate& c) {
     const double held = c.held_all_seeds;
     print(
-        "{} holds {} = {} ({} asked, margin {:.0f} %) with {} seed{}: {} GPU{}, {}, {:.3g} $ per million "
+        "{} holds {} = {} ({} asked, margin {:.0f} %) with {} {}: {} {}, {}, {:.3g} $ per million "
         "output tokens.\n",
         c.name, last_word(spec_.load.field), load_text(spec_, held), load_text(spec_, spec_.need),
-        100 * (held / spec_.need - 1), c.seeds_tried, c.seeds_tried == 1 ? "" : "s", c.gpus,
-        c.gpus == 1 ? "" : "s", price_text(c), figure(c.at_need, "usd_per_million_output_tokens"));
+        100 * (held / spec_.need - 1), c.seeds_tried, plural(c.seeds_tried, "seed"), c.gpus,
+        plural(c.gpus, "GPU"), price_text(c), figure(c.at_need, "usd_per_million_output_tokens"));
     print("At {}:", load_text(spec_, spec_.need));
     const char* comma = "";
     for (size_t i = 0; i < spec_.slos.size(); ++i) {

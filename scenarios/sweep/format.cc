@@ -56,18 +56,27 @@ std::string csv(const SweepSpec& spec, const std::vector<SweepRow>& rows) {
   return out;
 }
 
-std::string json_lines(const SweepSpec& spec, const std::vector<SweepRow>& rows) {
-  std::string out;
+std::vector<nlohmann::ordered_json> objects(const SweepSpec& spec, const std::vector<SweepRow>& rows) {
+  std::vector<nlohmann::ordered_json> out;
   for (const SweepRow& row : rows) {
-    nlohmann::ordered_json line;
+    nlohmann::ordered_json& line = out.emplace_back();
     line["point"] = row.point;
     for (size_t a = 0; a < spec.axes.size(); ++a) line["axes"][spec.axes[a].field] = row.values[a];
     line["key"] = row.key;
     line["state"] = name_of(row.state);
     for (const auto& [name, value] : row.metrics) line["metrics"][name] = nlohmann::json::parse(value);
     if (!row.error.empty()) line["error"] = row.error;
-    out += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
+  return out;
+}
+
+std::string dump(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string json_lines(const SweepSpec& spec, const std::vector<SweepRow>& rows) {
+  std::string out;
+  for (const nlohmann::ordered_json& line : objects(spec, rows)) out += dump(line, -1);
   return out;
 }
 
@@ -111,6 +120,7 @@ std::string format_sweep(const SweepSpec& spec, const std::vector<SweepRow>& row
                          const std::vector<std::string>& columns) {
   if (format == OutputFormat::kCsv) return csv(spec, rows);
   if (format == OutputFormat::kTable) return table(spec, rows, columns);
+  if (format == OutputFormat::kJson) return dump(objects(spec, rows), 2);
   return json_lines(spec, rows);
 }
 

@@ -6,6 +6,7 @@
 //   DIR/points/KEY/run.binpb ...   a finished run, as `kvtwin run --out` leaves it
 //   DIR/points/KEY.err             what a run said that failed
 //   DIR/index.sqlite               the table of it all, for SQL; made again from the above (index.h)
+//   DIR/sweep.textproto            which sweep it is (folder.h)
 
 #ifndef KVTWIN_SCENARIOS_SWEEP_SWEEP_H_
 #define KVTWIN_SCENARIOS_SWEEP_SWEEP_H_
@@ -70,8 +71,8 @@ struct SweepRun {
 Result<void> run_sweep(const SweepSpec& spec, const std::string& dir, const SweepRun& how,
                        std::vector<SweepRow>* rows, const std::function<void(const SweepRow&)>& ended);
 
-// csv: one line per point: axes, state, all metrics, error. jsonl: the same as objects. table: axes, state
-// and `columns`.
+// csv: one line per point: axes, state, all metrics, error. jsonl: the same as objects, json: as a list of
+// them. table: axes, state and `columns`.
 std::string format_sweep(const SweepSpec& spec, const std::vector<SweepRow>& rows, OutputFormat format,
                          const std::vector<std::string>& columns);
 // `columns` that no row has; empty: all are known.

@@ -175,6 +175,8 @@ double chosen_from_price(const ByMethod& by_method, const std::string& model) {
 Result<MeasuredDevice> calibrate_methods(const MethodCalibrationRequest& request) {
   Result<MeasuredDevice> device = load_measured_device(request.profile);
   if (!device) return tl::unexpected<Mistake>(device.error());
+  if (Result<void> ok = check_sets_read(request.scenarios, request.sets, "cuda", "wall"); !ok)
+    return tl::unexpected<Mistake>(ok.error());
   Result<ByMethod> found = all_steps(request);
   if (!found) return tl::unexpected<Mistake>(found.error());
   ByMethod& by_method = *found;

@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <utility>
 
+#include "engine/base/plural.h"
 #include "models/textproto.h"
 #include "scenarios/results.h"
 #include "scenarios/sweep/pool.h"
+#include "scenarios/unread_fields.h"
 
 namespace kvtwin {
 namespace {
@@ -42,7 +44,7 @@ Result<void> run_apart(const std::string& scenario, const std::vector<std::strin
                        const std::vector<std::string>& words, const std::string& errors,
                        const std::string& out) {
   Job job;
-  job.words = {"run", scenario, "--quiet", "--force", "--out=" + out};
+  job.words = {"run", scenario, "--quiet", "--force", "--allow-unread", "--out=" + out};
   for (const std::string& set : sets) job.words.push_back("--set=" + set);
   job.words.insert(job.words.end(), words.begin(), words.end());
   job.errors = errors;
@@ -55,6 +57,22 @@ Result<void> run_apart(const std::string& scenario, const std::vector<std::strin
   const Result<std::string> said = read_text_file(job.errors);
   return mistake(scenario, fmt::format("a run ended with status {}: {}", status,
                                        said && !said->empty() ? said->substr(0, 1000) : "it said nothing"));
+}
+
+Result<void> check_sets_read(const std::vector<std::string>& scenarios, const std::vector<std::string>& sets,
+                             const std::string& world, const std::string& clock) {
+  std::vector<std::string> real = sets;
+  real.push_back("world=" + world);
+  real.push_back("clock=" + clock);
+  std::vector<v1::Scenario> all;
+  for (const std::string& path : scenarios) {
+    for (const std::vector<std::string>& one : {sets, real}) {
+      if (const auto scenario = load_scenario(path, one)) all.push_back(scenario->values);
+    }
+  }
+  const Mistakes unread = unread_sets(all, sets);
+  if (!unread.empty()) return tl::unexpected<Mistake>(unread.front());
+  return {};
 }
 
 Result<void> record(const RecordRequest& request, const std::string& name) {
@@ -88,8 +106,10 @@ Result<Recording> read_recording(const std::string& path, const std::string& rep
       path + kOutcomes, *said, [&]() -> Result<RequestNumbers> { return RequestNumbers(out.log); });
   if (!outcomes) return tl::unexpected<Mistake>(outcomes.error());
   if (outcomes->engines.size() != out.log.engines.size())
-    return mistake(path + kOutcomes, fmt::format("is of {} engines", outcomes->engines.size()),
-                   fmt::format("the log beside it is of {}", out.log.engines.size()));
+    return mistake(
+        path + kOutcomes,
+        fmt::format("is of {} {}", outcomes->engines.size(), plural(outcomes->engines.size(), "engine")),
+        fmt::format("the log beside it is of {}", out.log.engines.size()));
   out.outcomes = std::move(*outcomes);
   return out;
 }

@@ -222,6 +222,8 @@ StepPricing step_pricing(const Composed& composed, const Retrieving& retrieving,
 Result<Validation> run_validation(const ValidateRequest& request) {
   Validation out;
   Priced all;
+  if (Result<void> ok = check_sets_read(request.scenarios, request.sets, request.world, request.clock); !ok)
+    return tl::unexpected<Mistake>(ok.error());
   if (request.record) {
     if (Result<void> ok = record_all(request); !ok) return tl::unexpected<Mistake>(ok.error());
   }

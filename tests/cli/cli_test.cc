@@ -54,6 +54,7 @@ TEST_CASE(
       {"run x --timeline=5..2", "--timeline: \"5..2\" is no interval"},
       {"run x --seed=many", "--seed"},
       {"run nowhere.textproto", "nowhere.textproto: cannot be opened"},
+      {"run nowhere", "nowhere: is neither a file nor a scenario that kvtwin came with"},
       {"replay nowhere", "a run leaves a log only with --record"},
       {"compare nowhere nowhere", "nowhere: cannot be opened"},
       {"compare nowhere", "REQUESTS is required"},

@@ -108,7 +108,7 @@ TEST_CASE("cluster: what cannot be is refused by name, with the way out") {
     CHECK_MESSAGE(err.find(part) != std::string::npos, err);
   };
   said({"hardware.node=h200-x8", "engines.count=2", "engines.prefill=2"}, "2 of 2 engines compute prompts");
-  said({"hardware.node=h200-x8", "engines.count=9"}, "9 engines of 1 GPUs need 9 GPUs, h200-x8 has 8");
+  said({"hardware.node=h200-x8", "engines.count=9"}, "9 engines of 1 GPU need 9 GPUs, h200-x8 has 8");
   said({"hardware.node=h200-x8", "hardware.nodes=2", "engines.count=17"},
        "need 3 nodes, there are 2 of 8 GPUs");
   said({"hardware.node=h200-x8", "engines.tensor_parallel=16", "hardware.nodes=4"},

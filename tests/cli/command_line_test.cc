@@ -68,6 +68,19 @@ TEST_CASE("command line: a setting that the others leave unread is refused, with
       {{"plan", kSample, "--slo=ttft_p99<2s", "--load=replay.population=1..24", "--need=24",
         "--allow-roofline", out},
        "--set=replay.arrivals=fixed_population makes it count"},
+      {{"explain", kSample, "--shape=decodes=1,context=64", "--set=replay.population=4"},
+       "--set=replay.population=4: replay.population is not read"},
+      {{"explain", kSample, "--shape=decodes=1,context=64", "--set=cpu.decode=greedy"}, "world is sim"},
+      {{"explain", kSample, "--shape=decodes=1,context=64", "--set=world=cpu"},
+       "--set=world=cpu: kvtwin explain prices steps with world=sim alone; leave it out"},
+      {{"validate", kScenarios + "search_tiny.textproto", "--recorded=none", "--set=replay.population=4"},
+       "--set=replay.population=4: replay.population is not read"},
+      {{"evaluate", kScenarios + "quality/full.textproto", kScenarios + "quality/int4.textproto",
+        "--questions=4", "--tasks=old_result", "--out=" + folder.file("e"), "--set=replay.retries_max=3"},
+       "--set=replay.retries_max=3: replay.retries_max is not read"},
+      {{"evaluate", kScenarios + "quality/full.textproto", "--questions=4", "--tasks=old_result", "--jobs=2",
+        "--out=" + folder.file("e"), "--set=policies.precision_options.group=32"},
+       "policies.precision is bf16"},
   };
   for (const Row& row : rows) {
     CAPTURE(row.words.back());

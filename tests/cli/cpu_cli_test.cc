@@ -51,7 +51,7 @@ TEST_CASE("cpu: what it cannot compute is refused with what would be right, stat
     std::vector<std::string> words;
     const char* says;
   } rows[] = {
-      {{"--world=gpu"}, "world is \"gpu\"; did you mean \"cpu\""},
+      {{"--world=gpu"}, "world is \"gpu\"; did you mean \"cuda\""},
       {{"--world=cuda", "--clock=real"}, "clock is \"real\""},
       {{"--world=sim", "--clock=wall"}, "the simulated world has no wall clock"},
       {{"--world=cpu", "--set=model.name=gpt-oss-20b"}, "family \"gpt_oss\" is not computed"},

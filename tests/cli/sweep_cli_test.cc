@@ -202,6 +202,66 @@ TEST_CASE("sweep: two at once in one folder: the second is told so") {
   CHECK(out.said("another process sweeps here"));
 }
 
+TEST_CASE("sweep: a folder is of one sweep: another scenario, axis or setting is refused without --force") {
+  Folder folder;
+  const auto sweep = [&](std::vector<std::string> more) {
+    more.push_back("--quiet");
+    return run_kvtwin(folder, words_of(folder, std::move(more)));
+  };
+  const std::string few = "--set=replay.sessions_max=1";
+  REQUIRE(sweep({few, "--vary=limits.calls_max=4,8"}).status == 0);
+  const std::string index = folder.read("s/index.sqlite"), noted = folder.read("s/sweep.textproto");
+  const std::vector<std::vector<std::string>> others = {
+      {few, "--vary=limits.step_tokens_max=512,1024"},
+      {few, "--vary=limits.calls_max=4,8", "--vary=seed=1,2"},
+      {"--set=replay.sessions_max=2", "--vary=limits.calls_max=4,8"},
+      {few, "--vary=seed=1..9+1", "--halve=e2e_mean_ms:min", "--rungs=replay.sessions_max=1,2"},
+  };
+  for (const std::vector<std::string>& words : others) {
+    CAPTURE(words[1]);
+    const Outcome other = sweep(words);
+    CHECK(other.status == 2);
+    CHECK_MESSAGE(other.said("s: is of another sweep: coding_agents_small over limits.calls_max with "
+                             "replay.sessions_max=1; another --out; --force"),
+                  other.err);
+  }
+  const Outcome scenario =
+      run_kvtwin(folder, {"sweep", std::string(KVTWIN_SOURCE_DIR) + "/scenarios/search_tiny.textproto", few,
+                          "--quiet", "--vary=limits.calls_max=4,8", "--out=" + folder.file("s")});
+  CHECK(scenario.status == 2);
+  CHECK(points_done(folder) == 2);
+  CHECK(folder.read("s/index.sqlite") == index);
+  CHECK(folder.read("s/sweep.textproto") == noted);
+  // The same sweep: another path to the scenario, more values, fewer, a shard, a sample.
+  CHECK(run_kvtwin(folder, {"sweep", "coding_agents_small", few, "--quiet", "--vary=limits.calls_max=4,8,16",
+                            "--out=" + folder.file("s")})
+            .status == 0);
+  CHECK(sweep({few, "--vary=limits.calls_max=8,32", "--shard=1/2"}).status == 0);
+  CHECK(sweep({few, "--vary=limits.calls_max=1..64", "--samples=2"}).status == 0);
+  const Outcome forced = sweep({few, "--vary=limits.step_tokens_max=512,1024", "--force"});
+  CHECK_MESSAGE(forced.status == 0, forced.err);
+  CHECK(query(folder.file("s/index.sqlite"), "SELECT count(*) FROM points") == 2);
+  CHECK(sweep({few, "--vary=limits.calls_max=4,8"}).status == 2);
+}
+
+TEST_CASE("sweep: without --out its folder is named by the sweep; json is one list") {
+  Folder folder;
+  const auto before = fs::current_path();
+  fs::current_path(folder.path());
+  const auto sweep = [&](const std::string& vary) {
+    return run_kvtwin(folder, {"sweep", kScenario, "--set=replay.sessions_max=1", vary, "--format=json"});
+  };
+  const Outcome first = sweep("--vary=limits.calls_max=4,8"),
+                longer = sweep("--vary=limits.calls_max=4,8,16"), other = sweep("--vary=seed=1,2");
+  fs::current_path(before);
+  REQUIRE_MESSAGE(first.status == 0, first.err);
+  CHECK(nlohmann::json::parse(first.out).size() == 2);
+  CHECK(nlohmann::json::parse(longer.out)[2]["axes"]["limits.calls_max"] == "16");
+  CHECK(after(first.err, "; in ") == after(longer.err, "; in "));
+  CHECK(after(first.err, "; in ") != after(other.err, "; in "));
+  CHECK(after(first.err, "; in ").starts_with("out/sweep-"));
+}
+
 TEST_CASE("sweep: halving runs all points cheaply, and the best in full") {
   Folder folder;
   const Outcome out =
@@ -232,7 +292,7 @@ TEST_CASE("sweep: a file says what the command line would") {
       folder,
       words_of(folder, {"--vary=limits.calls_max=4,8", "--set=replay.sessions_max=2", "--format=jsonl"}));
   CHECK(by_file.out == by_words.out);
-  CHECK(sweep({"--vary=seed=1,2", "--format=jsonl"}).err.find("4 points") != std::string::npos);
+  CHECK(sweep({"--vary=seed=1,2", "--format=jsonl", "--force"}).err.find("4 points") != std::string::npos);
   std::ofstream(folder.file("s.sweep.textproto")) << "scenario: \"x\"\nvari: \"a=1\"\n";
   CHECK(sweep({}).said("s.sweep.textproto:2:"));
   CHECK(run_kvtwin(folder, {"sweep", kScenario, "--out=" + folder.file("g")}).said("--vary is missing"));

@@ -48,7 +48,7 @@ TEST_CASE("trace: import, inspect, cut, export and import again") {
   const std::string trace = folder.file("a.trace"), cut = folder.file("cut.trace");
   const Outcome imported = run_kvtwin(folder, {"trace", "import", "auto", rows, "--out=" + trace});
   CHECK(imported.status == 0);
-  CHECK(imported.out == trace + ": 1 sessions, 2 calls, 0 tool calls, 1537 prompt tokens, 8 output tokens\n");
+  CHECK(imported.out == trace + ": 1 session, 2 calls, 0 tool calls, 1537 prompt tokens, 8 output tokens\n");
   CHECK(imported.err.empty());
 
   const Outcome table = run_kvtwin(folder, {"trace", "inspect", trace});
@@ -63,7 +63,7 @@ TEST_CASE("trace: import, inspect, cut, export and import again") {
   CHECK(folder.read("back.jsonl") == kRows);
 
   const Outcome headed = run_kvtwin(folder, {"trace", "cut", trace, "--calls=1", "--out=" + cut});
-  CHECK(headed.out == cut + ": 1 sessions, 1 calls, 0 tool calls, 513 prompt tokens, 7 output tokens\n");
+  CHECK(headed.out == cut + ": 1 session, 1 call, 0 tool calls, 513 prompt tokens, 7 output tokens\n");
   CHECK(
       run_kvtwin(folder, {"trace", "export", "mooncake", cut, "--out=" + folder.file("head.jsonl")}).status ==
       0);

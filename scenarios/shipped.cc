@@ -1,0 +1,60 @@
+#include "scenarios/shipped.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "models/data_folder.h"
+#include "models/textproto.h"
+
+namespace kvtwin {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kEnding = ".textproto";
+
+std::string without_ending(std::string name) {
+  if (name.ends_with(kEnding)) name.resize(name.size() - kEnding.size());
+  return name;
+}
+
+}  // namespace
+
+std::string shipped_scenarios_dir() {
+  const fs::path dir = data_folder("scenarios");
+  std::error_code failed;
+  // A build folder has a link to it, and paths in scenarios lead out of the folder that is linked to.
+  const fs::path real = fs::canonical(dir, failed);
+  return (failed ? dir : real).string();
+}
+
+std::vector<std::string> shipped_scenarios() {
+  std::vector<std::string> names;
+  std::error_code failed;
+  const fs::path dir = shipped_scenarios_dir();
+  for (fs::recursive_directory_iterator at(dir, failed), end; !failed && at != end; at.increment(failed)) {
+    const std::string name = at->path().lexically_relative(dir).generic_string();
+    if (name.ends_with(kEnding)) names.push_back(without_ending(name));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<std::string> find_scenario(const std::string& given) {
+  std::error_code failed;
+  if (given.empty() || (fs::exists(given, failed) && !fs::is_directory(given, failed))) return given;
+  const std::vector<std::string> known = shipped_scenarios();
+  if (std::binary_search(known.begin(), known.end(), given))
+    return (fs::path(shipped_scenarios_dir()) / (given + std::string(kEnding))).string();
+  if (fs::is_directory(given, failed)) return given;
+  std::string name = without_ending(given);
+  if (name.starts_with("scenarios/")) name.erase(0, std::string_view("scenarios/").size());
+  const std::string close = did_you_mean(name, known);
+  if (given.ends_with(kEnding))
+    return mistake(given, "cannot be opened", close.empty() ? "check the name and its permissions" : close);
+  return mistake(given, "is neither a file nor a scenario that kvtwin came with",
+                 close.empty() ? "kvtwin list scenarios names those" : close);
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,94 @@
+#include "scenarios/sweep/folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <google/protobuf/text_format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "models/textproto.h"
+#include "scenarios/inputs.h"
+#include "scenarios/result_folder.h"
+#include "traces/proto/sweep.pb.h"
+
+namespace kvtwin {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr char kFile[] = "sweep.textproto";
+
+std::string name_of(const SweepWords& words) {
+  const fs::path path(words.scenario);
+  return path.extension() == ".textproto" ? path.stem().string() : path.filename().string();
+}
+
+std::vector<std::string> sorted(std::vector<std::string> words) {
+  std::sort(words.begin(), words.end());
+  return words;
+}
+
+std::vector<std::string> fields(const SweepWords& words) {
+  std::vector<std::string> out;
+  for (const std::string& one : words.vary) out.push_back(one.substr(0, one.find('=')));
+  return sorted(std::move(out));
+}
+
+std::string text_of(const SweepWords& words) {
+  v1::Sweep sweep;
+  sweep.set_scenario(name_of(words));
+  for (const std::string& one : words.vary) sweep.add_vary(one);
+  for (const std::string& one : words.sets) sweep.add_set(one);
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(sweep, &text);
+  return "# The sweep that this folder is of. Made by kvtwin sweep.\n" + text;
+}
+
+}  // namespace
+
+uint64_t sweep_fingerprint(const SweepWords& words) {
+  Fingerprint sum;
+  sum.add(name_of(words));
+  for (const std::string& field : fields(words)) sum.add(field);
+  for (const std::string& set : sorted(words.sets)) sum.add("set " + set);
+  return sum.value();
+}
+
+Result<void> check_same_sweep(const std::string& dir, const SweepWords& words) {
+  const std::string path = (fs::path(dir) / kFile).string();
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return {};
+  const Result<std::string> text = read_text_file(path);
+  if (!text) return tl::unexpected<Mistake>(text.error());
+  v1::Sweep file;
+  if (Result<void> ok = parse_textproto(*text, path, &file); !ok) return ok;
+  const SweepWords there{
+      file.scenario(), {file.vary().begin(), file.vary().end()}, {file.set().begin(), file.set().end()}};
+  if (sweep_fingerprint(there) == sweep_fingerprint(words)) return {};
+  return mistake(
+      dir,
+      fmt::format("is of another sweep: {} over {}{}{}", name_of(there), fmt::join(fields(there), ", "),
+                  there.sets.empty() ? "" : " with ", fmt::join(there.sets, ", ")),
+      "another --out; --force takes the folder, and its table and index.sqlite then leave out what "
+      "is there");
+}
+
+Result<void> note_sweep(const std::string& dir, const SweepWords& words) {
+  const std::string text = text_of(words), path = (fs::path(dir) / kFile).string();
+  std::error_code failed;
+  if (fs::exists(path, failed)) {
+    const Result<std::string> there = read_text_file(path);
+    if (there && *there == text) return {};
+  }
+  // Shards start at the same time, on several machines: each writes a file of its own and renames it.
+  char host[64] = {};
+  gethostname(host, sizeof host - 1);
+  const std::string draft = fmt::format(".{}.{}.{}", kFile, host, getpid());
+  if (Result<void> ok = write_files(dir, {{draft, text}}); !ok) return ok;
+  fs::rename(fs::path(dir) / draft, path, failed);
+  if (failed) return mistake(path, "cannot be written: " + failed.message());
+  return {};
+}
+
+}  // namespace kvtwin

@@ -1,0 +1,274 @@
+// Paths and names as people type them: relative to the shell's folder, a shipped scenario's name, the wrong
+// file.
+
+#include <filesystem>
+
+#include "tests/cli/program.h"
+
+namespace fs = std::filesystem;
+using namespace kvtwin::testing;
+
+namespace {
+
+const std::string kShipped = std::string(KVTWIN_SOURCE_DIR) + "/scenarios/coding_agents_small.textproto";
+const std::string kTrace = std::string(KVTWIN_SOURCE_DIR) + "/traces/data/coding_agents_small.kvtrace";
+const std::string kNodes = std::string(KVTWIN_SOURCE_DIR) + "/models/node/";
+const std::string kDevices = std::string(KVTWIN_SOURCE_DIR) + "/models/device/";
+
+// kvtwin as a shell in `from` runs it.
+Outcome run_from(const Folder& folder, const std::string& from, const std::vector<std::string>& words) {
+  const fs::path before = fs::current_path();
+  fs::current_path(from);
+  const Outcome outcome = run_kvtwin(folder, words);
+  fs::current_path(before);
+  return outcome;
+}
+
+std::vector<std::string> one_session(const std::string& scenario, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"run", scenario, "--quiet", "--no-write", "--set=replay.sessions_max=1"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+}  // namespace
+
+TEST_CASE("paths: one given with --set is relative to the working directory, else to the scenario file") {
+  const Folder folder;
+  fs::copy_file(kTrace, folder.file("t.kvtrace"));
+  folder.write("gpu/mine.textproto", Folder::read_any(kNodes + "h200.textproto"));
+  folder.write("llm.textproto",
+               Folder::read_any(std::string(KVTWIN_SOURCE_DIR) + "/models/llm/llama-3.1-8b.textproto"));
+  const std::string plain = run_kvtwin(folder, one_session(kShipped, {})).out;
+  const std::string digest = after(plain, "decisions=");
+  for (const char* set : {"--set=trace.path=t.kvtrace", "--set=trace.path=./t.kvtrace",
+                          "--set=hardware.node=gpu/mine.textproto", "--set=model.name=llm.textproto",
+                          "--set=trace.path=../traces/data/coding_agents_small.kvtrace"}) {
+    CAPTURE(set);
+    const Outcome outcome = run_from(folder, folder.path(), one_session(kShipped, {set}));
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    CHECK(after(outcome.out, "decisions=") == digest);
+  }
+  const struct {
+    const char* set;
+    std::string here, there;
+  } rows[] = {
+      {"--set=trace.path=none.kvtrace", folder.path() + "/none.kvtrace", "/scenarios/none.kvtrace"},
+      {"--set=hardware.node=none.textproto", folder.path() + "/none.textproto", "/scenarios/none.textproto"},
+      {"--set=cost.profile=none", folder.path() + "/none", "/scenarios/none"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.set);
+    const Outcome outcome = run_from(folder, folder.path(), one_session(kShipped, {row.set}));
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said(std::string(row.set) + ": neither \"" + row.here + "\" nor \""), outcome.err);
+    CHECK_MESSAGE(outcome.said(row.there + "\" exists; a path in --set"), outcome.err);
+  }
+  // A path in the file itself is relative to the file alone.
+  folder.write("s/mine.textproto", replaced(Folder::read_any(kShipped), "../traces/data/", ""));
+  const Outcome in_file = run_from(folder, folder.path(), one_session("s/mine.textproto", {}));
+  CHECK(in_file.status == 2);
+  CHECK_MESSAGE(in_file.said("paths are relative to the scenario file"), in_file.err);
+}
+
+TEST_CASE("paths: a node's device is relative to the node's file, and is an input of the run") {
+  const Folder folder;
+  const std::string node = replaced(Folder::read_any(kNodes + "h200.textproto"), "device: \"h200\"",
+                                    "device: \"mine-device.textproto\"");
+  folder.write("gpu/node.textproto", node);
+  folder.write("gpu/mine-device.textproto", Folder::read_any(kDevices + "h200.textproto"));
+  fs::create_directories(folder.file("else"));
+  const std::string digest = after(run_kvtwin(folder, one_session(kShipped, {})).out, "decisions=");
+  for (const auto& [from, path] : {std::pair(folder.path(), "gpu/node.textproto"),
+                                   {folder.file("gpu"), "node.textproto"},
+                                   {folder.file("else"), "../gpu/node.textproto"}}) {
+    CAPTURE(from);
+    const Outcome outcome =
+        run_from(folder, from, one_session(kShipped, {std::string("--set=hardware.node=") + path}));
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    CHECK(after(outcome.out, "decisions=") == digest);
+  }
+  const auto key = [&] {
+    const Outcome outcome =
+        run_from(folder, folder.path(),
+                 {"sweep", kShipped, "--set=hardware.node=gpu/node.textproto", "--vary=seed=1", "--dry-run",
+                  "--format=jsonl", "--quiet", "--out=" + folder.file("s")});
+    REQUIRE_MESSAGE(outcome.status == 0, outcome.err);
+    return after(outcome.out, "\"key\":\"");
+  };
+  const std::string before = key();
+  CHECK(key() == before);
+  std::ofstream(folder.file("gpu/mine-device.textproto"), std::ios::app) << "# another device\n";
+  CHECK(key() != before);
+  fs::remove(folder.file("gpu/mine-device.textproto"));
+  const Outcome gone =
+      run_from(folder, folder.path(), one_session(kShipped, {"--set=hardware.node=gpu/node.textproto"}));
+  CHECK(gone.status == 2);
+  CHECK_MESSAGE(gone.said("gpu/mine-device.textproto: cannot be opened"), gone.err);
+}
+
+TEST_CASE("paths: a shipped scenario's name is as good as its path, and a misspelt one gets the nearest") {
+  const Folder folder;
+  const Outcome by_name = run_from(folder, folder.path(), one_session("coding_agents_small", {}));
+  REQUIRE_MESSAGE(by_name.status == 0, by_name.err);
+  CHECK(after(by_name.out, "decisions=") ==
+        after(run_kvtwin(folder, one_session(kShipped, {})).out, "decisions="));
+  CHECK(by_name.out.find("repeat: kvtwin run coding_agents_small --set") != std::string::npos);
+  const std::vector<std::vector<std::string>> good = {
+      {"explain", "methods/dense", "--shape=decodes=1,context=64"},
+      {"sweep", "coding_agents_small", "--vary=seed=1", "--dry-run", "--out=" + folder.file("s")},
+      {"sweep", "studies/calls_and_gpus.sweep", "--dry-run", "--out=" + folder.file("s")},
+  };
+  for (const std::vector<std::string>& words : good) {
+    CAPTURE(words.front());
+    const Outcome outcome = run_from(folder, folder.path(), words);
+    CHECK_MESSAGE(outcome.status == 0, outcome.err);
+  }
+  const std::string out = "--out=" + folder.file("o");
+  const std::vector<std::vector<std::string>> misspelt = {
+      {"run", "coding_agent_small"},
+      {"run", "scenarios/coding_agents_smal.textproto"},
+      {"sweep", "coding_agent_small", "--vary=seed=1,2", out},
+      {"plan", "coding_agent_small", "--slo=ttft_p99<2s", "--load=replay.population=1..4", "--need=2", out},
+      {"explain", "coding_agent_small", "--step=1"},
+      {"validate", "coding_agent_small", "--recorded=" + folder.path()},
+      {"evaluate", "coding_agent_small", "--out=" + folder.file("e")},
+      {"inspect-policy", "coding_agent_small"},
+  };
+  for (const std::vector<std::string>& words : misspelt) {
+    CAPTURE(words.front());
+    const Outcome outcome = run_from(folder, folder.path(), words);
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said("did you mean \"coding_agents_small\""), outcome.err);
+  }
+  // A file comes before a name.
+  folder.write("coding_agents_small", "model { nam: \"x\" }\n");
+  const Outcome file = run_from(folder, folder.path(), {"run", "coding_agents_small"});
+  CHECK_MESSAGE(file.said("coding_agents_small:1:9: no field \"nam\""), file.err);
+}
+
+TEST_CASE("paths: every shipped scenario that kvtwin list names is found by that name") {
+  const Folder folder;
+  const Outcome list = run_kvtwin(folder, {"list", "scenarios"});
+  REQUIRE(list.status == 0);
+  std::istringstream lines(list.out);
+  size_t names = 0;
+  for (std::string line; std::getline(lines, line); ++names) {
+    const std::string name = line.substr(0, line.find(' '));
+    if (names % 20 != 0) continue;  // each is a process
+    const Outcome outcome =
+        run_from(folder, folder.path(), {"run", name, "--no-write", "--set=limits.calls_max=0"});
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(!outcome.said("is neither a file nor a scenario"), outcome.err);
+  }
+  CHECK(names > 100);
+}
+
+TEST_CASE("paths: our name for what others call otherwise") {
+  const Folder folder;
+  const Outcome gpu = run_kvtwin(folder, {"run", kShipped, "--world=gpu"});
+  CHECK(gpu.status == 2);
+  CHECK_MESSAGE(gpu.said("world is \"gpu\"; did you mean \"cuda\""), gpu.err);
+  const Outcome node = run_kvtwin(folder, {"run", kShipped, "--set=hardware.node=h100-80gb"});
+  CHECK(node.status == 2);
+  CHECK_MESSAGE(node.said("did you mean \"h100\" or"), node.err);
+}
+
+TEST_CASE("paths: a compressed file is called so") {
+  const Folder folder;
+  const std::string zipped = folder.write("calls.jsonl.gz", "\x1f\x8b\x08 and more");
+  const std::vector<std::vector<std::string>> rows = {
+      {"run", zipped},
+      {"run", kShipped, "--set=trace.path=" + zipped, "--set=trace.format=auto"},
+      {"run", kShipped, "--set=trace.path=" + zipped, "--set=trace.format=mooncake"},
+      {"trace", "inspect", zipped},
+      {"trace", "import", "mooncake", "--out=x", zipped},
+      {"trace", "import", "azure", "--out=x", zipped},
+      {"compare", zipped, zipped},
+      {"import", zipped, "--out=x"},
+      {"model", "import", "--name=x", zipped},
+  };
+  for (const std::vector<std::string>& words : rows) {
+    CAPTURE(words[0] + " " + words[1]);
+    const Outcome outcome = run_from(folder, folder.path(), words);
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(outcome.said("calls.jsonl.gz: is gzip-compressed; gunzip it first"), outcome.err);
+  }
+  const std::string xz = folder.write("calls.jsonl.xz", std::string("\xfd"
+                                                                    "7zXZ\0more",
+                                                                    10));
+  CHECK(run_kvtwin(folder, {"trace", "inspect", xz}).said("is xz-compressed; unxz it first"));
+}
+
+TEST_CASE("paths: a trace in the place of a scenario") {
+  const Folder folder;
+  const std::string mooncake =
+      folder.write("m.jsonl", R"({"timestamp":0,"input_length":20,"output_length":3,"hash_ids":[1]})"
+                              "\n");
+  for (const auto& [path, format] : {std::pair(kTrace, "kvtwin"), {mooncake, "mooncake"}}) {
+    const Outcome outcome = run_kvtwin(folder, {"run", path});
+    CHECK(outcome.status == 2);
+    CHECK_MESSAGE(
+        outcome.said(path + ": is a trace (format " + format + "), not a scenario; a scenario names it"),
+        outcome.err);
+    CHECK(outcome.err_lines() == 1);
+  }
+  // What the message says works.
+  CHECK(run_kvtwin(folder, {"run", "coding_agents_small", "--quiet", "--no-write",
+                            "--set=trace.path=" + mooncake, "--set=trace.format=mooncake"})
+            .status == 0);
+}
+
+TEST_CASE("paths: only a full disk is called one") {
+  const Folder folder;
+  const std::string run = folder.file("r");
+  REQUIRE(run_kvtwin(folder, {"run", kShipped, "--quiet", "--set=replay.sessions_max=1", "--out=" + run})
+              .status == 0);
+  fs::create_directories(folder.file("page.md.part"));
+  const Outcome report = run_kvtwin(folder, {"report", run, "--out=" + folder.file("page.md")});
+  CHECK(report.status == 3);
+  CHECK_MESSAGE(report.said("page.md: cannot be written: Is a directory; check the folder"), report.err);
+}
+
+TEST_CASE("paths: kernel times are not imported into a folder that holds something else") {
+  const Folder folder;
+  const std::string both =
+      Folder::read_any(std::string(KVTWIN_SOURCE_DIR) + "/tests/fuzz/seeds/vidur_fuzz/small");
+  const size_t cut = both.find("\n\n");
+  folder.write("vidur/mlp.csv", both.substr(0, cut));
+  folder.write("vidur/attention.csv", both.substr(cut + 2));
+  folder.write(
+      "four.textproto",
+      "name: \"four\" source: \"test\" layers: 2 query_heads: 4 kv_heads: 2 head_dim: 16 hidden: 64\n"
+      "intermediate: 256 vocab: 1000 context_window: 4096 rope { theta: 10000 }\n"
+      "weights { dtype: BF16 } kv { dtype: BF16 }\n");
+  const auto import = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"import", folder.file("vidur"),
+                                      "--model=" + folder.file("four.textproto"),
+                                      "--out=" + folder.file("p")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_kvtwin(folder, words);
+  };
+  const Outcome first = import({});
+  REQUIRE_MESSAGE(first.status == 0, first.err);
+  CHECK(import({}).status == 0);  // the same once more
+  folder.write("p/tp1/skew.csv", "of another profile");
+  folder.write("p/notes.txt", "mine");
+  const Outcome refused = import({});
+  CHECK(refused.status == 2);
+  CHECK_MESSAGE(refused.said("which is not of this import; another --out; --force replaces"), refused.err);
+  CHECK(folder.has("p/tp1/skew.csv"));
+  fs::remove(folder.file("p/notes.txt"));
+  CHECK(import({"--gpu=other"}).status == 2);
+  folder.write("p/notes.txt", "mine");
+  const Outcome forced = import({"--force"});
+  CHECK_MESSAGE(forced.status == 0, forced.err);
+  CHECK(!folder.has("p/tp1/skew.csv"));
+  CHECK(folder.has("p/tp1/dense.csv"));
+  CHECK(folder.read("p/notes.txt") == "mine");
+}
