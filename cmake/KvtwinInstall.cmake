@@ -26,7 +26,12 @@ add_custom_command(OUTPUT ${shell}/kvtwin.1 ${shell}/kvtwin ${shell}/_kvtwin
 add_custom_target(kvtwin_shell_files ALL DEPENDS ${shell}/kvtwin.1)
 install(FILES ${shell}/kvtwin.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${shell}/kvtwin DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-install(FILES ${shell}/_kvtwin DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+# zsh looks below /usr/local by itself; below /usr Debian's looks where packages put theirs.
+install(CODE "set(functions site-functions)
+if(CMAKE_INSTALL_PREFIX MATCHES \"/usr$\")
+  set(functions vendor-completions)
+endif()
+file(INSTALL \"${shell}/_kvtwin\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/zsh/\${functions}\")")
 
 set(CPACK_PACKAGE_NAME kvtwin)
 set(CPACK_PACKAGE_VENDOR "the kvtwin authors")

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/plural.h"
 #include "scenarios/validate/validation.h"
 
 namespace kvtwin {
@@ -126,9 +125,8 @@ std::string validation_table(const Validation& validation) {
   for (const ScenarioValidation& one : validation.scenarios) add_scenario(one, &out);
   size_t good = 0;
   for (const ScenarioValidation& one : validation.scenarios) good += one.good() ? 1 : 0;
-  out += fmt::format("{} of {} {} within their limits; open loop: {} steps, {}", good,
-                     validation.scenarios.size(), plural(validation.scenarios.size(), "scenario"),
-                     validation.steps.count, statistics_text(validation.steps));
+  out += fmt::format("{} of {} scenarios within their limits; open loop: {} steps, {}", good,
+                     validation.scenarios.size(), validation.steps.count, statistics_text(validation.steps));
   if (validation.copies.count > 0)
     out += fmt::format("; {} copies, {}", validation.copies.count, statistics_text(validation.copies));
   return out + "\n";

@@ -167,6 +167,10 @@ TEST_CASE("paths: every shipped scenario that kvtwin list names is found by that
     CHECK_MESSAGE(!outcome.said("is neither a file nor a scenario"), outcome.err);
   }
   CHECK(names > 100);
+  // Files that scenarios name are none; descriptions need no data.
+  CHECK(list.out.find("triaxial_tags") == std::string::npos);
+  CHECK(list.out.find("does not exist") == std::string::npos);
+  CHECK(list.out.find("trace.path is missing") == std::string::npos);
 }
 
 TEST_CASE("paths: our name for what others call otherwise") {
